@@ -1,0 +1,164 @@
+"""How long one attempt may take, and what is done about it: cut, passed on, or abandoned."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._checks import duration, instance_of, positive
+from retrytemplate.context import CURRENT, leave
+from retrytemplate.deadline import Deadline, cut_after
+from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError
+
+if TYPE_CHECKING:
+    from retrytemplate.context import Cell
+    from retrytemplate.engine import Effect, Execution
+
+__all__ = ["AttemptTimeout"]
+
+
+@frozen
+class AttemptTimeout:
+    """The limit of each attempt; a template takes a plain number of seconds for it, too.
+
+    :param seconds: the limit.  It never exceeds what an enclosing ``Deadline`` has left.
+    :param in_thread: synchronous code cannot be cut from outside.  False: the limit is in force as
+        a ``Deadline`` for clients that ask for what is left, and is looked at when the attempt
+        ends.
+        True: the attempt runs in a thread of its own which is abandoned at the limit; a function
+        with a parameter ``stop`` gets a ``threading.Event`` that is set then.
+
+    An attempt that took longer fails with ``AttemptTimeoutError``.  Asynchronous attempts are
+    cancelled at the limit, whatever ``in_thread`` says.
+
+    >>> AttemptTimeout(0.8, in_thread=True).abandoned
+    0
+    """
+
+    seconds: float = field(converter=duration, validator=positive("a number of seconds"))
+    in_thread: bool = field(
+        default=False, kw_only=True, validator=instance_of(bool, "True or False")
+    )
+    _abandoned: Any = field(factory=lambda: [0], init=False, repr=False, eq=False)
+
+    @property
+    def abandoned(self) -> int:
+        """How many attempts were left behind in their threads so far."""
+        return self._abandoned[0]  # type: ignore[no-any-return]
+
+
+def limit_of(execution: Execution) -> tuple[float, bool]:
+    """The seconds that the attempt may take, and whether it is the deadline that says so."""
+    timeout, deadline = execution.plan.attempt_timeout, execution.deadline
+    if deadline is None:
+        return timeout.seconds, False
+    left = deadline.remaining()
+    if timeout is None or left <= timeout.seconds:
+        return left, True
+    return timeout.seconds, False
+
+
+def exceeded(execution: Execution, limit: float, by_deadline: bool) -> Exception:
+    """The error of an attempt that took longer than its limit."""
+    if not by_deadline:
+        return AttemptTimeoutError(f"the attempt took longer than {limit:g} seconds")
+    error = DeadlineExceededError("the deadline passed during an attempt: its outcome is unknown")
+    error.__cause__ = execution.context.last_exception
+    return error
+
+
+async def bound_async(execution: Execution, effect: Effect) -> Any:
+    """Make an attempt that knows its limit and is cancelled at it."""
+    limit, by_deadline = limit_of(execution)
+    function, arguments = effect
+    value: Any = None
+    token = CURRENT.set(limited_cell(execution, limit, CURRENT.get()))
+    try:
+        async with cut_after(limit) as cut:
+            value = function(*arguments)
+            if hasattr(type(value), "__await__"):
+                value = await value
+    finally:
+        leave(token)
+    if cut.fired:
+        raise exceeded(execution, limit, by_deadline)
+    return value
+
+
+def bound_sync(execution: Execution, effect: Effect) -> Any:
+    """Make an attempt that knows its limit, and look at the clock when it ends."""
+    limit, by_deadline = limit_of(execution)
+    clock = execution.plan.clock
+    timeout = execution.plan.attempt_timeout
+    function, arguments = effect
+    token = CURRENT.set(limited_cell(execution, limit, CURRENT.get()))
+    try:
+        if timeout is not None and timeout.in_thread:
+            return _in_thread(execution, effect, limit, by_deadline)
+        began = clock.monotonic()
+        value = function(*arguments)
+        if clock.monotonic() - began > limit:
+            raise exceeded(execution, limit, by_deadline)
+        return value
+    finally:
+        leave(token)
+
+
+def limited_cell(execution: Execution, limit: float, outer: Cell | None) -> Cell:
+    """The cell of an attempt with a limit: what is called in it inherits what is left."""
+    deadline = Deadline.after(limit, clock=execution.plan.clock)
+    return [execution.context, None, deadline, outer, None]
+
+
+_threads = itertools.count(1)
+
+
+def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: bool) -> Any:
+    """Run the attempt in a thread, in a copy of this context; leave it behind at the limit."""
+    import threading
+    from contextvars import copy_context
+
+    function, arguments = effect
+    timeout: Any = execution.plan.attempt_timeout
+    stop, done = threading.Event(), threading.Event()
+    outcome: list[Any] = [None, None]
+    keywords = {"stop": stop} if _takes_stop(function) else {}
+
+    def attempt() -> None:
+        try:
+            outcome[0] = function(*arguments, **keywords)
+        except BaseException as exc:
+            outcome[1] = exc
+        finally:
+            done.set()
+
+    thread = threading.Thread(
+        target=copy_context().run,
+        args=(attempt,),
+        name=f"retrytemplate-attempt-{next(_threads)}",
+        daemon=True,
+    )
+    thread.start()
+    if not done.wait(min(limit, threading.TIMEOUT_MAX)):
+        stop.set()
+        timeout._abandoned[0] += 1
+        raise exceeded(execution, limit, by_deadline)
+    thread.join()
+    value, error = outcome
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error, outcome
+    return value
+
+
+def _takes_stop(function: Any) -> bool:
+    from inspect import signature
+
+    try:
+        return "stop" in signature(function).parameters
+    except (TypeError, ValueError):
+        return False

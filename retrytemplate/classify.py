@@ -1,0 +1,396 @@
+"""From an exception, or a text, to a value: the rules that policies and callers decide by."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate import _checks
+from retrytemplate._values import Value
+from retrytemplate.errors import RetryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["ExceptionClassifier", "PatternClassifier", "attribute", "causes", "leaves"]
+
+
+def causes(exc: BaseException | None) -> Iterator[BaseException]:
+    """The exception, its ``__cause__``, the cause's cause ...; a cycle ends where it closes.
+
+    >>> [type(e).__name__ for e in causes(ValueError())]
+    ['ValueError']
+    """
+    seen = set()
+    while exc is not None and id(exc) not in seen:
+        seen.add(id(exc))
+        yield exc
+        exc = exc.__cause__
+
+
+def leaves(exc: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a group and of the groups in it; an exception that is no group: itself.
+
+    >>> nested = ExceptionGroup("all", [OSError(), ExceptionGroup("some", [ValueError()])])
+    >>> [type(e).__name__ for e in leaves(nested)]
+    ['OSError', 'ValueError']
+    """
+    waiting = [exc]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, BaseExceptionGroup):
+            waiting.extend(reversed(each.exceptions))
+        else:
+            yield each
+
+
+def attribute(holder: Any, name: str) -> Any:
+    """What the object has under this name, else None.
+
+    Errors of other libraries may raise anything there: urllib's without a body a ``KeyError``.
+    """
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
+
+
+def _is_exception_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _exception_classes(name: str, value: Any) -> None:
+    for kind in value:
+        if not _is_exception_class(kind):
+            raise TypeError(f"{name} must map exception classes to values, got the key {kind!r}")
+
+
+def _mapping(value: Any, allowed: str) -> dict[Any, Any]:
+    try:
+        return dict(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{allowed}, got {value!r}") from None
+
+
+def _exception_map(value: Any) -> dict[type[BaseException], Any]:
+    copy = _mapping(value, "rules must map exception classes to values")
+    _exception_classes("rules", copy)
+    return copy
+
+
+@frozen(eq=False, repr=False)
+class ExceptionClassifier(Value):
+    """The value of the nearest class: an exception's own, else of the first base that has one.
+
+    :param rules: exception classes and their values, which may be anything.
+    :param default: the value where no rule matches, and for None.
+    :param traverse_causes: look at the ``__cause__``, and at its cause, where no rule matches.  The
+        first match from the outside in decides, also where its value equals the default.
+
+    A group without a rule for its own class is judged by what it holds: the value that all agree
+    on, else the first false one, else the default.
+
+    Source: ``SubclassClassifier`` and ``BinaryExceptionClassifier`` of
+    ``org.springframework.classify``.
+
+    >>> worth = ExceptionClassifier({OSError: True, FileNotFoundError: False})
+    >>> worth.classify(ConnectionError()), worth.classify(FileNotFoundError())
+    (True, False)
+    >>> worth.classify(ValueError()), worth.classify(None)
+    (False, False)
+    >>> worth.classify(ExceptionGroup("both", [ConnectionError(), FileNotFoundError()]))
+    False
+    """
+
+    rules: Mapping[type[BaseException], Any] = field(converter=_exception_map, hash=False)
+    default: Any = False
+    traverse_causes: bool = field(
+        default=False, validator=_checks.instance_of(bool, "True or False")
+    )
+
+    @classmethod
+    def from_config(
+        cls,
+        rules: Mapping[str, Any],
+        default: Any = False,
+        *,
+        traverse_causes: bool = False,
+        validate: bool = False,
+    ) -> ExceptionClassifier:
+        """A classifier from a configuration that names the classes.
+
+        :param rules: qualified class names (``"builtins.OSError"``) and their values.  A value may
+            be ``{"status": {429: True, "5xx": True}}``: then the HTTP status decides, an exact code
+            before its class, and no match gives the default.
+        :param validate: import the modules and look every name up, now.  Otherwise nothing is ever
+            imported: names are looked up when a failure is classified, in what is loaded then.
+        :raises ValueError: for a name that is no exception class, here or when classifying.
+
+        >>> rules = {"builtins.OSError": True, "urllib.error.HTTPError": {"status": {"5xx": True}}}
+        >>> worth = ExceptionClassifier.from_config(rules)
+        >>> worth.classify(ConnectionError())
+        True
+        """
+        return _NamedClassifier({}, default, traverse_causes, named=rules, validate_now=validate)
+
+    def classify(self, exc: BaseException | None) -> Any:
+        """The value for this exception."""
+        return self.explicit(exc)[1]
+
+    def explicit(self, exc: BaseException | None) -> tuple[bool, Any]:
+        """Whether a rule matched, and the value."""
+        return self._walk(exc, {})
+
+    def names(self, exc: BaseException) -> bool:
+        """Whether the rule that matches is for a class of this library's own errors."""
+        return self.names_class(type(exc))
+
+    def names_class(self, kind: type[BaseException]) -> bool:
+        """The same, of a class."""
+        match = self._nearest(kind)
+        return match is not None and issubclass(match[0], RetryError)
+
+    def parts(self, exc: BaseException) -> Iterator[BaseException]:
+        """What is judged on its own: the exception, or of a group without a rule what it holds."""
+        if isinstance(exc, BaseExceptionGroup) and not self._rules_group(exc):
+            for member in exc.exceptions:
+                yield from self.parts(member)
+        else:
+            yield exc
+
+    def _rules_group(self, group: BaseExceptionGroup[Any]) -> bool:
+        match = self._nearest(type(group))
+        return match is not None and issubclass(match[0], BaseExceptionGroup)
+
+    def _walk(
+        self, exc: BaseException | None, groups: dict[int, tuple[bool, Any]]
+    ) -> tuple[bool, Any]:
+        for link in causes(exc):
+            found, value = self._own(link, groups)
+            if found:
+                return True, value
+            if not self.traverse_causes:
+                break
+        return False, self.default
+
+    def _own(self, exc: BaseException, groups: dict[int, tuple[bool, Any]]) -> tuple[bool, Any]:
+        if isinstance(exc, BaseExceptionGroup) and not self._rules_group(exc):
+            if id(exc) not in groups:
+                # A group that is the cause of its own member comes back here.
+                groups[id(exc)] = (False, self.default)
+                groups[id(exc)] = self._members(exc, groups)
+            return groups[id(exc)]
+        match = self._nearest(type(exc))
+        if match is None:
+            return False, self.default
+        return True, self._value(match[1], exc)
+
+    def _members(
+        self, group: BaseExceptionGroup[Any], groups: dict[int, tuple[bool, Any]]
+    ) -> tuple[bool, Any]:
+        answers = [self._walk(member, groups) for member in group.exceptions]
+        if not any(found for found, _ in answers):
+            return False, self.default
+        values = [value for _, value in answers]
+        if all(value == values[0] for value in values):
+            return True, values[0]
+        return True, next((value for value in values if not value), self.default)
+
+    def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
+        rules = self.rules
+        for base in kind.__mro__:
+            if base in rules:
+                return base, rules[base]
+        return None
+
+    def _value(self, rule: Any, exc: BaseException) -> Any:
+        return rule
+
+
+def _names_map(value: Any) -> dict[str, Any]:
+    named = _mapping(value, "rules must map qualified names of exception classes to values")
+    for name, rule in named.items():
+        if not isinstance(name, str) or "." not in name.strip("."):
+            raise ValueError(
+                "rules must name exception classes with their module, like 'builtins.OSError', "
+                f"got {name!r}"
+            )
+        if isinstance(rule, dict):
+            named[name] = _Status.from_config(name, rule)
+    return named
+
+
+@frozen(eq=False, repr=False)
+class _NamedClassifier(ExceptionClassifier):
+    named: Mapping[str, Any] = field(converter=_names_map, hash=False, kw_only=True)
+    validate_now: bool = field(default=False, kw_only=True, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.validate_now:
+            for name in self.named:
+                _import_module_of(name)
+                if _loaded_class(name) is None:
+                    raise ValueError(f"rules: {name!r} is no exception class")
+
+    def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
+        rules = {_loaded_class(name) or name: rule for name, rule in self.named.items()}
+        for base in kind.__mro__:
+            for key in (base, f"{base.__module__}.{base.__qualname__}"):
+                if key in rules:
+                    return base, rules[key]
+        return None
+
+    def _value(self, rule: Any, exc: BaseException) -> Any:
+        return rule.value(exc, self.default) if type(rule) is _Status else rule
+
+
+def _import_module_of(name: str) -> None:
+    """Import the longest prefix of the name that is a module."""
+    from importlib import import_module
+
+    package, *parts = name.split(".")[:-1]
+    for end in range(len(parts) + 1):
+        module = ".".join([package, *parts[:end]])
+        try:
+            import_module(module)
+        except ImportError as error:
+            # From here on the name may go through classes.
+            if end and error.name == module:
+                return
+            raise ValueError(f"rules: {name!r} cannot be imported: {error}") from error
+
+
+def _loaded_class(name: str) -> type | None:
+    """The class of this name among the loaded modules; None while it is not there yet."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:end]))
+        if module is not None:
+            return _class_in(module, name, parts[end:])
+    return None
+
+
+def _class_in(module: Any, name: str, path: list[str]) -> type | None:
+    found = module
+    for depth, part in enumerate(path):
+        # The dictionaries, not getattr: a module's __getattr__ may import.
+        members = vars(found) if hasattr(found, "__dict__") else {}
+        if part not in members:
+            not_yet = "__getattr__" in members or (depth == 0 and len(path) > 1)
+            if not_yet or "<locals>" in path:
+                return None
+            raise ValueError(f"rules: {name!r} is no exception class: there is no {part!r}")
+        found = members[part]
+    if not _is_exception_class(found):
+        raise ValueError(f"rules: {name!r} is no exception class but {found!r}")
+    return found  # type: ignore[no-any-return]
+
+
+@frozen(eq=False, repr=False)
+class _Status(Value):
+    """A rule on the HTTP status of a failure."""
+
+    codes: dict[int, Any] = field(hash=False)
+    classes: dict[int, Any] = field(hash=False)
+
+    @classmethod
+    def from_config(cls, name: str, rule: dict[Any, Any]) -> _Status:
+        if set(rule) != {"status"} or not isinstance(rule["status"], dict):
+            raise ValueError(
+                f"rules: the condition of {name!r} must be {{'status': {{...}}}}, got {rule!r}"
+            )
+        codes: dict[int, Any] = {}
+        classes: dict[int, Any] = {}
+        for key, value in rule["status"].items():
+            text = str(key).lower()
+            if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
+                classes[int(text[0])] = value
+            elif text.isascii() and text.isdigit() and 100 <= int(text) <= 599:
+                codes[int(text)] = value
+            else:
+                raise ValueError(
+                    f"rules: a status of {name!r} must be 100 to 599 or '1xx' to '5xx', got {key!r}"
+                )
+        return cls(codes, classes)
+
+    def value(self, exc: BaseException, default: Any) -> Any:
+        status = _http_status(exc)
+        if status is None:
+            return default
+        return self.codes.get(status, self.classes.get(status // 100, default))
+
+
+def _http_status(exc: BaseException) -> int | None:
+    """The status in an error of httpx, requests (``response``), aiohttp or urllib."""
+    # A response of requests is false when its status is an error.
+    response = attribute(exc, "response")
+    for holder, name in (
+        (response, "status_code"),
+        (response, "status"),
+        (exc, "status_code"),
+        (exc, "status"),
+        (exc, "code"),
+    ):
+        status = attribute(holder, name)
+        if isinstance(status, int) and not isinstance(status, bool):
+            return int(status)
+    return None
+
+
+def _pattern_map(value: Any) -> dict[str, Any]:
+    patterns = _mapping(value, "patterns must map texts to values")
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"patterns must map texts to values, got the key {pattern!r}")
+    # In reverse order a longer pattern comes before the prefix of it, and letters before '*'.
+    return {pattern: patterns[pattern] for pattern in sorted(patterns, reverse=True)}
+
+
+@frozen(eq=False, repr=False)
+class PatternClassifier(Value):
+    """The value of the first pattern that matches a text, tried in reverse lexicographic order.
+
+    ``*`` stands for any run of characters, ``?`` for exactly one, everything else for itself; the
+    whole text must match, case matters.
+
+    Source: ``org.springframework.classify.PatternMatchingClassifier``.
+
+    >>> speed = PatternClassifier({"order-*": "fast", "*": "slow"})
+    >>> speed.classify("order-17"), speed.classify("report")
+    ('fast', 'slow')
+    >>> PatternClassifier({"order-?": 1}).classify("order-17")
+    Traceback (most recent call last):
+    LookupError: no pattern matches 'order-17'; there are 'order-?'
+    """
+
+    patterns: Mapping[str, Any] = field(converter=_pattern_map, hash=False)
+
+    def classify(self, text: str | None) -> Any:
+        """The value for this text; ``LookupError`` where no pattern matches."""
+        if text is not None:
+            for pattern, value in self.patterns.items():
+                if _matches(pattern, text):
+                    return value
+        known = ", ".join(map(repr, self.patterns)) or "none"
+        raise LookupError(f"no pattern matches {text!r}; there are {known}")
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether the pattern matches the whole text, in time that no pattern can blow up."""
+    at = place = 0
+    star = mark = -1
+    while place < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, mark = at, place
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("?", text[place]):
+            at += 1
+            place += 1
+        elif star >= 0:
+            mark += 1
+            at, place = star + 1, mark
+        else:
+            return False
+    return not pattern[at:].strip("*")

@@ -1,0 +1,132 @@
+"""Time as the library sees it: a protocol, and the system's own clock."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from attrs import field, frozen
+
+from retrytemplate._checks import has_methods
+
+if TYPE_CHECKING:
+    import threading
+
+__all__ = ["Clock", "SystemClock", "in_trio"]
+
+# How often an asynchronous sleep looks at the stop event (seconds).
+STOP_POLL = 0.05
+STOPPED = "the stop event was set"
+
+# The clock that retrytemplate.testing.no_waiting puts in the place of every SystemClock of the
+# process, for all threads; and how far such clocks, gone by now, have moved the monotonic one on:
+# it must never go back.
+stand_in: Clock | None = None
+ahead = 0.0
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """What a template needs of time.  All values are seconds.
+
+    ``monotonic`` measures, ``time`` dates (seconds since the epoch, UTC), ``sleep`` and
+    ``sleep_async`` wait.  An ``Exception`` out of a sleep ends the execution with
+    ``BackoffInterruptedError``.
+    """
+
+    def monotonic(self) -> float: ...
+
+    def time(self) -> float: ...
+
+    def sleep(self, delay: float) -> None: ...
+
+    async def sleep_async(self, delay: float) -> None: ...
+
+
+def in_trio() -> bool:
+    """Whether the caller runs in a trio task; trio is asked only where it is loaded."""
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_task()
+
+
+class StoppedError(Exception):
+    """The clock's stop event was set: what ended a sleep, the cause of the interruption."""
+
+
+def _event_or_none(instance: Any, attribute: Any, value: Any) -> None:
+    if value is not None:
+        has_methods("stop", value, "is_set", "wait")
+
+
+@frozen
+class SystemClock:
+    """The system's clocks.
+
+    :param stop: an event that ends a sleep as soon as it is set (a shutdown): the execution then
+        ends with ``BackoffInterruptedError``.
+
+    >>> clock = SystemClock()
+    >>> clock.sleep(0.0)
+    >>> clock.monotonic() <= clock.monotonic()
+    True
+    """
+
+    stop: threading.Event | None = field(default=None, kw_only=True, validator=_event_or_none)
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+        other = stand_in
+        return time.monotonic() + ahead if other is None else other.monotonic()
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        other = stand_in
+        return time.time() if other is None else other.time()
+
+    def sleep(self, delay: float) -> None:
+        """Wait *delay* seconds in this thread, or until the stop event is set."""
+        other = stand_in
+        if other is not None:
+            self._go_on()
+            other.sleep(delay)
+        elif self.stop is None:
+            time.sleep(delay)
+        elif self.stop.wait(delay):
+            raise StoppedError(STOPPED)
+
+    async def sleep_async(self, delay: float) -> None:
+        """Wait *delay* seconds in this task (asyncio or trio), or until the stop event is set."""
+        other = stand_in
+        self._go_on()
+        if other is not None:
+            await other.sleep_async(delay)
+        elif self.stop is None:
+            await _sleep(delay)
+        else:
+            await self._sleep_in_steps(delay)
+
+    async def _sleep_in_steps(self, delay: float) -> None:
+        until = time.monotonic() + delay
+        rest = delay
+        while True:
+            await _sleep(max(0.0, min(rest, STOP_POLL)))
+            self._go_on()
+            if rest <= STOP_POLL:
+                return
+            rest = until - time.monotonic()
+
+    def _go_on(self) -> None:
+        if self.stop is not None and self.stop.is_set():
+            raise StoppedError(STOPPED)
+
+
+async def _sleep(delay: float) -> None:
+    if in_trio():
+        import trio
+
+        await trio.sleep(delay)
+    else:
+        import asyncio
+
+        await asyncio.sleep(delay)

@@ -1,0 +1,154 @@
+"""How long an operation may take: a budget that travels with the call, and the cut at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import CLOCK_METHODS, Seconds, check_at_least, duration, has_methods
+from retrytemplate.clock import Clock, SystemClock, in_trio
+from retrytemplate.context import CURRENT, DEADLINE, leave
+from retrytemplate.errors import DeadlineExceededError, MisuseError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Deadline", "cut_after"]
+
+
+class Deadline:
+    """The whole operation's budget, from entry; what is called inside inherits it.
+
+    :param seconds: the budget.
+    :param clock: measures it.
+
+    Nested ones only shrink it.  A template inside refuses an attempt or a wait that does not fit,
+    and bounds each attempt by what is left.  ``with`` only tells; ``async with`` also cuts the
+    block at the limit.  Either way the error is ``DeadlineExceededError``.
+
+    >>> with Deadline(2.0) as deadline:
+    ...     0.0 < deadline.remaining() <= 2.0
+    True
+    """
+
+    def __init__(self, seconds: Seconds, *, clock: Clock | None = None) -> None:
+        self.seconds: float = duration(seconds)
+        check_at_least("seconds", self.seconds, 0, allowed="a number of seconds >= 0")
+        if clock is not None:
+            has_methods("clock", clock, *CLOCK_METHODS)
+        self._clock = clock or SystemClock()
+        self._until: float | None = None
+        self._token: Any = None
+        self._cut: Any = None
+
+    @classmethod
+    def after(cls, seconds: Seconds, *, clock: Clock | None = None) -> Deadline:
+        """A deadline that runs from now on, to be passed on explicitly."""
+        deadline = cls(seconds, clock=clock)
+        deadline._start()
+        return deadline
+
+    @classmethod
+    def current(cls) -> Deadline | None:
+        """The deadline in force here, or None."""
+        cell = CURRENT.get()
+        return None if cell is None else cell[DEADLINE]
+
+    def remaining(self) -> float:
+        """Seconds left, never negative; the whole budget before entry."""
+        if self._until is None:
+            return self.seconds
+        return max(0.0, self._until - self._clock.monotonic())
+
+    def expired(self) -> bool:
+        """Whether nothing is left."""
+        return self.remaining() <= 0.0
+
+    def _start(self) -> None:
+        if self._until is not None:
+            raise MisuseError("a Deadline runs once: make a new one for each operation")
+        until = self._clock.monotonic() + self.seconds
+        outer = Deadline.current()
+        if outer is not None:
+            until = min(until, self._clock.monotonic() + outer.remaining())
+        self._until = until
+
+    def __enter__(self) -> Self:
+        self._start()
+        self._token = CURRENT.set([None, None, self, CURRENT.get(), None])
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave(self._token)
+
+    async def __aenter__(self) -> Self:
+        self.__enter__()
+        self._cut = cut_after(self.remaining())
+        await self._cut.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            swallowed = await self._cut.__aexit__(kind, exception, traceback)
+        finally:
+            leave(self._token)
+        if self._cut.fired:
+            raise DeadlineExceededError(f"the deadline of {self.seconds:g} seconds is over")
+        return bool(swallowed)
+
+    def __repr__(self) -> str:
+        return f"<Deadline {self.remaining():.3f} of {self.seconds:g} seconds left>"
+
+
+def cut_after(seconds: float) -> _AsyncioCut | _TrioCut:
+    """An asynchronous context manager that cancels its body after *seconds* (asyncio or trio).
+
+    ``fired`` tells afterwards whether it did; a cancellation from outside wins and passes.
+    """
+    return _TrioCut(seconds) if in_trio() else _AsyncioCut(seconds)
+
+
+class _Cut:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.fired = False
+
+
+class _AsyncioCut(_Cut):
+    async def __aenter__(self) -> Self:
+        import asyncio
+
+        self._timeout = asyncio.timeout(self.seconds)
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> bool:
+        try:
+            await self._timeout.__aexit__(*failure)
+        except TimeoutError:
+            self.fired = True
+        return self.fired
+
+
+class _TrioCut(_Cut):
+    async def __aenter__(self) -> Self:
+        import trio
+
+        self._scope = trio.move_on_after(self.seconds)
+        self._scope.__enter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> bool:
+        swallowed = bool(self._scope.__exit__(*failure))
+        self.fired = self._scope.cancelled_caught
+        return swallowed

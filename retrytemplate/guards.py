@@ -1,0 +1,30 @@
+"""What may refuse an attempt or a wait: the seam for budgets, switches and nesting rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retrytemplate.context import RetryContext
+
+__all__ = ["Guard"]
+
+
+class Guard:
+    """Asked before every attempt and before every wait that a retry will follow.
+
+    Refuses by raising ``Rejected``; then no attempt is made.  Under ``execute_async`` the methods
+    may be coroutine functions.
+    """
+
+    def admit(self, context: RetryContext) -> Any:
+        """Before every attempt.  Raising ``Rejected`` ends the execution without recovery."""
+
+    def reserve(self, context: RetryContext, delay: float) -> Any:
+        """Before a wait of *delay* seconds that a retry will follow.
+
+        Raising ``Rejected`` means that no retry is granted: the attempts have run out.
+        """
+
+    def give_back(self, context: RetryContext) -> Any:
+        """The wait that was reserved for did not end: it was cancelled or interrupted."""

@@ -1,0 +1,228 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate import CircuitOpenError, ExceptionClassifier, Rejected, RetryError
+from retrytemplate.classify import causes, leaves
+
+
+class Base(Exception):
+    pass
+
+
+class Middle(Base):
+    pass
+
+
+class Leaf(Middle):
+    pass
+
+
+def chain(*errors):
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
+
+
+def test_the_nearest_class_decides():
+    rules = ExceptionClassifier({Base: "base", Leaf: "leaf", Exception: "any"})
+    assert rules.classify(Leaf()) == "leaf"
+    assert rules.classify(Middle()) == "base"
+    assert rules.classify(ValueError()) == "any"
+
+
+def test_with_several_bases_the_order_of_inheritance_decides():
+    class Both(TimeoutError, ConnectionError):
+        pass
+
+    rules = {ConnectionError: "connection", OSError: "system"}
+    assert ExceptionClassifier(rules).classify(Both()) == "connection"
+    assert ExceptionClassifier(rules | {TimeoutError: "time"}).classify(Both()) == "time"
+
+
+def test_the_order_of_the_rules_has_no_say():
+    rules = {Base: 1, Leaf: 2, Exception: 3}
+    backwards = dict(reversed(rules.items()))
+    for error in (Leaf(), Middle(), ValueError()):
+        answers = {ExceptionClassifier(each).classify(error) for each in (rules, backwards)}
+        assert len(answers) == 1
+
+
+def test_without_a_match_and_for_none_the_default_holds():
+    assert ExceptionClassifier({Base: True}).classify(ValueError()) is False
+    assert ExceptionClassifier({Base: 1}, default="other").classify(ValueError()) == "other"
+    for traverse in (False, True):
+        rules = ExceptionClassifier({Base: 1}, default="other", traverse_causes=traverse)
+        assert rules.classify(None) == "other"
+
+
+def test_throwables_may_be_keys_here():
+    rules = ExceptionClassifier({BaseException: "any", Exception: "ordinary"})
+    assert rules.classify(KeyboardInterrupt()) == "any"
+    assert rules.classify(ValueError()) == "ordinary"
+
+
+@pytest.mark.parametrize("value", [0, "text", None, ("a", "tuple"), print])
+def test_values_may_be_anything(value):
+    assert ExceptionClassifier({Base: value}).classify(Leaf()) is value
+
+
+def test_a_virtual_subclass_is_none():
+    """What counts is what a class inherits, not what it was registered for."""
+    from abc import ABCMeta
+
+    class Registering(Exception, metaclass=ABCMeta):
+        pass
+
+    Registering.register(ValueError)
+    assert ExceptionClassifier({Registering: True}).classify(ValueError()) is False
+
+
+def test_causes_are_looked_at_only_when_asked_for():
+    wrapped = chain(ValueError(), KeyError(), Leaf())
+    assert ExceptionClassifier({Base: True}).classify(wrapped) is False
+    assert ExceptionClassifier({Base: True}, traverse_causes=True).classify(wrapped) is True
+
+
+def test_the_first_match_from_the_outside_in_decides():
+    rules = ExceptionClassifier(
+        {Base: "base", KeyError: "key", OSError: "default"},
+        default="default",
+        traverse_causes=True,
+    )
+    assert rules.classify(chain(ValueError(), KeyError(), Base())) == "key"
+    assert rules.classify(chain(OSError(), Base())) == "default"
+
+
+def test_a_context_is_no_cause():
+    error = ValueError()
+    error.__context__ = Base()
+    assert ExceptionClassifier({Base: True}, traverse_causes=True).classify(error) is False
+
+
+def test_a_cycle_of_causes_comes_to_an_end():
+    one, two = ValueError(), KeyError()
+    chain(one, two, one)
+    rules = ExceptionClassifier({Base: True}, traverse_causes=True)
+    assert rules.classify(one) is False
+    assert [*causes(one)] == [one, two]
+
+
+def test_explicit_tells_a_match_from_the_default():
+    rules = ExceptionClassifier({Base: False}, traverse_causes=True)
+    assert rules.explicit(Leaf()) == (True, False)
+    assert rules.explicit(chain(ValueError(), Leaf())) == (True, False)
+    assert rules.explicit(ValueError()) == (False, False)
+    assert rules.explicit(None) == (False, False)
+
+
+def test_a_group_has_the_value_that_all_its_leaves_have():
+    rules = ExceptionClassifier({Base: "base", KeyError: "key", ValueError: ""}, default="other")
+    assert rules.classify(ExceptionGroup("g", [Base(), Leaf()])) == "base"
+    assert rules.classify(ExceptionGroup("g", [OSError()])) == "other"
+
+
+def test_a_group_whose_leaves_differ_has_the_first_false_value_or_the_default():
+    rules = ExceptionClassifier({Base: "base", KeyError: "key", ValueError: ""}, default="other")
+    assert rules.classify(ExceptionGroup("g", [Base(), KeyError(), ValueError()])) == ""
+    assert rules.classify(ExceptionGroup("g", [Base(), KeyError()])) == "other"
+
+
+def test_a_group_is_judged_by_its_leaves_whatever_rule_its_bases_have():
+    rules = ExceptionClassifier({Exception: True, KeyError: False})
+    assert rules.classify(ExceptionGroup("g", [OSError()])) is True
+    assert rules.classify(ExceptionGroup("g", [OSError(), KeyError()])) is False
+
+
+def test_a_rule_for_a_group_class_decides_for_the_group():
+    rules = ExceptionClassifier({ExceptionGroup: "group", KeyError: "key"})
+    assert rules.classify(ExceptionGroup("g", [KeyError()])) == "group"
+    assert rules.classify(BaseExceptionGroup("g", [KeyboardInterrupt()])) is False
+
+
+def test_a_group_that_causes_its_own_leaf_says_nothing_about_it():
+    leaf = ValueError()
+    group = chain(ExceptionGroup("g", [leaf]), KeyError())
+    chain(leaf, group)
+    rules = ExceptionClassifier({KeyError: False}, default=True, traverse_causes=True)
+    assert rules.explicit(group) == rules.explicit(leaf) == (True, False)
+
+
+def test_the_same_leaf_twice_counts_twice():
+    leaf = Leaf()
+    rules = ExceptionClassifier({Base: True}, traverse_causes=True)
+    assert rules.classify(ExceptionGroup("g", [leaf, leaf])) is True
+
+
+def test_the_same_group_twice_is_judged_alike():
+    inner = ExceptionGroup("i", [Leaf()])
+    rules = ExceptionClassifier({Base: True}, traverse_causes=True)
+    assert rules.classify(ExceptionGroup("g", [inner, chain(ValueError(), inner)])) is True
+
+
+def test_a_rule_names_an_error_of_the_library_only_by_such_a_class():
+    rules = ExceptionClassifier({Rejected: False, Exception: True})
+    assert rules.names(CircuitOpenError())
+    assert not rules.names(RetryError())
+    assert not rules.names(ValueError())
+    assert not ExceptionClassifier({Exception: True}).names(CircuitOpenError())
+
+
+def test_leaves_come_in_order():
+    one, two, three = OSError(), KeyError(), ValueError()
+    nested = ExceptionGroup("o", [one, ExceptionGroup("i", [two]), three])
+    assert [*leaves(nested)] == [one, two, three]
+    assert [*leaves(one)] == [one]
+
+
+def test_it_is_frozen_and_a_copy_of_the_rules_given():
+    given_rules = {Base: True}
+    rules = ExceptionClassifier(given_rules)
+    given_rules[Base] = False
+    assert rules.classify(Base()) is True
+    with pytest.raises(AttributeError):
+        rules.default = True
+    assert rules == ExceptionClassifier({Base: True})
+    assert len({rules, ExceptionClassifier({Base: True})}) == 1
+
+
+@pytest.mark.parametrize("key", ["ValueError", int, ValueError(), None])
+def test_what_is_no_exception_class_is_refused(key):
+    with pytest.raises(TypeError, match="rules must map exception classes to values, got the key"):
+        ExceptionClassifier({key: True})
+
+
+@pytest.mark.parametrize("rules", [7, [ValueError], ValueError])
+def test_what_is_no_mapping_is_refused(rules):
+    with pytest.raises(TypeError, match="rules must map exception classes to values, got"):
+        ExceptionClassifier(rules)
+
+
+def test_traversal_is_yes_or_no():
+    with pytest.raises(TypeError, match="traverse_causes must be True or False, got 1"):
+        ExceptionClassifier({}, traverse_causes=1)
+
+
+KINDS = (Base, Middle, Leaf, OSError, ConnectionError, KeyError)
+rule_sets = st.dictionaries(st.sampled_from((*KINDS, Exception)), st.booleans())
+chains = st.lists(st.sampled_from(KINDS), min_size=1, max_size=4)
+
+
+@given(rule_sets, st.booleans(), chains)
+def test_any_chain_goes_as_a_naive_reading_of_the_rules_says(rules, default, kinds):
+    def value(kind):
+        while kind is not object:
+            if kind in rules:
+                return rules[kind]
+            kind = kind.__base__
+        return None
+
+    error = chain(*[kind() for kind in kinds])
+    flat = value(kinds[0])
+    assert ExceptionClassifier(rules, default).classify(error) is (
+        default if flat is None else flat
+    )
+    deep = next((value(kind) for kind in kinds if value(kind) is not None), default)
+    assert ExceptionClassifier(rules, default, traverse_causes=True).classify(error) is deep
