@@ -1,0 +1,137 @@
+"""Waits that grow by a factor up to a cap, spread by a jitter that stays inside it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.backoff import _numbers
+from retrytemplate.backoff.base import JSON, Backoff
+
+if TYPE_CHECKING:
+    from retrytemplate.backoff.base import RandomSource
+
+__all__ = ["ExponentialBackoff"]
+
+LARGEST = sys.float_info.max
+"""Where steps stop growing: infinity is no JSON."""
+
+JITTERS = (None, "full", "equal", "decorrelated", "spring")
+
+Jitter = Literal["full", "equal", "decorrelated", "spring"]
+
+
+def _known_jitter(instance: Any, attribute: Any, value: Any) -> None:
+    if not (value is None or isinstance(value, str)) or value not in JITTERS:
+        raise ValueError(f"jitter must be one of {', '.join(map(repr, JITTERS))}, got {value!r}")
+
+
+@frozen(eq=False, repr=False)
+class ExponentialBackoff(Backoff):
+    """Waits of *initial*, *initial* times *multiplier*, ... and never more than *maximum*.
+
+    The numbers are seconds (floats or ``timedelta``) and a factor; each may be a callable, read
+    once per execution.  With a jitter the cap comes first, then a delay is drawn from a window
+    inside it, so that delays differ also at the cap:
+
+    - ``"full"``: from 0 to the capped delay
+    - ``"equal"``: from half the capped delay to the whole
+    - ``"decorrelated"``: from *initial* to three times the previous delay, or the cap; the
+      multiplier has no say.  Where *initial* is not below the cap: from a third of the cap.
+    - ``"spring"``: from the capped next step divided by the multiplier to that step itself
+
+    :param initial: the first delay, from 0.
+    :param multiplier: at least 1.
+    :param maximum: the cap, from 0; ``float("inf")`` for none.  It may be below *initial*.
+
+    Source: ``ExponentialBackOffPolicy`` and ``ExponentialRandomBackOffPolicy`` of
+    ``org.springframework.retry.backoff``; M. Brooker, "Exponential Backoff And Jitter" (AWS
+    Architecture Blog, 2015).
+
+    >>> backoff = ExponentialBackoff(initial=1.0, multiplier=2.0, maximum=5.0)
+    >>> state, delays = backoff.start(), []
+    >>> for _ in range(5):
+    ...     delay, state = backoff.next(state, ValueError(), None)
+    ...     delays.append(delay)
+    >>> delays
+    [1.0, 2.0, 4.0, 5.0, 5.0]
+    """
+
+    initial: Any = field(
+        default=0.1,
+        converter=_numbers.as_float,
+        validator=_checks.number_or_callable(_checks.delay),
+    )
+    multiplier: Any = field(
+        default=2.0,
+        converter=_numbers.as_float,
+        validator=_checks.number_or_callable(_numbers.factor),
+    )
+    maximum: Any = field(
+        default=30.0,
+        converter=_numbers.as_float,
+        validator=_checks.number_or_callable(_checks.limit),
+    )
+    jitter: Jitter | None = field(default=None, validator=_known_jitter)
+    never_waits: bool = field(init=False, eq=False, repr=False)
+    _dynamic: bool = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        dynamic = any(map(callable, (self.initial, self.multiplier, self.maximum)))
+        object.__setattr__(self, "_dynamic", dynamic)
+        object.__setattr__(self, "never_waits", 0 in (self.initial, self.maximum))
+
+    def start(self) -> JSON:
+        """The next step, in seconds before the cap; decorrelated: the previous delay."""
+        return _numbers.given("initial", self.initial, _checks.delay)
+
+    def next(
+        self, state: JSON, failure: BaseException, random: RandomSource
+    ) -> tuple[float | None, JSON]:
+        if self._dynamic:
+            return self.resolved().next(state, failure, random)
+        if self.jitter == "decorrelated":
+            delay = self._decorrelated(state, random)
+            return delay, delay
+        if state > self.maximum:
+            return self._delay(state, random), state
+        return self._delay(state, random), min(state * self.multiplier, LARGEST)
+
+    def _delay(self, step: float, random: RandomSource) -> float:
+        high: float = min(step, self.maximum)
+        if self.jitter is None:
+            return high
+        low = 0.0
+        if self.jitter == "equal":
+            low = high / 2
+        elif self.jitter == "spring":
+            high = min(step * self.multiplier, self.maximum, LARGEST)
+            low = high / self.multiplier
+        return _between(low, high, random)
+
+    def _decorrelated(self, previous: float, random: RandomSource) -> float:
+        high: float = min(previous * 3, self.maximum, LARGEST)
+        low: float = self.initial if self.initial < high else high / 3
+        return _between(low, high, random)
+
+    @property
+    def dynamic(self) -> bool:
+        return self._dynamic
+
+    def resolved(self) -> ExponentialBackoff:
+        if not self._dynamic:
+            return self
+        return evolve(
+            self,
+            initial=_numbers.given("initial", self.initial, _checks.delay),
+            multiplier=_numbers.given("multiplier", self.multiplier, _numbers.factor),
+            maximum=_numbers.given("maximum", self.maximum, _checks.limit),
+        )
+
+
+def _between(low: float, high: float, random: RandomSource) -> float:
+    # Rounding could carry the sum past the end.
+    return min(low + (high - low) * random.random(), high)

@@ -1,0 +1,93 @@
+"""The same wait every time, or one that depends on the failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.backoff import _numbers
+from retrytemplate.backoff.base import JSON, Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.backoff.base import RandomSource
+
+__all__ = ["FixedBackoff"]
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    from inspect import signature
+
+    try:
+        signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _zero_or_two_parameters(instance: Any, attribute: Any, value: Any) -> None:
+    if not callable(value):
+        _checks.delay("delay", value)
+        return
+    _checks.plain_function(instance, attribute, value)
+    if not _takes(value, 2) and not _takes(value, 0):
+        raise TypeError(
+            "delay must be a number, or a callable that takes nothing or (failures, exception), "
+            f"got {value!r}"
+        )
+
+
+@frozen(eq=False, repr=False)
+class FixedBackoff(Backoff):
+    """The same wait before every further attempt.
+
+    :param delay: seconds or a ``timedelta``, from 0; a callable without parameters, read once per
+        execution; or a callable that is asked after every failure with ``(failures, exception)``
+        and gives the delay for this one.  ``failures`` counts the waits, this one included.
+
+    Source: ``org.springframework.retry.backoff.FixedBackOffPolicy``.
+
+    >>> FixedBackoff(1.5).next(None, ValueError(), None)[0]
+    1.5
+    >>> slow_down = FixedBackoff(lambda failures, error: 10.0 if "busy" in str(error) else 0.0)
+    >>> slow_down.next(slow_down.start(), OSError("busy"), None)[0]
+    10.0
+    """
+
+    delay: Any = field(converter=_numbers.as_float, validator=_zero_or_two_parameters)
+    never_waits: bool = field(init=False, eq=False, repr=False)
+    _dynamic: bool = field(init=False, eq=False, repr=False)
+    _asked: bool = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "never_waits", self.delay == 0)
+        asked = callable(self.delay) and _takes(self.delay, 2)
+        object.__setattr__(self, "_asked", asked)
+        object.__setattr__(self, "_dynamic", callable(self.delay) and not asked)
+
+    def start(self) -> JSON:
+        return 0 if self._asked else None
+
+    def next(
+        self, state: JSON, failure: BaseException, random: RandomSource
+    ) -> tuple[float | None, JSON]:
+        if self._asked:
+            failures = (state or 0) + 1
+            delay = _numbers.as_float(self.delay(failures, failure))
+            _checks.delay("delay", delay)
+            return delay, failures
+        if self._dynamic:
+            return self.resolved().next(state, failure, random)
+        return self.delay, state
+
+    @property
+    def dynamic(self) -> bool:
+        return self._dynamic
+
+    def resolved(self) -> FixedBackoff:
+        if not self._dynamic:
+            return self
+        return FixedBackoff(_numbers.given("delay", self.delay, _checks.delay))

@@ -1,0 +1,172 @@
+"""The wait that the other side asks for."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.backoff import _numbers
+from retrytemplate.backoff.base import JSON, Backoff
+from retrytemplate.classify import attribute, causes, leaves
+from retrytemplate.clock import Clock, SystemClock
+from retrytemplate.errors import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retrytemplate.backoff.base import RandomSource
+
+__all__ = ["RetryAfterBackoff"]
+
+
+def _ceiling(value: _checks.Seconds | None) -> Any:
+    return None if value is None else _numbers.as_float(value)
+
+
+@frozen(eq=False, repr=False)
+class RetryAfterBackoff(Backoff):
+    """Waits as long as the failure's ``Retry-After`` says, else as the fallback does.
+
+    Understands the errors of httpx, requests, aiohttp and urllib, seconds and HTTP dates, and
+    ``retry_after`` of this library's ``Rejected``; also as a cause and inside a group (the
+    longest).  A date is compared with the response's own ``Date``, so that clocks that differ do no
+    harm; without one, with the clock's time.  A wait is never shorter than told, and up to a share
+    *jitter* longer, so that not all who were told the same come back together.
+
+    A value that is no time, or one in the past, is ignored: the fallback answers, and the failure
+    gets a note that says so, which a listener finds in ``on_backoff`` in
+    ``context.last_exception.__notes__``.
+
+    :param fallback: the backoff for failures that say nothing.
+    :param give_up_above: seconds or a ``timedelta``; a longer wait ends the attempts, and the
+        failure leaves with a note and, where it can hold one, an attribute ``retry_after``
+        (seconds).  None: any wait is waited.
+    :param jitter: the share by which a wait may be longer than told, from 0.
+    :param clock: for dates where the response has no ``Date``.
+
+    Source: RFC 9110, section 10.2.3.
+
+    >>> from retrytemplate.backoff import FixedBackoff
+    >>> from retrytemplate.errors import CircuitOpenError
+    >>> backoff = RetryAfterBackoff(fallback=FixedBackoff(1.0), give_up_above=60.0, jitter=0.0)
+    >>> backoff.next(backoff.start(), CircuitOpenError(retry_after=7.0), None)[0]
+    7.0
+    >>> backoff.next(backoff.start(), CircuitOpenError(retry_after=3600.0), None)[0] is None
+    True
+    >>> backoff.next(backoff.start(), ValueError(), None)[0]
+    1.0
+    """
+
+    fallback: Backoff = field(validator=_checks.instance_of(Backoff, "a Backoff"))
+    give_up_above: Any = field(default=None, converter=_ceiling)
+    jitter: float = field(default=0.1, validator=_checks.at_least(0, finite=True))
+    clock: Clock = field(
+        factory=SystemClock, kw_only=True, validator=_checks.instance_of(Clock, "a Clock")
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.give_up_above is not None:
+            _checks.limit("give_up_above", self.give_up_above)
+
+    def start(self) -> JSON:
+        """The fallback's state; it moves only when the fallback is asked."""
+        return self.fallback.start()
+
+    def next(
+        self, state: JSON, failure: BaseException, random: RandomSource
+    ) -> tuple[float | None, JSON]:
+        told = self._told(failure)
+        if told is None:
+            return self.fallback.next(state, failure, random)
+        if self.give_up_above is not None and told > self.give_up_above:
+            _carry(failure, told, self.give_up_above)
+            return None, state
+        longer = told * self.jitter * random.random() if self.jitter else 0.0
+        return told + longer, state
+
+    def _told(self, failure: BaseException) -> float | None:
+        """The longest wait that the failure, a cause or a leaf of it asks for."""
+        told: float | None = None
+        for leaf in leaves(failure):
+            for link in causes(leaf):
+                wait = self._hint(link, failure)
+                if wait is not None:
+                    told = wait if told is None else max(told, wait)
+                    break
+        return told
+
+    def _hint(self, exc: BaseException, failure: BaseException) -> float | None:
+        if isinstance(exc, Rejected):
+            known = exc.retry_after is not None and exc.retry_after >= 0
+            return exc.retry_after if known else None
+        for headers in _headers(exc):
+            value = _header(headers, "Retry-After")
+            if value is not None:
+                wait = self._seconds(value, headers)
+                if wait is not None and 0 <= wait < math.inf:
+                    return wait
+                _note(failure, f"Retry-After ignored, it is no time to come: {value[:100]!r}")
+        return None
+
+    def _seconds(self, value: str, headers: Any) -> float | None:
+        if value.isascii() and value.replace(".", "", 1).isdigit():
+            return float(value)
+        until = _date(value)
+        if until is None:
+            return None
+        answered = _date(_header(headers, "Date") or "")
+        return until - (self.clock.time() if answered is None else answered)
+
+    @property
+    def dynamic(self) -> bool:
+        return self.fallback.dynamic
+
+    def resolved(self) -> RetryAfterBackoff:
+        return evolve(self, fallback=self.fallback.resolved()) if self.dynamic else self
+
+
+def _headers(exc: BaseException) -> Iterator[Any]:
+    """The response's headers where httpx and requests keep them, then aiohttp and urllib."""
+    # A response of requests is false when its status is an error.
+    for holder in (attribute(exc, "response"), exc):
+        yield attribute(holder, "headers")
+
+
+def _header(headers: Any, name: str) -> str | None:
+    try:
+        value = headers.get(name)
+        if value is None:
+            value = headers.get(name.lower())
+    except (AttributeError, TypeError):
+        return None
+    return None if value is None else str(value).strip()
+
+
+def _date(value: str) -> float | None:
+    """Seconds since the epoch of an HTTP date in any of its three forms."""
+    from datetime import UTC
+    from email.utils import parsedate_to_datetime
+
+    try:
+        date = parsedate_to_datetime(value)
+        # An HTTP date is in UTC; the oldest form does not say so.
+        return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+
+
+def _carry(failure: BaseException, told: float, limit: float) -> None:
+    _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
+    # A frozen exception takes neither.
+    with suppress(AttributeError, TypeError):
+        failure.retry_after = told  # type: ignore[attr-defined]  # for whoever catches it
+
+
+def _note(failure: BaseException, text: str) -> None:
+    if text not in getattr(failure, "__notes__", ()):
+        with suppress(AttributeError, TypeError):
+            failure.add_note(text)

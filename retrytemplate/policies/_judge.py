@@ -1,0 +1,84 @@
+"""Whether a failure is worth another attempt: rules on classes, then a predicate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.errors import (
+    AttemptLostError,
+    AttemptTimeoutError,
+    RecordedFailure,
+    RetryError,
+    UnacceptableResultError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NOT_ASKED", "Judge"]
+
+NOT_ASKED = (AttemptLostError, UnacceptableResultError, RecordedFailure)
+"""Failures that only count: no rule is asked about them unless it names them."""
+
+
+@frozen(eq=False, repr=False)
+class Judge:
+    """Rules first; where none matches the predicate, if there is one, else the rules' default.
+
+    A predicate goes with rules on classes alone, which look at no causes.
+    """
+
+    classifier: ExceptionClassifier
+    predicate: Callable[[BaseException], Any] | None = None
+    exact: dict[type, bool] = field(init=False, eq=False, repr=False)
+    """Verdicts that need nothing but the class: the way that nearly every failure takes."""
+    _plain: bool = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        exact: dict[type, bool] = {}
+        if type(self.classifier) is ExceptionClassifier:
+            exact = {kind: bool(value) for kind, value in self.classifier.rules.items()}
+            for kind in NOT_ASKED:
+                if not self.classifier.names_class(kind):
+                    exact[kind] = True
+        object.__setattr__(self, "exact", exact)
+        object.__setattr__(self, "_plain", bool(exact) and not self.classifier.traverse_causes)
+
+    def worth_it(self, failure: BaseException) -> bool:
+        """The verdict; a group is worth it only if all it holds is."""
+        if isinstance(failure, BaseExceptionGroup):
+            return self._group(failure)
+        exact = self.exact
+        for kind in type(failure).__mro__:
+            if kind in exact:
+                return exact[kind]
+        if not self._plain:
+            if only_counts(failure) and not self.classifier.names(failure):
+                return True
+            return bool(self.classifier.classify(failure))
+        return bool(self.predicate(failure) if self.predicate else self.classifier.default)
+
+    def _group(self, group: BaseException) -> bool:
+        found, value = self.classifier.explicit(group)
+        parts = list(self.classifier.parts(group))
+        if parts[0] is group:
+            return bool(value)
+        if found and not value:
+            return False
+        return not any(map(self._foreign, parts)) and all(map(self.worth_it, parts))
+
+    def _foreign(self, part: BaseException) -> bool:
+        """A refusal or an end inside a group: not retried unless a rule names it."""
+        return (
+            isinstance(part, RetryError)
+            and not isinstance(part, AttemptTimeoutError)
+            and not self.classifier.names(part)
+        )
+
+
+def only_counts(failure: BaseException) -> bool:
+    """Whether the failure counts but is not classified."""
+    return isinstance(failure, NOT_ASKED)

@@ -1,0 +1,134 @@
+"""What a retry policy is: the seam to write one's own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from retrytemplate._values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retrytemplate.policies.composite import CompositeRetryPolicy
+    from retrytemplate.policies.result import ResultRetryPolicy
+
+__all__ = ["JSON", "RetryPolicy", "StatefulRetryPolicy"]
+
+JSON = Any
+"""A JSON value: None, bool, int, float, str, list, dict of those."""
+
+
+class RetryPolicy(Value):
+    """When to try again.  Frozen and shareable: all that changes lives in the execution's context.
+
+    Most policies decide from what is known anyway: override ``allows``.  One that needs more (a
+    clock, counts per class) derives from ``StatefulRetryPolicy``.
+
+    ``a & b`` allows an attempt when both do, ``a | b`` when either does.
+
+    Source: ``org.springframework.retry.RetryPolicy``.
+    """
+
+    keeps_context: ClassVar[bool] = False
+    """The record outlives success and exhaustion (the circuit breaker): shared, takes no claim."""
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether ``start``, ``record`` and ``decide`` are to be used instead of ``allows``."""
+        return False
+
+    @property
+    def max_attempts(self) -> int | None:
+        """The number of attempts that the policy declares, for display; None: unknown."""
+        return None
+
+    @property
+    def attempt_limit(self) -> int | None:
+        """The attempt after which there is surely none; None where nobody knows."""
+        return self.max_attempts
+
+    @property
+    def never_ends(self) -> bool:
+        """Whether the policy surely goes on for ever, whatever happens."""
+        return False
+
+    def allows(self, failures: int, failure: BaseException | None) -> bool:
+        """Whether another attempt may be made.
+
+        :param failures: failures so far; 0 before the first attempt.
+        :param failure: the last of them, None before the first.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override allows()")
+
+    def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
+        """Asked after a refusal: whether the failure must reach the caller without recovery."""
+        return False
+
+    def names(self, failure: BaseException) -> bool:
+        """Whether a rule names the class of this error of the library itself (13.15)."""
+        return False
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether ``resolved`` has anything to do."""
+        return type(self).resolved is not RetryPolicy.resolved
+
+    def resolved(self) -> RetryPolicy:
+        """The policy with every run-time number read; itself where there is none."""
+        return self
+
+    def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
+        """The rules on results in this tree."""
+        return ()
+
+    def __and__(self, other: RetryPolicy) -> CompositeRetryPolicy:
+        from retrytemplate.policies.composite import combine
+
+        return combine(self, other, optimistic=False)
+
+    def __or__(self, other: RetryPolicy) -> CompositeRetryPolicy:
+        from retrytemplate.policies.composite import combine
+
+        return combine(self, other, optimistic=True)
+
+
+class StatefulRetryPolicy(RetryPolicy):
+    """A policy with state of its own, a JSON value that the execution's context carries.
+
+    Pure: a method gets the state and returns the next one; the time comes in as ``now`` (seconds).
+    """
+
+    @property
+    def needs_state(self) -> bool:
+        return True
+
+    @abstractmethod
+    def start(self, now: float) -> JSON:
+        """The state at the beginning of an execution (of a key's first one, when stateful)."""
+
+    @abstractmethod
+    def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
+        """The state after a failure; the only place that sees the exception: it classifies once."""
+
+    @abstractmethod
+    def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
+        """Whether an attempt may be made, and the state after asking.
+
+        Asked before every attempt and after every failure that is not rethrown.
+        """
+
+    def allows(self, failures: int, failure: BaseException | None) -> bool:
+        raise TypeError(f"{type(self).__name__} keeps state: ask decide(), not allows()")
+
+    def recovery_forbidden(self, state: JSON) -> bool:
+        """Asked with the state after a refusal: whether no recovery may be called."""
+        return False
+
+    def failures(self, state: JSON) -> int | None:
+        """The count that the context is to show; None: the context's own."""
+        return None
+
+    def attributes(self, state: JSON) -> Mapping[str, JSON]:
+        """What of the state shows in the context's attributes."""
+        return {}

@@ -1,0 +1,165 @@
+"""Another policy for each kind of exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.policies._judge import only_counts
+from retrytemplate.policies._member import keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+from retrytemplate.policies.never import NeverRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from retrytemplate.policies.result import ResultRetryPolicy
+
+__all__ = ["ExceptionClassifierRetryPolicy"]
+
+
+def _policy_map(value: Any) -> Any:
+    try:
+        return dict(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"policies must map exception classes to policies, got {value!r}") from None
+
+
+def _all_policies(instance: Any, attribute: Any, value: Any) -> None:
+    for kind, policy in value.items():
+        if not isinstance(policy, RetryPolicy):
+            raise TypeError(
+                f"policies must map to RetryPolicy objects, got {policy!r} for {kind!r}"
+            )
+
+
+@frozen(eq=False, repr=False)
+class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
+    """The policy of the exception's nearest class decides, by the failures that it was chosen for.
+
+    The first attempt is always allowed.  After each failure the latest one chooses; only the chosen
+    policy is told of it, and only it is asked.  So each has a count and a clock of its own, which
+    begin when it is first chosen.  A policy object that stands in the map twice counts once for
+    both.
+
+    A group must choose one policy for all its leaves; else each leaf's choice is asked about its
+    leaf, and the first that refuses decides.  Lost attempts and refused results choose nothing:
+    they count with every policy.
+
+    :param policies: exception classes and their policies.
+    :param default: the policy where no class matches.
+    :param traverse_causes: where no class matches the exception, look at its ``__cause__`` and on.
+
+    Source: ``org.springframework.retry.policy.ExceptionClassifierRetryPolicy``.
+
+    >>> from retrytemplate.policies import SimpleRetryPolicy
+    >>> policy = ExceptionClassifierRetryPolicy({TimeoutError: SimpleRetryPolicy(5)})
+    >>> state = policy.record(policy.start(0.0), TimeoutError(), 0.0)
+    >>> policy.decide(state, 0.0)[0]
+    True
+    >>> policy.decide(policy.record(state, ValueError(), 0.0), 0.0)[0]
+    False
+    """
+
+    policies: Mapping[type[BaseException], RetryPolicy] = field(
+        converter=_policy_map, validator=_all_policies, hash=False
+    )
+    default: RetryPolicy = field(
+        factory=NeverRetryPolicy, validator=_checks.instance_of(RetryPolicy, "a RetryPolicy")
+    )
+    traverse_causes: bool = field(
+        default=False, validator=_checks.instance_of(bool, "True or False")
+    )
+    _members: tuple[RetryPolicy, ...] = field(init=False, eq=False, repr=False)
+    _parts: tuple[StatefulRetryPolicy, ...] = field(init=False, eq=False, repr=False)
+    _choice: ExceptionClassifier = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        kind: Any
+        for kind in self.policies:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise TypeError(
+                    f"policies must map exception classes to policies, got the key {kind!r}"
+                )
+        # By identity: one object has one state, two equal ones have two.
+        members = tuple(
+            {id(each): each for each in (*self.policies.values(), self.default)}.values()
+        )
+        place = {id(each): str(number) for number, each in enumerate(members)}
+        choice = ExceptionClassifier(
+            {kind: place[id(each)] for kind, each in self.policies.items()},
+            default=place[id(self.default)],
+            traverse_causes=self.traverse_causes,
+        )
+        object.__setattr__(self, "_members", members)
+        object.__setattr__(self, "_parts", tuple(map(keeping_state, members)))
+        object.__setattr__(self, "_choice", choice)
+
+    @property
+    def never_ends(self) -> bool:
+        return all(each.never_ends for each in self._members)
+
+    def start(self, now: float) -> JSON:
+        return {"chosen": None, "members": {}}
+
+    def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
+        if only_counts(failure) and not self._choice.names(failure):
+            return self._told(state, map(str, range(len(self._parts))), failure, now)
+        choices = [(part, self._choice.classify(part)) for part in self._choice.parts(failure)]
+        if len({place for _, place in choices}) == 1:
+            return self._choose(state, self._choice.classify(failure), failure, now)
+        told = state
+        for part, place in choices:
+            told = self._choose(told, place, part, now)
+            if not self.decide(told, now)[0]:
+                return self._choose(state, place, part, now)
+        return {**told, "chosen": choices[0][1]}
+
+    def _choose(self, state: JSON, place: str, failure: BaseException, now: float) -> JSON:
+        return {**self._told(state, (place,), failure, now), "chosen": place}
+
+    def _told(self, state: JSON, places: Iterable[str], failure: BaseException, now: float) -> JSON:
+        members = dict(state["members"])
+        for place in places:
+            part = self._parts[int(place)]
+            own = members[place] if place in members else part.start(now)
+            members[place] = part.record(own, failure, now)
+        return {**state, "members": members}
+
+    def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
+        members = dict(state["members"])
+        allowed = not members
+        for place in self._asked(state):
+            answer, members[place] = self._parts[int(place)].decide(members[place], now)
+            allowed = allowed or answer
+        return allowed, {**state, "members": members}
+
+    def recovery_forbidden(self, state: JSON) -> bool:
+        return any(
+            self._parts[int(place)].recovery_forbidden(state["members"][place])
+            for place in self._asked(state)
+        )
+
+    def _asked(self, state: JSON) -> tuple[str, ...]:
+        """The chosen policy; where nothing has chosen yet all that were told of lost attempts."""
+        return tuple(state["members"]) if state["chosen"] is None else (state["chosen"],)
+
+    def names(self, failure: BaseException) -> bool:
+        return self._choice.names(failure) or any(each.names(failure) for each in self._members)
+
+    def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
+        return tuple(rule for each in self._members for rule in each.result_rules())
+
+    @property
+    def dynamic(self) -> bool:
+        return any(each.dynamic for each in self._members)
+
+    def resolved(self) -> ExceptionClassifierRetryPolicy:
+        if not self.dynamic:
+            return self
+        read = {id(each): each.resolved() for each in self._members}
+        policies = {kind: read[id(each)] for kind, each in self.policies.items()}
+        return evolve(self, policies=policies, default=read[id(self.default)])

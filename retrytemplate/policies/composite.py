@@ -1,0 +1,145 @@
+"""All of several policies, or any of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.policies._member import keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from retrytemplate.policies.result import ResultRetryPolicy
+
+__all__ = ["CompositeRetryPolicy", "combine"]
+
+
+def _members(value: Iterable[RetryPolicy]) -> Any:
+    try:
+        return tuple(value)
+    except TypeError:
+        return value
+
+
+def _some_policies(instance: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(each, RetryPolicy) for each in value):
+        raise TypeError(f"policies must be RetryPolicy objects, got {value!r}")
+    if not value:
+        raise ValueError("policies must hold at least one policy, got none")
+
+
+@frozen(eq=False, repr=False)
+class CompositeRetryPolicy(StatefulRetryPolicy):
+    """An attempt when all members allow it, or, optimistic, when any does.
+
+    Every member is told of every failure, and asked every time.  ``a & b`` and ``a | b`` make one;
+    a longer chain of one operator becomes one flat composite.
+
+    :param policies: the members, at least one.
+    :param optimistic: any instead of all.
+
+    Source: ``org.springframework.retry.policy.CompositeRetryPolicy``.
+
+    >>> from retrytemplate.policies import MaxAttemptsRetryPolicy, PredicateRetryPolicy
+    >>> busy = PredicateRetryPolicy(lambda error: "busy" in str(error))
+    >>> policy = MaxAttemptsRetryPolicy(3) & busy
+    >>> policy.allows(1, OSError("busy")), policy.allows(1, OSError("gone")), policy.max_attempts
+    (True, False, 3)
+    """
+
+    policies: tuple[RetryPolicy, ...] = field(converter=_members, validator=_some_policies)
+    optimistic: bool = field(default=False, validator=_checks.instance_of(bool, "True or False"))
+    _needs_state: bool = field(init=False, eq=False, repr=False)
+    _parts: tuple[StatefulRetryPolicy, ...] = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_needs_state", any(each.needs_state for each in self.policies))
+        object.__setattr__(self, "_parts", tuple(map(keeping_state, self.policies)))
+
+    @property
+    def needs_state(self) -> bool:
+        return self._needs_state
+
+    @property
+    def max_attempts(self) -> int | None:
+        """The smallest that a member declares, also of an optimistic one."""
+        declared = [each.max_attempts for each in self.policies]
+        return min((number for number in declared if number is not None), default=None)
+
+    @property
+    def attempt_limit(self) -> int | None:
+        limits = [each.attempt_limit for each in self.policies]
+        known = [number for number in limits if number is not None]
+        if self.optimistic:
+            return max(known) if len(known) == len(limits) else None
+        return min(known, default=None)
+
+    @property
+    def never_ends(self) -> bool:
+        endless = [each.never_ends for each in self.policies]
+        return any(endless) if self.optimistic else all(endless)
+
+    def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
+        return tuple(rule for each in self.policies for rule in each.result_rules())
+
+    def _verdict(self, answers: list[bool]) -> bool:
+        return any(answers) if self.optimistic else all(answers)
+
+    def allows(self, failures: int, failure: BaseException | None) -> bool:
+        return self._verdict([each.allows(failures, failure) for each in self.policies])
+
+    def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
+        return any(
+            not each.allows(failures, failure) and each.forbids_recovery(failures, failure)
+            for each in self.policies
+        )
+
+    def names(self, failure: BaseException) -> bool:
+        return any(each.names(failure) for each in self.policies)
+
+    def start(self, now: float) -> JSON:
+        return [part.start(now) for part in self._parts]
+
+    def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
+        return [
+            part.record(own, failure, now) for part, own in zip(self._parts, state, strict=True)
+        ]
+
+    def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
+        answers = [part.decide(own, now) for part, own in zip(self._parts, state, strict=True)]
+        return self._verdict([allowed for allowed, _ in answers]), [own for _, own in answers]
+
+    def recovery_forbidden(self, state: JSON) -> bool:
+        return any(
+            part.recovery_forbidden(own) for part, own in zip(self._parts, state, strict=True)
+        )
+
+    def attributes(self, state: JSON) -> Mapping[str, JSON]:
+        shown: dict[str, JSON] = {}
+        for part, own in zip(self._parts, state, strict=True):
+            shown.update(part.attributes(own))
+        return shown
+
+    @property
+    def dynamic(self) -> bool:
+        return any(each.dynamic for each in self.policies)
+
+    def resolved(self) -> CompositeRetryPolicy:
+        if not self.dynamic:
+            return self
+        return evolve(self, policies=tuple(each.resolved() for each in self.policies))
+
+
+def combine(left: RetryPolicy, right: RetryPolicy, *, optimistic: bool) -> CompositeRetryPolicy:
+    """One flat composite of the two: what ``&`` and ``|`` make."""
+    members: list[RetryPolicy] = []
+    for side in (left, right):
+        if type(side) is CompositeRetryPolicy and side.optimistic is optimistic:
+            members.extend(side.policies)
+        else:
+            members.append(side)
+    return CompositeRetryPolicy(members, optimistic)

@@ -1,0 +1,59 @@
+"""So many attempts, whatever the exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.policies.base import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MaxAttemptsRetryPolicy", "at_least_one"]
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raise unless the value is an int of at least one."""
+    _checks.whole(name, value, 1)
+
+
+@frozen(eq=False, repr=False)
+class MaxAttemptsRetryPolicy(RetryPolicy):
+    """A number of attempts, whatever the exception.
+
+    :param max_attempts: attempts in all, the first included; or a callable that gives the number,
+        read once per execution.
+
+    Source: ``org.springframework.retry.policy.MaxAttemptsRetryPolicy``.
+
+    >>> policy = MaxAttemptsRetryPolicy(2)
+    >>> policy.allows(1, ValueError()), policy.allows(2, ValueError())
+    (True, False)
+    """
+
+    _max_attempts: int | Callable[[], int] = field(
+        default=3, alias="max_attempts", validator=_checks.number_or_callable(at_least_one)
+    )
+
+    @property
+    def max_attempts(self) -> int | None:
+        return None if callable(self._max_attempts) else self._max_attempts
+
+    def allows(self, failures: int, failure: BaseException | None) -> bool:
+        limit = self._max_attempts
+        if callable(limit):
+            return self.resolved().allows(failures, failure)
+        return failures < limit
+
+    @property
+    def dynamic(self) -> bool:
+        return callable(self._max_attempts)
+
+    def resolved(self) -> MaxAttemptsRetryPolicy:
+        if not self.dynamic:
+            return self
+        number = _checks.read("max_attempts", self._max_attempts, at_least_one)
+        return evolve(self, max_attempts=number)

@@ -1,0 +1,113 @@
+"""Another attempt for a value that will not do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.policies._member import keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+from retrytemplate.policies.simple import SimpleRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import attrs
+
+__all__ = ["ResultRetryPolicy"]
+
+
+WhenExhausted = Literal["raise", "return"]
+
+
+def _one_of_two(
+    instance: Any, attribute: attrs.Attribute[WhenExhausted], value: WhenExhausted
+) -> None:
+    if value not in ("raise", "return"):
+        raise ValueError(f"when_exhausted must be 'raise' or 'return', got {value!r}")
+
+
+@frozen(eq=False, repr=False)
+class ResultRetryPolicy(StatefulRetryPolicy):
+    """Counts a result as a failure, and leaves the rest to another policy.
+
+    :param retry_if: takes the result; true means that it will not do.
+    :param policy: decides about exceptions, and how often: a refused result counts as a failure
+        that is worth another attempt.
+    :param when_exhausted: ``"raise"`` ends with ``UnacceptableResultError``, ``"return"`` with the
+        last result.
+
+    >>> policy = ResultRetryPolicy(lambda result: result is None, SimpleRetryPolicy(2))
+    >>> [rule.retry_if(None) for rule in policy.result_rules()]
+    [True]
+    >>> policy.allows(1, ValueError()), policy.allows(2, ValueError())
+    (True, False)
+    """
+
+    retry_if: Callable[[Any], Any] = field(validator=_checks.plain_function)
+    policy: RetryPolicy = field(
+        factory=SimpleRetryPolicy,
+        validator=_checks.instance_of(RetryPolicy, "a RetryPolicy"),
+    )
+    when_exhausted: WhenExhausted = field(default="raise", validator=_one_of_two)
+    _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_inner", keeping_state(self.policy))
+        # Of the instance here: a breaker keeps its context also when results are judged.
+        object.__setattr__(self, "keeps_context", self.policy.keeps_context)
+
+    @property
+    def needs_state(self) -> bool:
+        return self.policy.needs_state
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self.policy.max_attempts
+
+    @property
+    def never_ends(self) -> bool:
+        return self.policy.never_ends
+
+    @property
+    def attempt_limit(self) -> int | None:
+        return self.policy.attempt_limit
+
+    def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
+        return (self, *self.policy.result_rules())
+
+    def allows(self, failures: int, failure: BaseException | None) -> bool:
+        return self.policy.allows(failures, failure)
+
+    def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
+        return self.policy.forbids_recovery(failures, failure)
+
+    def names(self, failure: BaseException) -> bool:
+        return self.policy.names(failure)
+
+    def start(self, now: float) -> JSON:
+        return self._inner.start(now)
+
+    def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
+        return self._inner.record(state, failure, now)
+
+    def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
+        return self._inner.decide(state, now)
+
+    def recovery_forbidden(self, state: JSON) -> bool:
+        return self._inner.recovery_forbidden(state)
+
+    def failures(self, state: JSON) -> int | None:
+        return self._inner.failures(state)
+
+    def attributes(self, state: JSON) -> Mapping[str, JSON]:
+        return self._inner.attributes(state)
+
+    @property
+    def dynamic(self) -> bool:
+        return self.policy.dynamic
+
+    def resolved(self) -> ResultRetryPolicy:
+        return evolve(self, policy=self.policy.resolved()) if self.dynamic else self

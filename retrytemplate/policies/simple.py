@@ -1,0 +1,177 @@
+"""So many attempts, for exceptions that are worth it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.policies._judge import Judge, only_counts
+from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.max_attempts import at_least_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Types = type[BaseException] | tuple[type[BaseException], ...]
+
+__all__ = ["SimpleRetryPolicy"]
+
+EVERY_EXCEPTION = (Exception,)
+
+
+def _types(value: Types) -> Any:
+    return (value,) if isinstance(value, type) else value
+
+
+def _types_or_predicate(value: Types | Callable[[BaseException], Any]) -> Any:
+    return (value,) if isinstance(value, type) else value
+
+
+def _exception_types(instance: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
+    ):
+        raise TypeError(
+            f"{attribute.name} must be an exception class or a tuple of them, got {value!r}"
+        )
+
+
+def _is_cancellation(kind: type) -> bool:
+    # By name: concurrent.futures is not loaded only to refuse its class.
+    return any(
+        base.__name__ == "CancelledError" and base.__module__ == "concurrent.futures._base"
+        for base in kind.__mro__
+    )
+
+
+def _retryable_types(instance: Any, attribute: Any, value: Any) -> None:
+    if callable(value):
+        _checks.plain_function(instance, attribute, value)
+        return
+    _exception_types(instance, attribute, value)
+    for kind in value:
+        if not issubclass(kind, Exception) or _is_cancellation(kind):
+            raise ValueError(
+                f"{attribute.name} must hold subclasses of Exception that are no cancellation, "
+                f"got {kind.__name__}: it is never retried"
+            )
+
+
+@frozen(eq=False, repr=False)
+class SimpleRetryPolicy(RetryPolicy):
+    """A number of attempts, for exceptions whose nearest class says that they are worth it.
+
+    :param max_attempts: attempts in all, the first included; or a callable that gives the number,
+        read once per execution.
+    :param retry_on: an exception class, a tuple of them, or a predicate of the exception.
+    :param not_on: classes that are not retried.  Where a class and its base are in both, the one
+        nearer to the exception decides; a class that is in both is not retried.
+    :param not_recoverable: classes (also of a cause) that no recovery may take: when attempts end
+        with one of them the caller gets it.
+    :param traverse_causes: where no rule matches the exception, look at its ``__cause__`` and on.
+    :param classifier: rules of your own in the place of ``retry_on`` and ``not_on``.
+    :raises ValueError: for classes that are never retried (``KeyboardInterrupt``, cancellations),
+        and for settings that exclude each other.
+
+    Types and a predicate together are two policies: ``SimpleRetryPolicy(3, OSError) &
+    PredicateRetryPolicy(is_transient)``.
+
+    Source: ``org.springframework.retry.policy.SimpleRetryPolicy``.
+
+    >>> policy = SimpleRetryPolicy(3, retry_on=OSError, not_on=FileNotFoundError)
+    >>> policy.allows(2, ConnectionError()), policy.allows(3, ConnectionError())
+    (True, False)
+    >>> policy.allows(1, FileNotFoundError()), policy.allows(1, ValueError())
+    (False, False)
+    """
+
+    _max_attempts: int | Callable[[], int] = field(
+        default=3, alias="max_attempts", validator=_checks.number_or_callable(at_least_one)
+    )
+    retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
+        default=EVERY_EXCEPTION, converter=_types_or_predicate, validator=_retryable_types
+    )
+    not_on: tuple[type[BaseException], ...] = field(
+        default=(), converter=_types, validator=_exception_types
+    )
+    not_recoverable: tuple[type[BaseException], ...] = field(
+        default=(), converter=_types, validator=_exception_types
+    )
+    traverse_causes: bool = field(
+        default=False, validator=_checks.instance_of(bool, "True or False")
+    )
+    classifier: ExceptionClassifier | None = field(
+        default=None,
+        validator=_checks.instance_of(
+            (ExceptionClassifier, type(None)), "an ExceptionClassifier or None"
+        ),
+    )
+    _limit: int = field(init=False, eq=False, repr=False)
+    _judge: Judge = field(init=False, eq=False, repr=False)
+    _exact: dict[type, bool] = field(init=False, eq=False, repr=False)
+    _hopeless: ExceptionClassifier = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        judge = self._make_judge()
+        limit = 0 if callable(self._max_attempts) else self._max_attempts
+        hopeless = ExceptionClassifier(
+            dict.fromkeys(self.not_recoverable, True), traverse_causes=True
+        )
+        object.__setattr__(self, "_limit", limit)
+        object.__setattr__(self, "_judge", judge)
+        object.__setattr__(self, "_exact", judge.exact)
+        object.__setattr__(self, "_hopeless", hopeless)
+
+    def _make_judge(self) -> Judge:
+        fatal = dict.fromkeys(self.not_on, False)
+        if self.classifier is not None:
+            if fatal or self.traverse_causes or self.retry_on != EVERY_EXCEPTION:
+                raise ValueError(
+                    "classifier must be given without retry_on, not_on and traverse_causes: "
+                    "put them into the classifier"
+                )
+            return Judge(self.classifier)
+        if not isinstance(self.retry_on, tuple):
+            if self.traverse_causes:
+                raise ValueError(
+                    "traverse_causes must be False with a predicate: it sees the whole exception"
+                )
+            return Judge(ExceptionClassifier(fatal), self.retry_on)
+        rules = dict.fromkeys(self.retry_on, True) | fatal
+        return Judge(ExceptionClassifier(rules, traverse_causes=self.traverse_causes))
+
+    @property
+    def max_attempts(self) -> int | None:
+        return None if callable(self._max_attempts) else self._max_attempts
+
+    def allows(self, failures: int, failure: BaseException | None) -> bool:
+        if failures >= self._limit:
+            # A limit of 0 is one that is yet to be read.
+            return not self._limit and self.resolved().allows(failures, failure)
+        if failure is None:
+            return True
+        verdict = self._exact.get(type(failure))
+        return self._judge.worth_it(failure) if verdict is None else verdict
+
+    def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
+        if not self.not_recoverable:
+            return False
+        if only_counts(failure) and not self._hopeless.names(failure):
+            return False
+        return self._hopeless.explicit(failure)[0]
+
+    def names(self, failure: BaseException) -> bool:
+        return self._judge.classifier.names(failure)
+
+    @property
+    def dynamic(self) -> bool:
+        return callable(self._max_attempts)
+
+    def resolved(self) -> SimpleRetryPolicy:
+        if not self.dynamic:
+            return self
+        number = _checks.read("max_attempts", self._max_attempts, at_least_one)
+        return evolve(self, max_attempts=number)

@@ -1,0 +1,257 @@
+import email.message
+import io
+import time
+import urllib.error
+from datetime import timedelta
+from random import Random
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate import (
+    CircuitOpenError,
+    ExponentialBackoff,
+    FixedBackoff,
+    NoBackoff,
+    RetryAfterBackoff,
+)
+from retrytemplate.testing import ScriptedRandom, VirtualClock
+from tests.backoff.driving import delays
+
+FALLBACK = 7.0
+NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
+NOW_SECONDS = 784111777.0
+
+
+def failed(value, **headers):
+    """An error whose response says ``Retry-After``."""
+    headers = {name.title(): text for name, text in headers.items()}
+    if value is not None:
+        headers["Retry-After"] = value
+    request = httpx.Request("GET", "http://shop.test/")
+    response = httpx.Response(503, headers=headers, request=request)
+    return httpx.HTTPStatusError("503", request=request, response=response)
+
+
+class At(VirtualClock):
+    """A clock that stands still at a date."""
+
+    def time(self):
+        return NOW_SECONDS
+
+
+def waited(failure, **settings):
+    settings = {"jitter": 0.0, "clock": At()} | settings
+    return delays(RetryAfterBackoff(FixedBackoff(FALLBACK), **settings), 1, failure=failure)[0]
+
+
+def notes(failure):
+    return getattr(failure, "__notes__", [])
+
+
+@pytest.mark.statement("S3-10")
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("120", 120.0), ("0", 0.0), (" 3 ", 3.0), ("1.5", 1.5)]
+)
+def test_seconds_are_understood(value, seconds):
+    failure = failed(value)
+    assert waited(failure) == seconds
+    assert not notes(failure)
+
+
+@pytest.mark.statement("S3-10")
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Sun, 06 Nov 1994 08:51:37 GMT",
+        "Sunday, 06-Nov-94 08:51:37 GMT",
+        "Sun Nov  6 08:51:37 1994",
+    ],
+    ids=["as today", "as in RFC 850", "as of asctime"],
+)
+def test_a_date_is_understood_in_each_form_that_http_knows(date):
+    assert waited(failed(date, date=NOW)) == 120.0
+    assert waited(failed(date)) == 120.0
+
+
+def test_a_date_without_a_zone_is_in_utc_wherever_we_are(monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert waited(failed("Sun Nov  6 08:51:37 1994", date=NOW)) == 120.0
+    time.tzset()
+
+
+def test_a_date_with_a_zone_of_its_own_is_read_in_that_zone():
+    assert waited(failed("Sun, 06 Nov 1994 10:49:47 +0200", date=NOW)) == 10.0
+
+
+def test_a_date_is_compared_with_the_date_of_the_response_not_with_our_clock():
+    class Wrong(VirtualClock):
+        def time(self):
+            return NOW_SECONDS + 99_999
+
+    assert waited(failed("Sun, 06 Nov 1994 08:49:47 GMT", date=NOW), clock=Wrong()) == 10.0
+
+
+def test_a_date_of_the_response_that_makes_no_sense_leaves_our_clock():
+    assert waited(failed("Sun, 06 Nov 1994 08:49:47 GMT", date="today")) == 10.0
+
+
+GARBAGE = [
+    "",
+    "soon",
+    "-5",
+    "1e3",
+    "1.2.3",
+    "٣",
+    "NaN",
+    "inf",
+    "9" * 400,
+    "Sun, 06 Nov 1994 08:49:36 GMT",
+    "Sun, 99 Nov 1994 08:49:37 GMT",
+    "5, 10",
+]
+
+
+@pytest.mark.statement("S3-10")
+@pytest.mark.parametrize("value", GARBAGE)
+def test_what_is_no_time_to_come_is_ignored_and_noted_on_the_failure(value):
+    headers = email.message.Message()
+    headers["Retry-After"] = value
+    failure = urllib.error.HTTPError("http://shop.test/", 503, "no", headers, io.BytesIO())
+    assert waited(failure) == FALLBACK
+    assert waited(failure) == FALLBACK
+    assert notes(failure) == [f"Retry-After ignored, it is no time to come: {value[:100]!r}"]
+
+
+@given(st.text(max_size=40))
+def test_whatever_a_server_says_nothing_breaks(value):
+    class Odd(Exception):
+        headers = {"retry-after": value}  # noqa: RUF012 - it is read only
+
+    assert 0 <= waited(Odd()) < float("inf")
+
+
+@pytest.mark.statement("S3-10")
+@pytest.mark.parametrize("limit", [120, 120.0, timedelta(minutes=2)])
+def test_a_longer_wait_than_the_ceiling_ends_the_attempts_and_the_failure_says_why(limit):
+    failure = failed("86400")
+    assert waited(failure, give_up_above=limit) is None
+    assert failure.retry_after == 86400.0
+    assert notes(failure) == ["Retry-After: 86400 s, longer than give_up_above=120 s"]
+    assert waited(failed("120"), give_up_above=limit) == 120.0
+
+
+@pytest.mark.parametrize("value", ["99", "soon"])
+def test_a_frozen_exception_does_no_harm(value):
+    class Frozen(Exception):
+        headers = {"Retry-After": value}  # noqa: RUF012 - it is read only
+
+        def __setattr__(self, name, value):
+            raise AttributeError(name)
+
+    assert waited(Frozen(), give_up_above=1) == (None if value == "99" else FALLBACK)
+
+
+def test_without_a_ceiling_any_wait_is_waited():
+    assert waited(failed("86400")) == 86400.0
+
+
+def test_a_wait_is_never_shorter_than_told_and_a_little_longer():
+    backoff = RetryAfterBackoff(NoBackoff())
+    told = [delays(backoff, 1, Random(seed), failed("10"))[0] for seed in range(200)]
+    assert len(set(told)) == 200
+    assert all(10 <= each <= 11 for each in told)
+    assert waited(failed("10"), jitter=0.5, clock=At()) == 10 + 5 * Random(0).random()
+
+
+def test_the_fallback_answers_for_failures_that_say_nothing_and_moves_only_then():
+    backoff = RetryAfterBackoff(ExponentialBackoff(1, 2, 8), jitter=0)
+    state, told = backoff.start(), []
+    for failure in (OSError(), failed("50"), OSError(), failed(None), failed("60")):
+        delay, state = backoff.next(state, failure, ScriptedRandom([]))
+        told.append(delay)
+    assert told == [1, 50, 2, 4, 60]
+
+
+def test_a_fallback_that_gives_up_is_heard():
+    class Enough(NoBackoff):
+        def next(self, state, failure, random):
+            return None, state
+
+    assert delays(RetryAfterBackoff(Enough()), 1) == [None]
+
+
+def test_the_hint_of_a_cause_is_taken():
+    failure = ValueError("no price")
+    failure.__cause__ = failed("5")
+    assert waited(failure) == 5.0
+
+
+def test_a_hint_that_makes_no_sense_does_not_hide_that_of_the_cause():
+    failure = failed("soon")
+    failure.__cause__ = failed("5")
+    assert waited(failure) == 5.0
+
+
+def test_of_a_group_the_longest_wait_is_taken():
+    group = ExceptionGroup("g", [failed("5"), OSError(), ExceptionGroup("i", [failed("9")])])
+    assert waited(group) == 9.0
+    assert waited(ExceptionGroup("g", [OSError()])) == FALLBACK
+
+
+def test_a_refusal_of_our_own_says_when_to_come_back():
+    assert waited(CircuitOpenError(retry_after=3.5)) == 3.5
+    assert waited(CircuitOpenError(retry_after=0.25)) == 0.25
+    assert waited(CircuitOpenError(retry_after=0.0)) == 0.0
+    assert waited(CircuitOpenError()) == FALLBACK
+    assert waited(CircuitOpenError(retry_after=-1.0)) == FALLBACK
+
+
+def test_headers_of_another_form_are_left_alone():
+    for headers in (None, 7, ["Retry-After"], "Retry-After: 5", {"Retry-After": None}):
+        failure = OSError()
+        failure.headers = headers
+        assert waited(failure) == FALLBACK
+
+
+def test_an_error_whose_properties_raise_says_nothing():
+    bodiless = urllib.error.HTTPError("http://shop.test/", 503, "no", email.message.Message(), None)
+    assert waited(bodiless) == FALLBACK
+
+    class Broken(Exception):
+        @property
+        def response(self):
+            raise RuntimeError("no response yet")
+
+    assert waited(Broken()) == FALLBACK
+
+
+def test_numbers_of_the_fallback_may_be_given_at_run_time():
+    backoff = RetryAfterBackoff(FixedBackoff(lambda: 3), give_up_above=9)
+    assert backoff.dynamic
+    assert backoff.resolved() == RetryAfterBackoff(FixedBackoff(3), give_up_above=9)
+    steady = RetryAfterBackoff(NoBackoff())
+    assert not steady.dynamic
+    assert steady.resolved() is steady
+    assert not steady.never_waits
+
+
+@pytest.mark.statement("S0-66")
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"give_up_above": -1}, ValueError, "give_up_above must be a number of seconds .* >= 0"),
+        ({"give_up_above": "1h"}, TypeError, "give_up_above must be a number of seconds"),
+        ({"jitter": -0.1}, ValueError, "jitter must be a number >= 0 and finite, got -0.1"),
+        ({"jitter": "full"}, TypeError, "jitter must be a number >= 0 and finite, got 'full'"),
+        ({"fallback": 1.0}, TypeError, "fallback must be a Backoff, got 1.0"),
+        ({"clock": 7}, TypeError, "clock must be a Clock, got 7"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        RetryAfterBackoff(**{"fallback": NoBackoff()} | settings)

@@ -1,0 +1,69 @@
+"""A policy asked as an execution asks it, its state written to JSON and read back at every step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from attrs import define, field
+
+from retrytemplate import RetryPolicy, StatefulRetryPolicy
+
+
+def restored(state: Any) -> Any:
+    """The state after a journey as strict JSON; it must come back as it was."""
+    copy = json.loads(json.dumps(state, allow_nan=False))
+    assert copy == state
+    return copy
+
+
+@define
+class Driven:
+    policy: RetryPolicy
+    now: float = 0.0
+    failures: int = field(default=0, init=False)
+    last: BaseException | None = field(default=None, init=False)
+    state: Any = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.state = restored(self.stateful.start(self.now)) if self.stateful else None
+
+    @property
+    def stateful(self) -> StatefulRetryPolicy | None:
+        return self.policy if self.policy.needs_state else None
+
+    def fail(self, failure: BaseException, *, after: float = 0.0) -> Driven:
+        self.now += after
+        self.failures += 1
+        self.last = failure
+        if self.stateful:
+            self.state = restored(self.stateful.record(self.state, failure, self.now))
+        return self
+
+    def allowed(self, *, after: float = 0.0) -> bool:
+        self.now += after
+        if not self.stateful:
+            return self.policy.allows(self.failures, self.last)
+        answer, state = self.stateful.decide(self.state, self.now)
+        self.state = restored(state)
+        return answer
+
+    def recovery_forbidden(self) -> bool:
+        assert not self.allowed()
+        if not self.stateful:
+            return self.policy.forbids_recovery(self.failures, self.last)
+        return self.stateful.recovery_forbidden(self.state)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        return dict(self.stateful.attributes(self.state))
+
+
+def attempts(policy: RetryPolicy, *failures: BaseException) -> int:
+    """How many attempts there are when the first fail so, and the last failure goes on for ever."""
+    driven = Driven(policy)
+    number = 0
+    while driven.allowed() and number < 100:
+        driven.fail(failures[min(number, len(failures) - 1)])
+        number += 1
+    return number

@@ -1,0 +1,130 @@
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    ExceptionClassifierRetryPolicy,
+    MaxAttemptsRetryPolicy,
+    NeverRetryPolicy,
+    ResultRetryPolicy,
+    RetryPolicy,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+)
+from tests.policies.driving import Driven, attempts
+
+
+def chooser(**settings):
+    return ExceptionClassifierRetryPolicy(
+        {TimeoutError: MaxAttemptsRetryPolicy(5), OSError: MaxAttemptsRetryPolicy(2)}, **settings
+    )
+
+
+@pytest.mark.statement("S2-25")
+def test_one_kind_of_failure_gets_more_attempts_than_another():
+    assert attempts(chooser(), TimeoutError()) == 5
+    assert attempts(chooser(), ConnectionError()) == 2
+
+
+@pytest.mark.statement("S2-25")
+def test_each_policy_counts_only_the_failures_that_it_was_chosen_for():
+    mixed = [TimeoutError(), OSError(), TimeoutError(), TimeoutError(), TimeoutError()]
+    assert attempts(chooser(), *mixed, TimeoutError()) == 6
+    assert attempts(chooser(), *mixed, OSError()) == 6
+    assert attempts(chooser(), *mixed[:3], OSError()) == 4
+
+
+def test_what_no_class_matches_is_not_retried_unless_the_default_says_so():
+    assert attempts(chooser(), ValueError()) == 1
+    assert attempts(chooser(default=MaxAttemptsRetryPolicy(3)), ValueError()) == 3
+
+
+def test_the_first_attempt_is_always_allowed():
+    assert Driven(ExceptionClassifierRetryPolicy({})).allowed()
+    assert attempts(ExceptionClassifierRetryPolicy({}), OSError()) == 1
+
+
+def test_the_latest_failure_chooses():
+    driven = Driven(chooser()).fail(OSError()).fail(OSError())
+    assert not driven.allowed()
+    assert driven.fail(TimeoutError()).allowed()
+
+
+def test_a_clock_starts_when_its_policy_is_first_chosen():
+    timed = ExceptionClassifierRetryPolicy(
+        {OSError: TimeoutRetryPolicy(10), KeyError: AlwaysRetryPolicy()}
+    )
+    driven = Driven(timed).fail(KeyError(), after=100.0).fail(OSError(), after=100.0)
+    assert driven.allowed(after=10.0)
+    assert driven.fail(KeyError(), after=5.0).allowed()
+    assert not driven.fail(OSError()).allowed()
+
+
+def test_only_the_chosen_policy_is_asked():
+    asked = []
+
+    class Telling(RetryPolicy):
+        def allows(self, failures, failure):
+            asked.append(failure)
+            return failures < 3
+
+    policy = ExceptionClassifierRetryPolicy({OSError: Telling(), KeyError: SimpleRetryPolicy(3)})
+    driven = Driven(policy).fail(KeyError())
+    assert driven.allowed()
+    assert not asked
+    failure = OSError()
+    assert driven.fail(failure).allowed()
+    assert asked == [None, failure]
+
+
+def test_one_policy_object_that_stands_twice_counts_for_both():
+    shared = MaxAttemptsRetryPolicy(3)
+    policy = ExceptionClassifierRetryPolicy({OSError: shared, KeyError: shared}, default=shared)
+    assert attempts(policy, OSError(), KeyError(), ValueError()) == 3
+
+
+def test_two_equal_policies_count_apart():
+    policy = ExceptionClassifierRetryPolicy(
+        {OSError: MaxAttemptsRetryPolicy(2), KeyError: MaxAttemptsRetryPolicy(2)}
+    )
+    assert attempts(policy, OSError(), KeyError()) == 3
+
+
+def test_causes_choose_only_when_asked_to():
+    wrapped = ValueError()
+    wrapped.__cause__ = TimeoutError()
+    assert attempts(chooser(), wrapped) == 1
+    assert attempts(chooser(traverse_causes=True), wrapped) == 5
+
+
+def test_how_many_attempts_there_will_be_nobody_knows():
+    assert chooser().max_attempts is None
+    assert chooser().attempt_limit is None
+
+
+def test_not_recoverable_of_the_chosen_policy_forbids_recovery():
+    policy = ExceptionClassifierRetryPolicy(
+        {
+            OSError: SimpleRetryPolicy(1, not_recoverable=OSError),
+            KeyError: SimpleRetryPolicy(1),
+        }
+    )
+    assert Driven(policy).fail(OSError()).recovery_forbidden()
+    assert not Driven(policy).fail(KeyError()).recovery_forbidden()
+    assert not Driven(policy).fail(OSError()).fail(KeyError()).recovery_forbidden()
+
+
+def test_rules_on_results_are_found_inside():
+    rule = ResultRetryPolicy(bool, SimpleRetryPolicy(3))
+    policy = ExceptionClassifierRetryPolicy({OSError: rule, KeyError: NeverRetryPolicy()})
+    assert policy.result_rules() == (rule,)
+
+
+def test_what_is_no_policy_is_refused():
+    with pytest.raises(TypeError, match=r"policies must map to RetryPolicy objects, got 3 for "):
+        ExceptionClassifierRetryPolicy({OSError: 3})
+    with pytest.raises(TypeError, match="must map exception classes to"):
+        ExceptionClassifierRetryPolicy({"OSError": SimpleRetryPolicy()})
+    with pytest.raises(TypeError, match="policies must map exception classes to policies"):
+        ExceptionClassifierRetryPolicy(SimpleRetryPolicy())
+    with pytest.raises(TypeError, match="default must be a RetryPolicy, got None"):
+        ExceptionClassifierRetryPolicy({}, default=None)

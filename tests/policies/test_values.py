@@ -1,0 +1,111 @@
+"""Policies as values: equal where their settings are, hashable, shown by what was set."""
+
+import copy
+
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    CircuitBreakerRetryPolicy,
+    ExceptionClassifier,
+    ExceptionClassifierRetryPolicy,
+    ExponentialBackoff,
+    FixedBackoff,
+    MaxAttemptsRetryPolicy,
+    NeverRetryPolicy,
+    NoBackoff,
+    PatternClassifier,
+    PredicateRetryPolicy,
+    ResultRetryPolicy,
+    RetryAfterBackoff,
+    RetryPolicy,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+    UniformRandomBackoff,
+)
+
+MAKERS = {
+    "Simple": lambda: SimpleRetryPolicy(4, OSError, KeyError),
+    "MaxAttempts": lambda: MaxAttemptsRetryPolicy(4),
+    "Never": NeverRetryPolicy,
+    "Always": AlwaysRetryPolicy,
+    "Timeout": lambda: TimeoutRetryPolicy(4),
+    "Predicate": lambda: PredicateRetryPolicy(bool),
+    "Result": lambda: ResultRetryPolicy(bool, SimpleRetryPolicy(2), "return"),
+    "chooser": lambda: ExceptionClassifierRetryPolicy({OSError: MaxAttemptsRetryPolicy(2)}),
+    "breaker": lambda: CircuitBreakerRetryPolicy(SimpleRetryPolicy(2), 1, 2),
+    "composite": lambda: (SimpleRetryPolicy(2) & TimeoutRetryPolicy(1)) | NeverRetryPolicy(),
+    "NoBackoff": NoBackoff,
+    "Fixed": lambda: FixedBackoff(4),
+    "Uniform": lambda: UniformRandomBackoff(1, 2),
+    "Exponential": lambda: ExponentialBackoff(1, 2, 3, "full"),
+    "RetryAfter": lambda: RetryAfterBackoff(FixedBackoff(1), 3),
+    "classifier": lambda: ExceptionClassifier({OSError: True}, default=1),
+    "from config": lambda: ExceptionClassifier.from_config({"builtins.OSError": True}),
+    "patterns": lambda: PatternClassifier({"*": 1}),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_two_made_alike_are_equal_and_are_told_apart_from_all_others(make):
+    one, two = make(), make()
+    assert one == two
+    assert hash(one) == hash(two)
+    assert repr(one) == repr(two)
+    for other in MAKERS.values():
+        assert other is make or one != other()
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_copy_is_as_good(make):
+    one = make()
+    assert copy.copy(one) == copy.deepcopy(one) == one
+
+
+def test_settings_that_differ_make_them_differ():
+    assert SimpleRetryPolicy(2) != SimpleRetryPolicy(3)
+    assert ExponentialBackoff(jitter="full") != ExponentialBackoff(jitter="equal")
+    from_config = ExceptionClassifier.from_config
+    assert from_config({"builtins.OSError": True}) != from_config({"builtins.OSError": False})
+
+
+def test_they_show_what_was_set():
+    policy = SimpleRetryPolicy(5, OSError) & TimeoutRetryPolicy(30.0)
+    assert repr(policy) == (
+        "CompositeRetryPolicy(policies=(SimpleRetryPolicy(max_attempts=5, "
+        "retry_on=(<class 'OSError'>,)), TimeoutRetryPolicy(timeout=30.0)))"
+    )
+    assert repr(ExponentialBackoff(jitter="full")) == "ExponentialBackoff(jitter='full')"
+
+
+def test_a_policy_of_ones_own_is_equal_to_itself_alone():
+    class Own(RetryPolicy):
+        pass
+
+    one = Own()
+    assert one == one
+    assert one != Own()
+    assert len({one, Own()}) == 2
+    assert "Own object at" in repr(one)
+
+
+@pytest.mark.parametrize(
+    ("policy", "endless"),
+    [
+        (AlwaysRetryPolicy(), True),
+        (ResultRetryPolicy(bool, AlwaysRetryPolicy()), True),
+        (CircuitBreakerRetryPolicy(AlwaysRetryPolicy()), True),
+        (ExceptionClassifierRetryPolicy({}, default=AlwaysRetryPolicy()), True),
+        (AlwaysRetryPolicy() & AlwaysRetryPolicy(), True),
+        (AlwaysRetryPolicy() | NeverRetryPolicy(), True),
+        (AlwaysRetryPolicy() & NeverRetryPolicy(), False),
+        (ResultRetryPolicy(bool), False),
+        (CircuitBreakerRetryPolicy(), False),
+        (ExceptionClassifierRetryPolicy({OSError: AlwaysRetryPolicy()}), False),
+        (PredicateRetryPolicy(bool), False),
+        (TimeoutRetryPolicy(1), False),
+        (SimpleRetryPolicy(), False),
+    ],
+)
+def test_a_policy_knows_whether_it_never_ends(policy, endless):
+    assert policy.never_ends is endless
