@@ -1,0 +1,280 @@
+"""Counting what executions came to, by name: exact counts, and counts that fade with time."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import exp, floor
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from attrs import field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.clock import SystemClock
+from retrytemplate.listeners.base import RetryListener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from retrytemplate.clock import Clock
+    from retrytemplate.context import RetryContext
+
+__all__ = ["Kind", "RetryStatistics", "RollingStatistics", "StatisticsListener"]
+
+Kind = Literal["started", "complete", "recovery", "error", "abort"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+CIRCUIT_ATTRIBUTES = ("circuit.open", "circuit.short_count")
+
+
+def _tells_time(instance: Any, attribute: Any, value: Any) -> None:
+    if not callable(getattr(value, "monotonic", None)):
+        raise TypeError(f"clock must be a Clock, got {value!r}")
+
+
+def _zeros() -> dict[Kind, int]:
+    return dict.fromkeys(KINDS, 0)
+
+
+def _unseen() -> dict[Kind, tuple[float, float]]:
+    """For each kind the faded count, and when it had that value."""
+    return dict.fromkeys(KINDS, (0.0, 0.0))
+
+
+def _fade(value: float, age: float, window: float) -> float:
+    # Two threads may read the clock in one order and take the lock in the other.
+    return value * exp(-max(age, 0.0) / window)
+
+
+def _rounded(value: float) -> int:
+    """Half up, as the reference rounds; ``round`` would go to the even neighbour."""
+    return floor(value + 0.5)
+
+
+@frozen
+class RetryStatistics:
+    """The numbers of one name at one moment.
+
+    ``started``, ``complete``, ``recovery``, ``error`` and ``abort`` are counts since the listener
+    was made, ``rolled`` the same ones faded over the window (whole numbers, by kind),
+    ``error_rate`` the faded share of executions that ended in an abort or a recovery,
+    ``attributes`` what a circuit breaker shows of itself.
+
+    Source: ``org.springframework.retry.RetryStatistics``.
+    """
+
+    name: str
+    started: int
+    complete: int
+    recovery: int
+    error: int
+    abort: int
+    rolled: Mapping[Kind, int]
+    error_rate: float
+    attributes: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen(eq=False)
+class RollingStatistics:
+    """The running numbers of one name.  Safe under threads.
+
+    A faded count loses the factor ``exp(-age / window)`` as it ages: what happened *window* seconds
+    ago weighs 0.37, what happened three windows ago 0.05.
+
+    :param clock: only ``monotonic`` is read.
+    :param window: how fast the faded counts fade, in seconds, above 0.
+    :param name: what is counted here.
+
+    >>> numbers = RollingStatistics(window=15.0)
+    >>> numbers.increment("started")
+    >>> numbers.increment("abort")
+    >>> numbers.started, numbers.rolled("abort")
+    (1, 1)
+
+    Source: ``ExponentialAverageRetryStatistics`` of Spring Retry.
+    """
+
+    clock: Clock = field(factory=SystemClock, validator=_tells_time)
+    window: float = field(
+        default=15.0,
+        converter=_checks.duration,
+        validator=_checks.positive("a number of seconds"),
+    )
+    name: str = ""
+    _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)
+    _faded: dict[Kind, tuple[float, float]] = field(init=False, repr=False, factory=_unseen)
+    _attributes: dict[str, Any] = field(init=False, repr=False, factory=dict)
+    _lock: Lock = field(init=False, repr=False, factory=Lock)
+
+    def increment(self, *kinds: Kind) -> None:
+        """Count one of each kind, all at the same moment.
+
+        :raises ValueError: for a kind that there is not.
+        """
+        for kind in kinds:
+            _check_kind(kind)
+        now = self.clock.monotonic()
+        with self._lock:
+            for kind in kinds:
+                value, since = self._faded[kind]
+                self._counts[kind] += 1
+                self._faded[kind] = (_fade(value, now - since, self.window) + 1, now)
+
+    def rolled(self, kind: Kind) -> int:
+        """The faded count, rounded half up."""
+        _check_kind(kind)
+        return _rounded(self._now()[kind])
+
+    @property
+    def error_rate(self) -> float:
+        """Faded aborts and recoveries by faded starts; 0.0 where the starts round to none.
+
+        It can exceed 1: an abort may be younger than the start it belongs to.
+        """
+        return _error_rate(self._now())
+
+    @property
+    def started(self) -> int:
+        """Attempts of stateless executions; stateful executions that ran to an end or a rethrow."""
+        return self._counts["started"]
+
+    @property
+    def complete(self) -> int:
+        """Executions that ended without being exhausted."""
+        return self._counts["complete"]
+
+    @property
+    def recovery(self) -> int:
+        """Executions that a recovery answered."""
+        return self._counts["recovery"]
+
+    @property
+    def error(self) -> int:
+        """Failed attempts."""
+        return self._counts["error"]
+
+    @property
+    def abort(self) -> int:
+        """Executions that were exhausted without recovery."""
+        return self._counts["abort"]
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """``circuit.open`` and ``circuit.short_count`` as last seen, where a breaker set them."""
+        with self._lock:
+            return dict(self._attributes)
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Take over what a circuit breaker shows of itself."""
+        with self._lock:
+            self._attributes.update(attributes)
+
+    def snapshot(self) -> RetryStatistics:
+        """All numbers at one moment, in agreement with each other."""
+        now = self.clock.monotonic()
+        with self._lock:
+            counts, faded = self._counts.copy(), self._faded.copy()
+            attributes = self._attributes.copy()
+        values = self._at(faded, now)
+        return RetryStatistics(
+            name=self.name,
+            **counts,
+            rolled={kind: _rounded(value) for kind, value in values.items()},
+            error_rate=_error_rate(values),
+            attributes=attributes,
+        )
+
+    def _now(self) -> dict[Kind, float]:
+        now = self.clock.monotonic()
+        with self._lock:
+            faded = self._faded.copy()
+        return self._at(faded, now)
+
+    def _at(self, faded: dict[Kind, tuple[float, float]], now: float) -> dict[Kind, float]:
+        return {k: _fade(value, now - since, self.window) for k, (value, since) in faded.items()}
+
+
+def _check_kind(kind: Any) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+
+
+def _error_rate(values: dict[Kind, float]) -> float:
+    if _rounded(values["started"]) == 0:
+        return 0.0
+    return (values["abort"] + values["recovery"]) / values["started"]
+
+
+class StatisticsListener(RetryListener):
+    """Counts, by the name of the template, what executions come to.  Safe under threads.
+
+    Executions without a name are not counted.  The rules are the reference's:
+
+    * a failed attempt is an ``error``, and where the execution has no key also a ``started``;
+    * at the end, unless it is exhausted, the execution is a ``started``, and so is every one that a
+      circuit breaker guards;
+    * then it is a ``recovery`` if one answered, an ``abort`` if it was exhausted, ``complete`` if
+      it was closed, and none of these if a stateful failure was rethrown or a cancellation passed
+      through.
+
+    So ``started`` counts the attempts of stateless executions, and those executions of stateful
+    ones that were not spent on recovery.  A vetoed execution is ``complete``.
+
+    :param clock: only ``monotonic`` is read.
+    :param window: how fast the rolled counts and the error rate fade, in seconds, above 0.
+
+    >>> statistics = StatisticsListener(window=60.0)
+    >>> statistics.find("charge") is None
+    True
+    >>> statistics.find_all()
+    ()
+
+    Source: ``StatisticsListener`` and ``DefaultStatisticsRepository`` of Spring Retry.
+    """
+
+    def __init__(self, clock: Clock | None = None, window: _checks.Seconds = 15.0) -> None:
+        self._make = partial(RollingStatistics, SystemClock() if clock is None else clock, window)
+        self._make()  # refuses a bad window here rather than at the first execution
+        self._entries: dict[str, RollingStatistics] = {}
+
+    def find(self, name: str) -> RollingStatistics | None:
+        """The running numbers of *name*; None while nothing of that name was counted."""
+        return self._entries.get(name)
+
+    def find_all(self) -> tuple[RollingStatistics, ...]:
+        """The running numbers of every name, in the order in which the names came up."""
+        return tuple(self._entries.values())
+
+    def snapshot(self) -> dict[str, RetryStatistics]:
+        """The numbers as they are now, by name."""
+        return {entry.name: entry.snapshot() for entry in self.find_all()}
+
+    def on_error(self, context: RetryContext, exception: BaseException) -> None:
+        if context.name:
+            stateless = context.key is None
+            self._entry(context.name).increment(*(("started",) if stateless else ()), "error")
+
+    def close(self, context: RetryContext, exception: BaseException | None) -> None:
+        if not context.name:
+            return
+        entry = self._entry(context.name)
+        entry.increment(*_end(context, exception))
+        seen = context.attributes
+        entry.update_attributes({key: seen[key] for key in CIRCUIT_ATTRIBUTES if key in seen})
+
+    def _entry(self, name: str) -> RollingStatistics:
+        found = self._entries.get(name)
+        # setdefault is atomic: two threads get the same entry.
+        return found or self._entries.setdefault(name, self._make(name=name))
+
+
+def _end(context: RetryContext, exception: BaseException | None) -> Iterator[Kind]:
+    """What the end of an execution counts as."""
+    if context.keeps_context or not context.exhausted:
+        yield "started"
+    if context.recovered:
+        yield "recovery"
+    elif context.exhausted:
+        yield "abort"
+    elif context.closed and (exception is None or isinstance(exception, Exception)):
+        yield "complete"

@@ -1,0 +1,357 @@
+"""What executions come to, counted by name; and how counts fade."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate import (
+    CircuitBreakerRetryPolicy,
+    ExhaustedRetryError,
+    MaxAttemptsRetryPolicy,
+    RetryListener,
+    RetryState,
+    RetryTemplate,
+    TerminatedRetryError,
+)
+from retrytemplate.listeners.statistics import KINDS, RollingStatistics, StatisticsListener
+from retrytemplate.testing import VirtualClock
+
+steps = st.lists(st.tuples(st.floats(0, 100), st.sampled_from(KINDS)), max_size=20)
+
+
+class Stopped(BaseException):
+    """No ``Exception``: like a cancellation."""
+
+
+def failing(context):
+    raise ConnectionError("down")
+
+
+def fails(times):
+    """A callback that fails so often, then succeeds."""
+    left = [times]
+
+    def callback(context):
+        if left[0]:
+            left[0] -= 1
+            raise ConnectionError("down")
+        return "ok"
+
+    return callback
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def statistics(clock):
+    return StatisticsListener(clock=clock)
+
+
+@pytest.fixture
+def template(statistics, clock):
+    return RetryTemplate(listeners=(statistics,), name="op", clock=clock)
+
+
+def counts(statistics, name="op"):
+    """The counts that are not zero."""
+    found = statistics.find(name)
+    return {kind: getattr(found, kind) for kind in KINDS if getattr(found, kind)}
+
+
+# -- what counts as what ------------------------------------------------------------------------
+
+
+def test_a_success_is_started_and_complete(template, statistics):
+    template.call(lambda: "ok")
+
+    assert counts(statistics) == {"started": 1, "complete": 1}
+
+
+def test_a_stateless_execution_starts_as_often_as_it_attempts(template, statistics):
+    template.execute(fails(2))
+
+    assert counts(statistics) == {"started": 3, "error": 2, "complete": 1}
+
+
+def test_an_exhausted_execution_is_an_abort(template, statistics):
+    with pytest.raises(ConnectionError):
+        template.execute(failing)
+
+    assert counts(statistics) == {"started": 3, "error": 3, "abort": 1}
+
+
+def test_a_recovered_execution_is_a_recovery_and_no_abort(template, statistics):
+    template.execute(failing, recovery=lambda context: "instead")
+
+    assert counts(statistics) == {"started": 3, "error": 3, "recovery": 1}
+
+
+def test_a_stateful_execution_starts_once_and_its_rethrow_is_no_end(template, statistics):
+    with pytest.raises(ConnectionError):
+        template.execute(failing, state=RetryState("k"))
+
+    assert counts(statistics) == {"started": 1, "error": 1}
+
+
+def test_a_stateful_execution_that_only_recovers_is_not_started(template, statistics):
+    for _ in range(3):
+        with pytest.raises(ConnectionError):
+            template.execute(failing, state=RetryState("k"))
+    template.execute(failing, recovery=lambda context: "instead", state=RetryState("k"))
+
+    assert counts(statistics) == {"started": 3, "error": 3, "recovery": 1}
+
+
+def test_an_untracked_execution_counts_as_a_stateless_one(template, statistics):
+    with pytest.raises(ConnectionError):
+        template.execute(failing, state=RetryState.untracked())
+
+    # The failure is rethrown at once, and the execution is no exhausted one.
+    assert counts(statistics)["started"] == 2
+
+
+def test_what_a_breaker_refuses_is_started_too(statistics, clock):
+    breaker = CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1))
+    template = RetryTemplate(policy=breaker, listeners=(statistics,), name="op", clock=clock)
+    state = RetryState("circuit", rollback_for=lambda exception: False)
+
+    for _ in range(2):
+        with pytest.raises(ExhaustedRetryError):
+            template.execute(failing, state=state)
+
+    assert counts(statistics) == {"started": 2, "error": 1, "abort": 2}
+
+
+def test_what_a_breaker_shows_of_itself_is_copied(statistics, clock):
+    breaker = CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1))
+    template = RetryTemplate(policy=breaker, listeners=(statistics,), name="op", clock=clock)
+    state = RetryState("circuit", rollback_for=lambda exception: False)
+
+    for _ in range(3):
+        with pytest.raises(ExhaustedRetryError):
+            template.execute(failing, state=state)
+
+    assert statistics.find("op").attributes == {"circuit.open": True, "circuit.short_count": 3}
+
+
+def test_without_a_breaker_no_attributes_are_shown(template, statistics):
+    template.call(lambda: "ok")
+
+    assert statistics.find("op").attributes == {}
+
+
+def test_a_cancellation_ends_nothing(template, statistics):
+    def stop(context):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        template.execute(stop)
+
+    assert counts(statistics) == {"started": 1}
+
+
+def test_a_vetoed_execution_counts_as_the_reference_counts_it(statistics, clock):
+    class No(RetryListener):
+        def open(self, context):
+            return False
+
+    template = RetryTemplate(listeners=(No(), statistics), name="op", clock=clock)
+    with pytest.raises(TerminatedRetryError):
+        template.call(lambda: "ok")
+
+    assert counts(statistics) == {"started": 1, "complete": 1}
+
+
+def test_an_execution_without_a_name_is_not_counted(statistics, clock):
+    template = RetryTemplate(listeners=(statistics,), clock=clock)
+    with pytest.raises(ConnectionError):
+        template.execute(failing)
+
+    assert statistics.find_all() == ()
+
+
+def test_a_name_given_under_way_counts_from_there(statistics, clock):
+    template = RetryTemplate(listeners=(statistics,), clock=clock)
+
+    def callback(context):
+        context.name = "late"
+        return "ok"
+
+    template.execute(callback)
+
+    assert counts(statistics, "late") == {"started": 1, "complete": 1}
+
+
+# -- finding --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_found_under_a_name_that_never_came_up(statistics):
+    assert statistics.find("nobody") is None
+
+
+def test_each_name_has_numbers_of_its_own(template, statistics):
+    template.call(lambda: "ok")
+    other = template.with_(name="other")
+    other.execute(failing, recovery=lambda context: "instead")
+
+    assert [entry.name for entry in statistics.find_all()] == ["op", "other"]
+    assert counts(statistics) == {"started": 1, "complete": 1}
+
+
+def test_a_snapshot_stays_as_it_was(template, statistics):
+    template.call(lambda: "ok")
+    before = statistics.snapshot()["op"]
+    template.execute(failing, recovery=lambda context: "instead")
+
+    assert (before.started, before.complete, before.recovery, before.error) == (1, 1, 0, 0)
+    assert before.rolled == {"started": 1, "complete": 1, "recovery": 0, "error": 0, "abort": 0}
+
+
+def test_a_snapshot_says_what_the_running_numbers_say(template, statistics, clock):
+    template.execute(fails(2))
+    clock.advance(4.0)
+    entry = statistics.find("op")
+    snapshot = entry.snapshot()
+
+    assert {kind: getattr(snapshot, kind) for kind in KINDS} == {
+        kind: getattr(entry, kind) for kind in KINDS
+    }
+    assert snapshot.rolled == {kind: entry.rolled(kind) for kind in KINDS}
+    assert snapshot.error_rate == entry.error_rate
+
+
+# -- fading ---------------------------------------------------------------------------------------
+
+
+def test_a_rolled_count_loses_two_thirds_in_a_window(clock):
+    numbers = RollingStatistics(clock, window=10.0)
+    for _ in range(100):
+        numbers.increment("error")
+    clock.advance(10.0)
+
+    assert numbers.rolled("error") == round(100 / math.e)
+    assert numbers.error == 100
+
+
+def test_a_half_is_rounded_up(clock):
+    numbers = RollingStatistics(clock, window=1 / math.log(2))
+    numbers.increment("error")
+    clock.advance(1.0)  # one half is left
+
+    assert numbers.rolled("error") == 1
+
+
+def test_the_error_rate_is_the_share_of_aborts_and_recoveries(clock):
+    numbers = RollingStatistics(clock)
+    for kind in ("started", "started", "started", "started", "abort", "recovery", "error"):
+        numbers.increment(kind)
+
+    assert numbers.error_rate == 0.5
+
+
+def test_the_error_rate_is_zero_when_the_starts_have_faded(clock):
+    numbers = RollingStatistics(clock, window=1.0)
+    numbers.increment("started", "abort")
+    assert numbers.error_rate == 1.0
+    clock.advance(5.0)
+
+    assert numbers.error_rate == 0.0
+
+
+@given(steps)
+def test_rolled_counts_are_what_each_event_has_left(sequence):
+    clock, window = VirtualClock(), 15.0
+    numbers = RollingStatistics(clock, window)
+    events = []
+    for wait, kind in sequence:
+        clock.advance(wait)
+        numbers.increment(kind)
+        events.append((kind, clock.monotonic()))
+
+    now = clock.monotonic()
+    for kind in KINDS:
+        left = sum(math.exp(-(now - then) / window) for each, then in events if each == kind)
+        # Where the sum is next to a half either neighbour is right.
+        assert abs(numbers.rolled(kind) - left) <= 0.5 + 1e-6
+        assert getattr(numbers, kind) == sum(each == kind for each, _ in events)
+
+
+def test_a_clock_that_two_threads_read_out_of_order_raises_no_count(clock):
+    late = RollingStatistics(clock, window=1.0)
+    clock.advance(1000.0)
+    late.increment("error")
+    clock._now -= 1000.0
+
+    assert late.rolled("error") == 1
+
+
+# -- threads and bad input ------------------------------------------------------------------------
+
+
+def test_no_count_is_lost_under_threads(switching_often):
+    statistics = StatisticsListener()
+    template = RetryTemplate(listeners=(statistics,), name="op")
+    together = Barrier(8)
+
+    def work():
+        together.wait()
+        for _ in range(100):
+            template.execute(fails(1))
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work) for _ in range(8)]:
+            done.result()
+
+    assert counts(statistics) == {"started": 1600, "error": 800, "complete": 800}
+
+
+@pytest.fixture
+def switching_often():
+    import sys
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_the_clock_is_not_read_under_the_lock():
+    class Nosy(VirtualClock):
+        def monotonic(self):
+            # Would wait for ever if the lock were held.
+            return numbers.started + 0.0 if numbers.attributes == {} else 0.0
+
+    clock = Nosy()
+    numbers = RollingStatistics(clock)
+    numbers.increment("started")
+
+    assert (numbers.rolled("started"), numbers.snapshot().started) == (1, 1)
+
+
+@pytest.mark.parametrize("window", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("made", [StatisticsListener, RollingStatistics])
+def test_a_window_must_be_above_zero(made, window):
+    with pytest.raises(ValueError, match=r"window must be a number of seconds > 0"):
+        made(window=window)
+
+
+@pytest.mark.parametrize("made", [StatisticsListener, RollingStatistics])
+def test_a_clock_must_tell_the_time(made):
+    with pytest.raises(TypeError, match="clock must be a Clock"):
+        made(clock=object())
+
+
+def test_only_the_five_kinds_can_be_counted():
+    with pytest.raises(ValueError, match="kind must be one of started, complete"):
+        RollingStatistics().increment("bogus")
+    with pytest.raises(ValueError, match="kind must be one of started, complete"):
+        RollingStatistics().rolled("bogus")
