@@ -1,0 +1,152 @@
+"""Claims kept in this process: what the caches have in common whose store knows of none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.caches.base import Claim
+from retrytemplate.errors import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    LeaseLostError,
+    MisuseError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Lock, RLock
+
+    from retrytemplate.caches.record import Record
+
+__all__ = ["ClaimsInProcess"]
+
+
+class Fresh(Claim):
+    """A claim that began without what is kept under its key, which may be there still."""
+
+    __slots__ = ()
+
+
+class ClaimsInProcess(ABC):
+    """A context cache whose claims this object keeps; a subclass keeps the records.
+
+    What the subclass does is done under the lock.
+    """
+
+    def __init__(self, redact: Callable[[str], str] | None, lock: Lock | RLock) -> None:
+        if redact is not None and not callable(redact):
+            raise TypeError(f"redact must be a function of a text or None, got {redact!r}")
+        self.redact = redact
+        self._claims: dict[str, Claim] = {}
+        self._fences = count(1)
+        self._lock = lock
+
+    @abstractmethod
+    def _load(self, key: str) -> Record | None:
+        """The record; one of phase "done" says that a success is remembered."""
+
+    @abstractmethod
+    def _store(self, key: str, record: Record) -> None:
+        """Keep the record in the place of whatever there is."""
+
+    @abstractmethod
+    def _drop(self, key: str) -> None:
+        """Forget the record and the remembered success, if there is one."""
+
+    @abstractmethod
+    def _mark(self, claim: Claim, remember: float) -> None:
+        """Remember a success, in the place of whatever there is."""
+
+    def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Claim:
+        """Load or create the record, count the attempt and take the key, in one step."""
+        with self._lock:
+            held = self._claims.get(key)
+            if held is not None and held.worker != worker:
+                raise AttemptInProgressError(
+                    f"{key!r} is being worked on by {held.worker}", worker=held.worker
+                )
+            if fresh:
+                # What it replaces stays until the first write: it may be given back.
+                claim: Claim = Fresh(key, worker, None, next(self._fences))
+            else:
+                record = self._load(key)
+                if record is not None and record.phase == "done":
+                    raise AlreadyCompletedError(f"{key!r} was completed before")
+                claim = Claim(key, worker, record, next(self._fences))
+            self._claims[key] = claim
+            return claim
+
+    def renew(self, claim: Claim) -> None:
+        """See that the claim still holds; kept in a process it has no end of its own."""
+        with self._lock:
+            self._check(claim)
+
+    def fail(self, claim: Claim, record: Record) -> None:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+        with self._lock:
+            self._check(claim)
+            try:
+                self._store(claim.key, record)
+                claim.version = record.version
+            finally:
+                if record.worker is None:  # no other step would end it, were the store down
+                    del self._claims[claim.key]
+
+    def succeed(
+        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+    ) -> None:
+        """End the claim and forget the record, or leave a mark for *remember* seconds."""
+        if connection is not None:
+            raise MisuseError(
+                f"{type(self).__name__} has no database to complete an attempt in; use a SQL cache"
+            )
+        with self._lock:
+            if self._claims.get(claim.key) is not claim:
+                self._check(claim)  # only then: nearly every stateful execution comes this way
+            del self._claims[claim.key]
+            if remember is not None:
+                self._mark(claim, remember)
+            elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
+                self._drop(claim.key)
+
+    def release(self, claim: Claim) -> None:
+        """End the claim; the key is as it was before."""
+        with self._lock:
+            if self._claims.get(claim.key) is claim:
+                del self._claims[claim.key]
+
+    def forget(self, key: str) -> None:
+        """Drop whatever is kept under the key, the claim of a running execution included."""
+        with self._lock:
+            self._claims.pop(key, None)
+            self._drop(key)
+
+    def peek(self, key: str) -> Record | None:
+        """The record, or None."""
+        with self._lock:
+            return self._kept(key)
+
+    def swap(self, key: str, record: Record, version: int) -> bool:
+        """Write a shared record if its version still is *version* (0: there was none)."""
+        with self._lock:
+            current = self._kept(key)
+            if (0 if current is None else current.version) != version:
+                return False
+            self._store(key, record)
+            return True
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the claim is the one in force."""
+        return self._claims.get(claim.key) is claim
+
+    def _kept(self, key: str) -> Record | None:
+        record = self._load(key)
+        return None if record is None or record.phase == "done" else record
+
+    def _check(self, claim: Claim) -> None:
+        if self._claims.get(claim.key) is not claim:
+            raise LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")

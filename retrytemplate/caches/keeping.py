@@ -1,0 +1,144 @@
+"""From a live context to its record at rest, and back."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from retrytemplate.caches.record import Record, describe, json_copy
+from retrytemplate.context import KEPT_STAMP, recorded
+from retrytemplate.errors import RecordedFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.caches.record import Phase
+    from retrytemplate.context import AttemptRecord, RetryContext
+
+__all__ = ["host_name", "marks", "refresh", "restore", "snapshot", "worker_name"]
+
+
+@lru_cache
+def host_name() -> str:
+    """This machine's name."""
+    import platform
+
+    return platform.node()
+
+
+_executions = count(1)
+
+
+@lru_cache
+def _place() -> str:
+    return f"{host_name()}:{os.getpid()}:"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_place.cache_clear)
+
+
+def worker_name() -> str:
+    """A name for one execution: machine, process, number."""
+    return f"{_place()}{next(_executions)}"
+
+
+def snapshot(
+    context: RetryContext,
+    fingerprint: str,
+    phase: Phase,
+    *,
+    held: bool,
+    version: int | None = None,
+) -> Record:
+    """The context as a record: text and JSON values, no live object.
+
+    :param held: whether the claim goes on (the next attempt follows in place, or recovery).
+    :raises TypeError: an attribute is no JSON value.
+    """
+    last, hold = context._last, context._hold
+    claim = None if hold is None else hold.claim
+    redact = None if hold is None else getattr(hold.cache, "redact", None)
+    if last is not None and context._last_stamp is not KEPT_STAMP:
+        context._keep(_at_rest(context._records(), last, redact))
+    return Record(
+        phase=phase,
+        name=context.name,
+        failures=context.retry_count,
+        attempts=context.retry_count,
+        verdict=context._verdict,
+        no_recovery=context.no_recovery,
+        gave_up=context.gave_up,
+        max_attempts=context.max_attempts,
+        last=None if last is None else _redacted(recorded(last), redact),
+        history=context._kept,
+        attributes=json_copy(context._attributes),
+        policy_state=context._policy_state,
+        backoff_state=context._backoff_state,
+        backoff_started=context._backoff_started,
+        not_before=context._not_before,
+        fingerprint=fingerprint,
+        version=(version or (0 if claim is None else claim.version)) + 1,
+        fence=0 if claim is None else claim.fence,
+        worker=claim.worker if held and claim is not None else None,
+    )
+
+
+def _at_rest(
+    records: tuple[AttemptRecord, ...], last: BaseException, redact: Callable[[str], str] | None
+) -> tuple[AttemptRecord, ...]:
+    """The records as a cache keeps them; the last one with its traceback."""
+    place: dict[str, Any] = {"host": host_name(), "process": os.getpid()}
+    return tuple(
+        evolve(
+            record,
+            message=record.message if redact is None else redact(record.message),
+            traceback=describe(last, redact) if record is records[-1] else "",
+            **place,
+        )
+        for record in records
+    )
+
+
+def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> RecordedFailure:
+    cause = failure.cause
+    return RecordedFailure(  # a new object each time: raising one must not mark the kept one
+        failure.type_name,
+        failure.message if redact is None else redact(failure.message),
+        None if cause is None else _redacted(cause, redact),
+    )
+
+
+def marks(context: RetryContext) -> Any:
+    """What changes of a context besides failures and the policy's state."""
+    return context.gave_up, context.name, context._backoff_state, dict(context._attributes or {})
+
+
+def restore(context: RetryContext, record: Record) -> None:
+    """Give a new execution's context what its key remembers."""
+    refresh(context, record)
+    context.name = record.name or context.name
+    context._backoff_state = record.backoff_state
+    context._backoff_started = record.backoff_started
+    context._not_before = record.not_before
+    context._kept = record.history
+    context._last_stamp = KEPT_STAMP
+    if record.attributes:
+        context._attributes = json_copy(record.attributes)
+
+
+def refresh(context: RetryContext, record: Record) -> None:
+    """Take over counts, verdict and states from a record."""
+    context.retry_count = record.failures
+    context.gave_up = context.gave_up or record.gave_up
+    context.no_recovery = record.no_recovery
+    if record.max_attempts is not None:
+        context.max_attempts = record.max_attempts
+    if context._last is None and record.last is not None:
+        context._last = _redacted(record.last, None)
+    context._verdict = record.verdict
+    context._policy_state = record.policy_state

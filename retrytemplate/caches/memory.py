@@ -1,0 +1,114 @@
+"""Contexts kept in this process's memory."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+from retrytemplate._checks import (
+    CLOCK_METHODS,
+    Seconds,
+    check_at_least,
+    duration,
+    has_methods,
+    whole,
+)
+from retrytemplate.caches.claims import ClaimsInProcess
+from retrytemplate.caches.record import Record
+from retrytemplate.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.clock import Clock
+
+__all__ = ["MemoryRetryContextCache"]
+
+DONE = Record(phase="done")
+
+
+class MemoryRetryContextCache(ClaimsInProcess):
+    """Contexts in memory: they outlive the execution, not the process.
+
+    :param capacity: how many failed keys are kept; a new one beyond that is refused or evicts.
+    :param ttl: seconds after the last write when a key is forgotten; None: never.
+    :param when_full: "raise" refuses a new key with ``RetryContextCacheFullError``; "evict" drops
+        the least recently used key that is not in flight.
+    :param redact: applied to the traceback texts and messages that are kept.
+
+    Safe for threads and tasks.  A claim ends with its execution.  Marks of remembered successes
+    live as long as each says; they do not count against the capacity.
+
+    >>> cache = MemoryRetryContextCache(capacity=100, ttl=3600)
+    >>> "charge/s:order-17" in cache
+    False
+
+    Source: ``org.springframework.retry.policy.MapRetryContextCache``.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 4096,
+        ttl: Seconds | None = None,
+        when_full: Literal["raise", "evict"] = "raise",
+        *,
+        clock: Clock | None = None,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        super().__init__(redact, Lock())
+        whole("capacity", capacity, 1)
+        seconds: float | None = duration(ttl)
+        if seconds is not None:
+            check_at_least("ttl", seconds, 0, allowed="a number of seconds >= 0, or None")
+        if when_full not in ("raise", "evict"):
+            raise ValueError(f"when_full must be 'raise' or 'evict', got {when_full!r}")
+        self.capacity = capacity
+        self.ttl = seconds
+        self.when_full = when_full
+        if clock is not None:
+            has_methods("clock", clock, *CLOCK_METHODS)
+        self._timer = (clock or SystemClock()).monotonic
+        # Empty dicts until there is something to keep: successes never need more.
+        self._records: Any = {}
+        self._marks: Any = {}
+
+    def __contains__(self, key: object) -> bool:
+        with self._lock:
+            return key in self._records
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._records)
+
+    def _load(self, key: str) -> Record | None:
+        if key in self._marks:
+            return DONE
+        record: Record | None = self._records.get(key)
+        return record
+
+    def _drop(self, key: str) -> None:
+        self._records.pop(key, None)
+        self._marks.pop(key, None)
+
+    def _mark(self, claim: Claim, remember: float) -> None:
+        self._records.pop(claim.key, None)
+        if type(self._marks) is dict:
+            from retrytemplate.caches.stores import Marks
+
+            self._marks = Marks(self._timer)
+        self._marks[claim.key] = remember
+
+    def _store(self, key: str, record: Record) -> None:
+        if type(self._records) is dict:
+            from retrytemplate.caches.stores import Records
+
+            self._records = Records(
+                self.capacity,
+                self.ttl,
+                self._timer,
+                self._claims,
+                evicts=self.when_full == "evict",
+            )
+        self._records[key] = record
+        self._marks.pop(key, None)

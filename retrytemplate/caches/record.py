@@ -1,0 +1,123 @@
+"""The record of a key: what a context cache keeps, as data, and its way to JSON and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import asdict, frozen
+
+from retrytemplate.context import AttemptRecord
+from retrytemplate.errors import CacheUnavailableError, RecordedFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FORMAT", "Phase", "Record", "describe", "from_json", "json_copy", "to_json"]
+
+FORMAT = 1
+TRACEBACK_LIMIT = 8 * 1024
+
+Phase = Literal["idle", "attempting", "recovering", "done"]
+
+
+@frozen
+class Record:
+    """A context at rest: counts, text and JSON values; no live object.
+
+    ``failures`` counts what failed, ``attempts`` what began; ``verdict`` is a deciding policy's
+    answer about the next attempt; ``worker`` holds the key, None: nobody; ``fence`` only grows per
+    key; ``not_before`` is the earliest time of the next attempt (seconds since the epoch).
+    """
+
+    phase: Phase = "idle"
+    name: str | None = None
+    failures: int = 0
+    attempts: int = 0
+    verdict: bool = True
+    no_recovery: bool = False
+    gave_up: bool = False
+    max_attempts: int | None = None
+    last: RecordedFailure | None = None
+    history: tuple[AttemptRecord, ...] = ()
+    attributes: dict[str, Any] | None = None
+    policy_state: Any = None
+    backoff_state: Any = None
+    backoff_started: bool = False
+    not_before: float | None = None
+    fingerprint: str = ""
+    version: int = 1
+    fence: int = 0
+    worker: str | None = None
+
+
+def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Copy a context's attributes as JSON values.
+
+    :raises TypeError: names the attribute that is none.
+    """
+    if not attributes:
+        return None
+    import json
+
+    copy = {}
+    for name, value in attributes.items():
+        try:
+            copy[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as exc:
+            raise TypeError(
+                f"attribute {name!r} of a stateful context must be a JSON value, got {value!r}"
+            ) from exc
+    return copy
+
+
+def describe(exception: BaseException, redact: Callable[[str], str] | None) -> str:
+    """The traceback as text, its end cut at 8 KiB, through *redact*."""
+    from traceback import format_exception
+
+    text = "".join(format_exception(exception))
+    if redact is not None:
+        text = redact(text)
+    return text[-TRACEBACK_LIMIT:]
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """The record as a JSON object."""
+    data = asdict(record, recurse=False)
+    data["format"] = FORMAT
+    data["last"] = _failure_to_json(record.last)
+    data["history"] = [asdict(attempt) for attempt in record.history]
+    return data
+
+
+def from_json(data: dict[str, Any]) -> Record:
+    """The record that a JSON object holds.
+
+    :raises CacheUnavailableError: it was written by a newer version, or is no record.
+    """
+    try:
+        if data["format"] > FORMAT:
+            raise CacheUnavailableError(
+                f"the record has format {data['format']}, this version reads up to {FORMAT}"
+            )
+        fields = {name: value for name, value in data.items() if name != "format"}
+        fields["last"] = _failure_from_json(fields["last"])
+        fields["history"] = tuple(AttemptRecord(**attempt) for attempt in fields["history"])
+        return Record(**fields)
+    except (AttributeError, KeyError, TypeError) as exc:
+        raise CacheUnavailableError(f"this is no record of a retry context: {exc!r}") from exc
+
+
+def _failure_to_json(failure: RecordedFailure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {
+        "type": failure.type_name,
+        "message": failure.message,
+        "cause": _failure_to_json(failure.cause),
+    }
+
+
+def _failure_from_json(data: dict[str, Any] | None) -> RecordedFailure | None:
+    if data is None:
+        return None
+    return RecordedFailure(data["type"], data["message"], _failure_from_json(data["cause"]))

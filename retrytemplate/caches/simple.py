@@ -1,0 +1,178 @@
+"""Contexts in a cache that somebody has already: get, put, remove, contains."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retrytemplate._checks import CLOCK_METHODS, has_methods
+from retrytemplate.caches.claims import ClaimsInProcess
+from retrytemplate.caches.record import Record, from_json, to_json
+from retrytemplate.clock import SystemClock
+from retrytemplate.errors import CacheUnavailableError, MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.clock import Clock
+
+__all__ = ["SimpleCache", "SimpleCacheAdapter"]
+
+METHODS = "get, put, remove, and contains or __contains__"
+
+
+class SimpleCache(Protocol):
+    """What the adapter needs of a cache, beside ``contains(key)`` or ``__contains__(key)``.
+
+    Keys and values are texts.  ``get`` of an unknown key gives None, or raises ``KeyError``, as
+    ``remove`` may.
+    """
+
+    def get(self, key: str, /) -> Any: ...
+
+    def put(self, key: str, value: str, /) -> Any: ...
+
+    def remove(self, key: str, /) -> Any: ...
+
+
+class SimpleCacheAdapter(ClaimsInProcess):
+    """A context cache made of any cache with ``get``, ``put``, ``remove`` and ``contains``.
+
+    The contexts are kept as JSON text under the key of the template.  They outlive the process
+    where the cache does; the claims do not, and no other process sees them.  So this adapter
+    **guarantees nothing between processes**:
+
+    - Two of them may run the same key at once; ``AttemptInProgressError`` is raised only for a
+      key that this adapter has in flight.  The last to write wins, and the other's failure is not
+      counted.
+    - An attempt whose process died is not seen, and so not counted: a message that kills its
+      worker is tried again for ever.
+    - A compare-and-set (``swap``, a claim's writes) is as atomic as the lock of this adapter: not
+      at all where a second adapter, in this process or another, uses the same cache.
+    - ``context.fence`` grows here while a record is kept; after a success, another process may
+      give the same number again.
+    - There is no lease, no ``context.complete_in()``, no time to live.  What the cache evicts is
+      forgotten, counts and remembered successes alike; what it does not evict stays, the mark of
+      a remembered success too when its time is over.
+
+    One worker process, or several that never get the same key at once, can rely on it.
+
+    The cache is called by one thread at a time, under the adapter's lock, so it need not be safe
+    for threads.  What it raises becomes ``CacheUnavailableError``.
+
+    :param cache: the cache; ``__contains__`` will do in place of ``contains``.
+    :param blocking: whether a call may wait, for a network or a disk: asynchronous executions
+        refuse the cache then.  Say False of a cache that answers from memory.
+    :param clock: dates how long a success is remembered; None: the system's clock.
+    :param redact: applied to the traceback texts and messages that are kept.
+    :raises TypeError: a method is missing.
+
+    >>> class Texts(dict):
+    ...     put = dict.__setitem__
+    ...     remove = dict.__delitem__
+    >>> cache = SimpleCacheAdapter(Texts())
+    >>> "charge/s:order-17" in cache
+    False
+
+    Source: the four methods are those of ``org.springframework.retry.policy.RetryContextCache``.
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        cache: SimpleCache,
+        *,
+        blocking: bool = True,
+        clock: Clock | None = None,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        # Its own thread gets in again: a cache that comes back here must not wait for itself.
+        super().__init__(redact, RLock())
+        self._contains = _checked(cache)
+        if not isinstance(blocking, bool):
+            raise TypeError(f"blocking must be True or False, got {blocking!r}")
+        if clock is not None:
+            has_methods("clock", clock, *CLOCK_METHODS)
+        self.cache = cache
+        self.blocking = blocking
+        self._time = (clock or SystemClock()).time
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str):
+            return False
+        with self._lock:
+            return bool(self._ask(self._contains, key)) and self.peek(key) is not None
+
+    def _load(self, key: str) -> Record | None:
+        text = self._ask(self.cache.get, key)
+        if text is None:
+            return None
+        record = _record(key, text)
+        # On from the fence of whoever wrote it: another process, or an earlier one.
+        self._fences = count(max(next(self._fences), record.fence + 1))
+        return None if _is_over(record, self._time()) else record
+
+    def _store(self, key: str, record: Record) -> None:
+        text = json.dumps(to_json(record), allow_nan=False)
+        self._ask(self.cache.put, key, text, unknown=())
+
+    def _drop(self, key: str) -> None:
+        self._ask(self.cache.remove, key)
+
+    def _mark(self, claim: Claim, remember: float) -> None:
+        # The next attempt may begin when the success is not remembered any more.
+        until = self._time() + remember
+        mark = Record("done", not_before=until, version=claim.version + 1, fence=claim.fence)
+        self._store(claim.key, mark)
+
+    @staticmethod
+    def _ask(
+        method: Callable[..., Any],
+        *arguments: str,
+        unknown: tuple[type[Exception], ...] = (KeyError,),
+    ) -> Any:
+        """Call the cache; None where it raises what says that it does not know the key."""
+        try:
+            answer = method(*arguments)
+        except unknown:
+            return None
+        except Exception as exc:
+            raise CacheUnavailableError(f"{_name(method)} raised {exc!r}") from exc
+        if hasattr(type(answer), "__await__"):
+            close = getattr(answer, "close", None)
+            if close is not None:
+                close()  # a coroutine that is never awaited would warn
+            raise MisuseError(f"{_name(method)} returned an awaitable: the cache must not")
+        return answer
+
+
+def _checked(cache: Any) -> Callable[[str], Any]:
+    """How to ask whether the cache contains a key."""
+    contains: Any = getattr(cache, "contains", None) or getattr(cache, "__contains__", None)
+    methods = [getattr(cache, name, None) for name in ("get", "put", "remove")]
+    if isinstance(cache, type) or not all(map(callable, (contains, *methods))):
+        raise TypeError(f"cache must be an object with the methods {METHODS}, got {cache!r}")
+    asked: Callable[[str], Any] = contains
+    return asked
+
+
+def _record(key: str, text: Any) -> Record:
+    try:
+        return from_json(json.loads(text))
+    except (TypeError, ValueError) as exc:
+        raise CacheUnavailableError(
+            f"what the cache holds under {key!r} is no JSON text: {exc}"
+        ) from exc
+
+
+def _is_over(record: Record, now: float) -> bool:
+    """Whether it is a remembered success whose time is over."""
+    return record.phase == "done" and record.not_before is not None and record.not_before <= now
+
+
+def _name(method: Any) -> str:
+    return getattr(method, "__qualname__", None) or repr(method)

@@ -1,0 +1,108 @@
+"""What the cache in memory keeps things in.  Loaded with the first kept failure."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from cachetools import TLRUCache
+
+from retrytemplate.errors import RetryContextCacheFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from retrytemplate.caches.record import Record
+
+__all__ = ["Marks", "Records"]
+
+
+class Records:
+    """A bounded number of records, each kept *ttl* seconds after its last write.
+
+    A new key beyond the capacity is refused, or takes the place of the least recently used one
+    that is not in flight.
+    """
+
+    # No LRUCache: it cannot pass over a key that is in flight and leave it in its place.
+
+    def __init__(
+        self,
+        capacity: int,
+        ttl: float | None,
+        timer: Callable[[], float],
+        in_flight: Container[str],
+        *,
+        evicts: bool,
+    ) -> None:
+        self._capacity = capacity
+        self._ttl = ttl
+        self._timer = timer
+        self._in_flight = in_flight
+        self._evicts = evicts
+        self._records: OrderedDict[str, Record] = OrderedDict()  # as they were used
+        self._ends: OrderedDict[str, float] = OrderedDict()  # as they were written, if they end
+
+    def get(self, key: str) -> Record | None:
+        self._expire()
+        record = self._records.get(key)
+        if record is not None:
+            self._records.move_to_end(key)
+        return record
+
+    def pop(self, key: str, _default: None = None) -> None:
+        self._records.pop(key, None)
+        self._ends.pop(key, None)
+
+    def __setitem__(self, key: str, record: Record) -> None:
+        self._expire()
+        if key not in self._records and len(self._records) >= self._capacity:
+            self._make_room(key)
+        self._records[key] = record
+        self._records.move_to_end(key)
+        if self._ttl is not None:
+            self._ends[key] = self._timer() + self._ttl
+            self._ends.move_to_end(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._expire()
+        return key in self._records
+
+    def __len__(self) -> int:
+        self._expire()
+        return len(self._records)
+
+    def _expire(self) -> None:
+        if self._ends:
+            now = self._timer()
+            over = takewhile(lambda each: each[1] <= now, self._ends.items())
+            for key, _ in list(over):
+                self.pop(key)
+
+    def _make_room(self, key: str) -> None:
+        if not self._evicts:
+            raise RetryContextCacheFullError(
+                f"the context cache is full: {self._capacity} keys; no room for {key!r}"
+            )
+        for each in self._records:
+            if each not in self._in_flight:
+                self.pop(each)
+                return
+        raise RetryContextCacheFullError(
+            f"the context cache holds {self._capacity} keys, each of them in flight; "
+            f"no room for {key!r}"
+        )
+
+
+class Marks(TLRUCache[str, float]):
+    """Marks, each kept as long as its value says (seconds)."""
+
+    def __init__(self, timer: Callable[[], float]) -> None:
+        super().__init__(math.inf, lambda _key, remember, now: now + remember, timer)
+
+    def pop(self, key: str, default: float | None = None) -> float | None:  # type: ignore[override]
+        """Forget a mark; time stands still, or one could end between look and removal."""
+        with self.timer:
+            return super().pop(key, default)

@@ -1,0 +1,465 @@
+"""The cache in memory: how much it keeps, for how long, and what goes first."""
+
+from collections import OrderedDict
+from datetime import timedelta
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate import (
+    AlreadyCompletedError,
+    LeaseLostError,
+    MemoryRetryContextCache,
+    MisuseError,
+    RetryContextCacheFullError,
+)
+from retrytemplate.caches import Record
+from retrytemplate.testing import VirtualClock
+
+
+def begun(cache, key, worker="one", **options):
+    return cache.begin(key, worker=worker, **options)
+
+
+def write(cache, claim, failures=1, *, held=False):
+    """What a failing attempt leaves."""
+    record = Record(
+        failures=failures,
+        version=claim.version + 1,
+        fence=claim.fence,
+        worker=claim.worker if held else None,
+    )
+    cache.fail(claim, record)
+    return record
+
+
+def fail(cache, *keys):
+    for key in keys:
+        write(cache, begun(cache, key))
+
+
+def kept(cache, keys="abcdefgh"):
+    return "".join(key for key in keys if key in cache)
+
+
+def made(capacity=3, **settings):
+    return MemoryRetryContextCache(capacity, **settings)
+
+
+def refused(cache, key):
+    """A failure that finds no room; its claim is given back, as a template does."""
+    claim = begun(cache, key)
+    with pytest.raises(RetryContextCacheFullError) as caught:
+        write(cache, claim)
+    cache.release(claim)
+    return str(caught.value)
+
+
+# -- room ----------------------------------------------------------------------------------------
+
+
+def test_a_success_takes_no_room():
+    cache = made(1)
+    for key in "abc":
+        cache.succeed(begun(cache, key))
+    assert len(cache) == 0
+    fail(cache, "d")
+    assert len(cache) == 1
+
+
+def test_a_full_cache_refuses_a_new_key_and_says_which():
+    cache = made(3)
+    fail(cache, "a", "b", "c")
+
+    assert refused(cache, "d") == "the context cache is full: 3 keys; no room for 'd'"
+    assert kept(cache) == "abc"
+
+
+def test_a_full_cache_goes_on_with_the_keys_that_it_has():
+    cache = made(2)
+    fail(cache, "a", "b")
+    claim = begun(cache, "a")
+    write(cache, claim, failures=claim.record.failures + 1)
+
+    assert cache.peek("a").failures == 2
+
+
+def test_a_success_makes_room():
+    cache = made(2)
+    fail(cache, "a", "b")
+    cache.succeed(begun(cache, "a"))
+    fail(cache, "c")
+
+    assert kept(cache) == "bc"
+
+
+def test_forgetting_makes_room():
+    cache = made(2)
+    fail(cache, "a", "b")
+    cache.forget("b")
+    fail(cache, "c")
+
+    assert kept(cache) == "ac"
+
+
+def test_remembered_successes_do_not_count():
+    cache = made(1)
+    for key in "abc":
+        cache.succeed(begun(cache, key), remember=60)
+    fail(cache, "d")
+
+    assert len(cache) == 1
+    assert kept(cache) == "d"
+
+
+def test_a_shared_record_takes_room_too():
+    cache = made(1)
+    assert cache.swap("a", Record(), 0)
+    with pytest.raises(RetryContextCacheFullError):
+        cache.swap("b", Record(), 0)
+    assert cache.swap("a", Record(version=2), 1)
+
+
+def test_a_claim_takes_no_room_and_leaves_none_behind():
+    cache = made(1)
+    for number in range(1000):
+        cache.release(begun(cache, str(number)))
+    assert cache._claims == {}
+    assert len(cache) == 0
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", [10, 10.0, timedelta(seconds=10)])
+def test_a_key_is_forgotten_when_its_time_is_over(ttl):
+    clock = VirtualClock()
+    cache = made(ttl=ttl, clock=clock)
+    fail(cache, "a")
+    clock.advance(9.5)
+    assert kept(cache) == "a"
+    assert cache.peek("a").failures == 1
+    clock.advance(0.5)
+    assert kept(cache) == ""
+    assert cache.peek("a") is None
+    assert begun(cache, "a").record is None
+    assert len(cache) == 0
+
+
+def test_the_time_runs_from_the_last_write():
+    clock = VirtualClock()
+    cache = made(ttl=10, clock=clock)
+    fail(cache, "a", "b")
+    clock.advance(8)
+    fail(cache, "a")
+    clock.advance(8)
+
+    assert kept(cache) == "a"
+
+
+def test_looking_and_giving_back_do_not_lengthen_the_time():
+    clock = VirtualClock()
+    cache = made(ttl=10, clock=clock)
+    fail(cache, "a")
+    clock.advance(8)
+    cache.peek("a")
+    cache.release(begun(cache, "a"))
+    clock.advance(2)
+
+    assert kept(cache) == ""
+
+
+def test_being_passed_over_does_not_lengthen_the_time():
+    clock = VirtualClock()
+    cache = made(2, ttl=10, clock=clock, when_full="evict")
+    fail(cache, "a", "b")
+    claim = begun(cache, "a")
+    begun(cache, "b", "two")
+    cache.release(begun(cache, "b", "two"))
+    clock.advance(8)
+    fail(cache, "c")
+    cache.release(claim)
+    assert kept(cache) == "ac"
+    clock.advance(2)
+
+    assert kept(cache) == "c"
+
+
+def test_what_is_over_makes_room():
+    clock = VirtualClock()
+    cache = made(2, ttl=10, clock=clock)
+    fail(cache, "a", "b")
+    clock.advance(10)
+    fail(cache, "c", "d")
+
+    assert kept(cache) == "cd"
+
+
+def test_what_is_over_goes_before_anything_is_evicted():
+    clock = VirtualClock()
+    cache = made(2, ttl=10, clock=clock, when_full="evict")
+    fail(cache, "a")
+    clock.advance(5)
+    fail(cache, "b")
+    cache.release(begun(cache, "a"))  # b is the least recently used one now
+    clock.advance(5)
+    fail(cache, "c")
+
+    assert kept(cache) == "bc"
+
+
+def test_with_no_time_at_all_nothing_is_kept():
+    cache = made(1, ttl=0, clock=VirtualClock())
+    fail(cache, "a", "b", "a")
+
+    assert len(cache) == 0
+
+
+def test_a_key_whose_time_ends_in_flight_begins_anew_with_the_next_write():
+    clock = VirtualClock()
+    cache = made(1, ttl=10, clock=clock)
+    fail(cache, "a")
+    claim = begun(cache, "a")
+    clock.advance(11)
+    write(cache, claim, failures=2)
+
+    assert cache.peek("a").failures == 2
+
+
+class Hasty(VirtualClock):
+    """Every look at it takes time."""
+
+    def monotonic(self):
+        self.advance(0.3)
+        return super().monotonic()
+
+
+def test_nothing_breaks_when_the_time_ends_between_two_looks_at_the_clock():
+    cache = made(2, ttl=1, clock=Hasty(), when_full="evict")
+    for number in range(200):
+        key = "abc"[number % 3]
+        claim = begun(cache, key, fresh=number % 2 == 1)
+        if number % 5:
+            write(cache, claim)
+        else:
+            cache.succeed(claim, remember=1)
+        cache.peek(key)
+        cache.forget("cab"[number % 3])
+    assert len(cache) <= 2
+
+
+# -- what goes first -----------------------------------------------------------------------------
+
+
+def test_the_least_recently_written_key_goes_first():
+    cache = made(3, when_full="evict")
+    fail(cache, "a", "b", "c", "a", "d", "e")
+
+    assert kept(cache) == "ade"
+
+
+def test_an_attempt_counts_as_use():
+    cache = made(3, when_full="evict")
+    fail(cache, "a", "b", "c")
+    cache.release(begun(cache, "a"))
+    fail(cache, "d")
+
+    assert kept(cache) == "acd"
+
+
+def test_a_key_in_flight_is_passed_over():
+    cache = made(2, when_full="evict")
+    fail(cache, "a", "b")
+    claim = begun(cache, "a")
+    fail(cache, "b", "c", "d")
+
+    assert kept(cache) == "ad"
+    write(cache, claim, failures=2)
+    assert cache.peek("a").failures == 2
+
+
+def test_a_key_that_was_passed_over_is_as_old_as_before():
+    cache = made(3, when_full="evict")
+    fail(cache, "a", "b", "c")
+    claim = begun(cache, "a")
+    for key in "bc":
+        cache.release(begun(cache, key))
+    fail(cache, "d")  # in the place of b
+    cache.release(claim)
+    fail(cache, "e")
+
+    assert kept(cache) == "cde"
+
+
+def test_where_all_keys_are_in_flight_a_new_one_is_refused():
+    cache = made(2, when_full="evict")
+    fail(cache, "a", "b")
+    begun(cache, "a")
+    claim = begun(cache, "b")
+
+    assert "2 keys, each of them in flight" in refused(cache, "c")
+    assert kept(cache) == "ab"
+    cache.release(claim)
+    fail(cache, "c")
+    assert kept(cache) == "ac"
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["fail", "release", "succeed", "begin"]), st.sampled_from("abcdef")),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, capacity=st.integers(1, 4))
+def test_any_course_of_attempts_keeps_what_a_naive_model_keeps(steps, capacity):
+    cache = made(capacity, when_full="evict")
+    model = OrderedDict()  # key -> failures, as they were used
+    flying = {}
+    for step, key in steps:
+        claim = flying.pop(key, None)
+        if claim is None:
+            claim = begun(cache, key)
+            assert (claim.record and claim.record.failures) == model.get(key)
+            if key in model:
+                model.move_to_end(key)
+        if step == "begin":
+            flying[key] = claim
+        elif step == "release":
+            cache.release(claim)
+        elif step == "succeed":
+            cache.succeed(claim)
+            model.pop(key, None)
+        else:
+            others = [each for each in model if each not in flying]
+            if key not in model and len(model) == capacity:
+                if not others:
+                    with pytest.raises(RetryContextCacheFullError):
+                        write(cache, claim)
+                    continue
+                del model[others[0]]
+            model[key] = model.get(key, 0) + 1
+            model.move_to_end(key)
+            write(cache, claim, failures=model[key])
+        assert kept(cache) == "".join(sorted(model))
+        assert len(cache) == len(model)
+
+
+# -- remembered successes ------------------------------------------------------------------------
+
+
+def test_a_success_is_remembered_as_long_as_it_says():
+    clock = VirtualClock()
+    cache = made(ttl=1, clock=clock)
+    cache.succeed(begun(cache, "a"), remember=60)
+    cache.succeed(begun(cache, "b"), remember=30)
+    clock.advance(30)
+    begun(cache, "b")
+    with pytest.raises(AlreadyCompletedError, match="'a' was completed before"):
+        begun(cache, "a")
+    clock.advance(30)
+    assert begun(cache, "a").record is None
+
+
+def test_a_remembered_success_is_no_record():
+    cache = made()
+    fail(cache, "a")
+    cache.succeed(begun(cache, "a"), remember=60)
+
+    assert "a" not in cache
+    assert cache.peek("a") is None
+    assert cache.swap("a", Record(), 0)
+
+
+def test_what_fails_after_a_fresh_start_replaces_the_remembered_success():
+    cache = made()
+    cache.succeed(begun(cache, "a"), remember=60)
+    write(cache, begun(cache, "a", fresh=True))
+
+    assert begun(cache, "a").record.failures == 1
+
+
+def test_what_succeeds_after_a_fresh_start_replaces_the_record():
+    cache = made()
+    fail(cache, "a")
+    cache.succeed(begun(cache, "a", fresh=True))
+
+    assert begun(cache, "a").record is None
+
+
+def test_a_fresh_start_that_is_given_back_changes_nothing():
+    cache = made()
+    fail(cache, "a")
+    cache.succeed(begun(cache, "b"), remember=60)
+    for key in "ab":
+        cache.release(begun(cache, key, fresh=True))
+
+    assert begun(cache, "a").record.failures == 1
+    with pytest.raises(AlreadyCompletedError):
+        begun(cache, "b")
+
+
+def test_remembering_for_no_time_remembers_nothing():
+    cache = made(clock=VirtualClock())
+    fail(cache, "a")
+    cache.succeed(begun(cache, "a"), remember=0)
+
+    assert begun(cache, "a").record is None
+
+
+# -- claims --------------------------------------------------------------------------------------
+
+
+def test_a_claim_ends_although_its_last_write_finds_no_room():
+    cache = made(1)
+    fail(cache, "a")
+    claim = begun(cache, "b")
+    with pytest.raises(RetryContextCacheFullError):
+        write(cache, claim)
+
+    assert not cache.holds(claim)
+    assert begun(cache, "b", "two").record is None
+
+
+def test_a_claim_stays_where_a_write_in_between_finds_no_room():
+    cache = made(1)
+    fail(cache, "a")
+    claim = begun(cache, "b")
+    with pytest.raises(RetryContextCacheFullError):
+        write(cache, claim, held=True)
+
+    assert cache.holds(claim)
+
+
+def test_the_version_of_a_claim_is_that_of_its_last_write():
+    cache = made()
+    claim = begun(cache, "a")
+    write(cache, claim, held=True)
+    assert (claim.version, cache.peek("a").version) == (1, 1)
+    write(cache, claim)
+    assert (claim.version, cache.peek("a").version) == (2, 2)
+
+
+def test_a_lost_claim_says_whose_it_was():
+    cache = made()
+    claim = begun(cache, "a")
+    cache.forget("a")
+    with pytest.raises(LeaseLostError, match="'a' is no longer held by one"):
+        cache.succeed(claim)
+
+
+def test_there_is_no_database_to_complete_an_attempt_in():
+    cache = made()
+    claim = begun(cache, "a")
+    with pytest.raises(MisuseError, match="MemoryRetryContextCache has no database"):
+        cache.succeed(claim, connection=object())
+    assert cache.holds(claim)
+
+
+def test_a_kept_record_is_the_one_that_was_written():
+    cache = made()
+    record = evolve(write(cache, begun(cache, "a")), failures=7)
+    assert cache.peek("a").failures == 1
+    assert cache.swap("a", record, record.version)
+    assert cache.peek("a") is record
