@@ -1,0 +1,354 @@
+"""The block form: a loop whose turns are attempts, and a ``with`` that tells how each one went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.attempt_timeout import (
+    bound_async,
+    bound_sync,
+    exceeded,
+    limit_of,
+    limited_cell,
+)
+from retrytemplate.context import CURRENT, DEADLINE, RetryContext, leave
+from retrytemplate.deadline import cut_after
+from retrytemplate.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
+from retrytemplate.engine import Execution
+from retrytemplate.entrances import prepare, warn_unbounded
+from retrytemplate.errors import MisuseError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate.context import Cell, RetryState
+    from retrytemplate.engine import Reply
+
+__all__ = ["Attempts"]
+
+_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+
+# Where the loop stands: not begun (STATEFUL: with a state, so with the engine), an inline attempt
+# is due, one by the engine is due, one runs, something must be awaited first, or it is over.
+NEW, STATEFUL, INLINE, DUE, RUNNING, WAITING, OVER = range(7)
+
+
+def _block() -> None:
+    """Stands for the block in the engine's effects; the loop hands control to the user instead."""
+
+
+class Attempts(RetryContext):
+    """The block form of an execution: its loop, the attempt under way, and what is known of it.
+
+    ``result`` is yours to set inside the block where a policy looks at results; afterwards it is
+    the last result, or the recovery's value.
+
+    Use it once: ``for attempt in template.attempts():`` with ``with attempt as context:``, in
+    asynchronous code ``async for`` and ``async with``.
+    """
+
+    # One object for loop, attempt and the inline attempt's context: three would cost more than the
+    # rest of the way.
+    __slots__ = ("_owner", "_stand", "_token")
+
+    _owner: Any
+    _stand: int
+    _token: Any
+
+    result: Any = None
+    _wanted: RetryState | None = None
+    _asynchronous: bool = False
+    _loop: Loop | None = None
+    _cut: Any = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        self._asynchronous = True
+        return self
+
+    def __next__(self) -> Self:
+        if self._stand == NEW:
+            outer = self._outer = _get()
+            if self._plan.inline and (outer is None or outer[DEADLINE] is None):
+                self.attempt = 1
+                self._shared = True
+                self._stand = INLINE
+                return self
+        if self._stand <= STATEFUL:
+            self._follow(self._begin().advance(None))
+        elif self._stand in (INLINE, RUNNING):
+            raise self._misused()
+        if self._stand == OVER:
+            raise StopIteration
+        self._stand = RUNNING
+        self.result = None
+        return self
+
+    async def __anext__(self) -> Self:
+        if self._stand == NEW:
+            outer = self._outer = _get()
+            if self._plan.inline and (outer is None or outer[DEADLINE] is None):
+                self.attempt = 1
+                self._shared = True
+                self._stand = INLINE
+                return self
+        if self._stand <= STATEFUL:
+            self._follow(await self._begin().advance_async(None))
+        elif self._stand in (INLINE, RUNNING):
+            raise self._misused()
+        elif self._stand == WAITING:
+            self._follow(await self._engine().go_on())
+        if self._stand == OVER:
+            raise StopAsyncIteration
+        self._stand = RUNNING
+        self.result = None
+        return self
+
+    def _begin(self) -> Loop:
+        """The engine, begun with an execution of its own."""
+        ways = ASYNC if self._asynchronous else SYNC
+        execution, cell = prepare(self._owner, _block, (), self._recovery, self._wanted, ways)
+        execution.context._shared = True
+        self._loop = Loop(execution, cell, self._asynchronous)
+        return self._loop
+
+    def _engine(self) -> Loop:
+        assert self._loop is not None
+        return self._loop
+
+    def _follow(self, stand: int) -> BaseException | None:
+        """Stand where the engine stands; raise what leaves when it is over."""
+        error = self._arrive(stand)
+        if error is None:
+            return None
+        try:
+            raise error
+        finally:
+            del error
+
+    def _arrive(self, stand: int) -> BaseException | None:
+        self._stand = stand
+        if stand != OVER:
+            return None
+        value, error = self._engine().outcome
+        self._loop = None  # it leads back here: left in place, that would be a cycle
+        if error is None:
+            self.result = value
+        return error
+
+    # -- one attempt -------------------------------------------------------------------------------
+
+    def __enter__(self) -> RetryContext:
+        if self._stand == INLINE:
+            self._token = _set([self, None, None, self._outer, None])
+            return self
+        if self._stand != RUNNING:
+            raise self._misused()
+        loop = self._engine()
+        self._token = _set(loop.cell if loop.limit is None else loop.limited())
+        return loop.execution.context
+
+    async def __aenter__(self) -> RetryContext:
+        context = self.__enter__()
+        limit = None if self._loop is None else self._loop.limit
+        if limit is not None:
+            self._cut = cut_after(limit[0])
+            await self._cut.__aenter__()
+        return context
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:  # noqa: SIM105  # suppress() would cost more than all the rest here
+            _reset(self._token)
+        except ValueError:  # left in another context
+            pass
+        if self._stand == INLINE:
+            if exception is None:
+                self.closed = True
+                self._stand = OVER
+                return False
+            if self._passes(exception):
+                return False
+            reply = None  # the engine begins with the failure
+        else:
+            reply = self._engine().reply(self.result, exception)
+        return self._left(self._engine().advance(reply), exception)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        cut, self._cut = self._cut, None
+        if cut is not None:
+            await cut.__aexit__(kind, exception, traceback)
+        leave(self._token)
+        if self._stand == INLINE:
+            if self._passes(exception):
+                return False
+            reply = None
+        else:
+            fired = cut is not None and cut.fired
+            reply = self._engine().reply(self.result, exception, fired)
+        if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
+            return self._left(self._engine().close(reply), exception)
+        return self._left(await self._engine().advance_async(reply), exception)
+
+    def _passes(self, exception: BaseException | None) -> bool:
+        """Whether an inline attempt ends the loop; if not, the engine takes over."""
+        if not isinstance(exception, Exception):
+            self.closed = True
+            self._stand = OVER
+            return True
+        if self._plan.unbounded:
+            warn_unbounded(self._plan)
+        ways = ASYNC if self._asynchronous else SYNC
+        execution = Execution(self._plan, self, _block, (), self._recovery, ways)
+        cell = [self, self._owner, None, self._outer, self._plan]
+        self._loop = Loop(execution, cell, self._asynchronous, exception)
+        return False
+
+    def _left(self, stand: int, exception: BaseException | None) -> bool:
+        """Whether the block's exception is swallowed; another one that leaves is raised."""
+        error = self._arrive(stand)
+        if error is None:
+            return True
+        if error is exception:
+            return False
+        try:
+            raise error
+        finally:
+            del error, exception
+
+    def _misused(self) -> MisuseError:
+        if self._stand in (INLINE, RUNNING):
+            return MisuseError("every turn of the loop needs its block: with attempt: ...")
+        return MisuseError(
+            "enter an attempt inside the loop: for attempt in attempts: with attempt:"
+        )
+
+
+class Loop:
+    """The third driver: performs the engine's effects between the blocks."""
+
+    __slots__ = (
+        "asynchronous",
+        "began",
+        "cell",
+        "closing",
+        "execution",
+        "limit",
+        "outcome",
+        "pending",
+        "stand",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        execution: Execution,
+        cell: Cell,
+        asynchronous: bool,
+        failure: BaseException | None = None,
+    ) -> None:
+        self.execution = execution
+        self.cell = cell
+        # Younger than the loop: where both are garbage, the loop is finalized first and closes it.
+        self.steps = execution.run(failure)
+        self.asynchronous = asynchronous
+        self.stand = NEW
+        self.closing = False
+        self.limit: tuple[float, bool] | None = None  # of the attempt that is due
+        self.began = 0.0
+        self.pending: Any = None
+        self.outcome: Reply = (None, None)
+
+    def advance(self, reply: Any) -> int:
+        """Perform effects until an attempt is due, something must be awaited, or it is over."""
+        token = _set(self.cell)
+        try:
+            while True:
+                function, arguments = self.steps.send(reply)
+                if self._is_block(function):
+                    self.stand = DUE
+                    break
+                try:
+                    value = function(*arguments)
+                except BaseException as exc:
+                    reply = (None, exc)
+                else:
+                    reply = (value, None)
+                    if is_awaitable(value):
+                        if self.asynchronous and not self.closing:
+                            self.stand, self.pending = WAITING, value
+                            break
+                        error = awaitable_error(function, value)
+                        reply = (None, None if self.closing else error)
+        except StopIteration as stop:
+            self.stand, self.outcome = OVER, stop.value
+        finally:
+            _reset(token)
+            del reply
+        return self.stand
+
+    async def advance_async(self, reply: Any) -> int:
+        """The same, awaiting what has to be awaited."""
+        stand = self.advance(reply)
+        return await self.go_on() if stand == WAITING else stand
+
+    async def go_on(self) -> int:
+        """Await what is pending, and whatever comes after it."""
+        while self.stand == WAITING:
+            token = _set(self.cell)
+            reply: Reply
+            try:
+                reply = (await self.pending, None)
+            except BaseException as exc:
+                reply = (None, exc)
+            finally:
+                leave(token)
+                self.pending = None
+            self.advance(reply)
+        return self.stand
+
+    def _is_block(self, function: Any) -> bool:
+        if function is _block:
+            self.limit = None
+            return True
+        if function in (bound_sync, bound_async):
+            self.limit = limit_of(self.execution)
+            return True
+        return False
+
+    def limited(self) -> Cell:
+        """The cell of an attempt with a limit: what is left of it is in force inside."""
+        assert self.limit is not None
+        self.began = self.execution.plan.monotonic()
+        return limited_cell(self.execution, self.limit[0], self.cell)
+
+    def reply(self, result: Any, exception: BaseException | None, cut: bool = False) -> Any:
+        """How the block went, as the engine wants to hear it."""
+        if exception is not None and not cut:
+            return None, exception
+        if self.limit is not None:
+            late = self.execution.plan.monotonic() - self.began > self.limit[0]
+            if cut or late:
+                return None, exceeded(self.execution, *self.limit)
+        return result, None
+
+    def close(self, reply: Any) -> int:
+        """End an execution that is left: listeners are closed, the key is freed; nothing waits."""
+        self.closing = True
+        return self.advance(reply)
+
+    def __del__(self) -> None:
+        if self.stand == DUE:
+            self.close((None, GeneratorExit()))

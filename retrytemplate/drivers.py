@@ -1,0 +1,147 @@
+"""The two that perform what the engine asks: one calls, the other calls and awaits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.attempt_timeout import bound_async, bound_sync
+from retrytemplate.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from retrytemplate.engine import Effect, Execution, Reply
+    from retrytemplate.plan import Plan
+
+    Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
+
+__all__ = ["ASYNC", "SYNC", "awaitable_error", "is_awaitable", "perform", "perform_async"]
+
+# Types that are surely no awaitables: they spare the look at the class.
+PLAIN = {type(None), bool, int, float, str, bytes, list, dict, tuple, set}
+
+
+def is_awaitable(value: Any) -> bool:
+    """Whether somebody has to await the value."""
+    kind = type(value)
+    return kind not in PLAIN and hasattr(kind, "__await__")
+
+
+def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
+    """An awaitable where nothing awaits it: the error names the piece that made it."""
+    close = getattr(value, "close", None)
+    if close is not None:
+        close()  # a coroutine that is never awaited would warn
+    function = getattr(function, "func", function)  # of a partial
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return MisuseError(
+        f"{name} returned an awaitable in synchronous use: "
+        "use execute_async(), call_async(), or a synchronous piece"
+    )
+
+
+def perform(steps: Steps) -> Any:
+    """Drive an execution in this thread; return its value or raise its exception."""
+    reply: Reply | None = None
+    function: Any = None
+    arguments: Any = ()
+    send = steps.send
+    try:
+        while True:
+            function, arguments = send(reply)  # type: ignore[arg-type]  # None starts it
+            try:
+                value = function(*arguments)
+            except BaseException as exc:
+                reply = (None, exc)
+            else:
+                kind = type(value)
+                if kind not in PLAIN and hasattr(kind, "__await__"):
+                    reply = (None, awaitable_error(function, value))
+                else:
+                    reply = (value, None)
+    except StopIteration as stop:
+        value, error = stop.value
+    except BaseException as exc:
+        if not getattr(steps, "gi_suspended", False):
+            raise
+        # A signal between two effects: the engine has not seen it, and has things to close.
+        return perform(_closing(steps, exc))
+    if error is None:
+        return value
+    try:
+        raise error
+    finally:
+        # A frame that holds the exception whose traceback holds the frame would be a cycle.
+        del error, reply, value, send, steps, function, arguments
+
+
+async def perform_async(steps: Steps) -> Any:
+    """Drive an execution in this task, asyncio's or trio's; await whatever is awaitable."""
+    reply: Reply | None = None
+    function: Any = None
+    arguments: Any = ()
+    send = steps.send
+    try:
+        while True:
+            function, arguments = send(reply)  # type: ignore[arg-type]  # None starts it
+            try:
+                value = function(*arguments)
+                kind = type(value)
+                if kind not in PLAIN and hasattr(kind, "__await__"):
+                    value = await value
+            except GeneratorExit as exc:
+                perform(_closing(steps, exc))
+            except BaseException as exc:
+                reply = (None, exc)
+            else:
+                reply = (value, None)
+    except StopIteration as stop:
+        value, error = stop.value
+    if error is None:
+        return value
+    try:
+        raise error
+    finally:
+        del error, reply, value, send, steps, function, arguments
+
+
+def _closing(steps: Steps, exc: BaseException) -> Steps:
+    """The rest of an execution that is cut off: its coroutine is closed, a signal came.
+
+    Nothing can be awaited any more: what would have to be is left out without a word.
+    """
+    reply: Reply = (None, exc)
+    while True:
+        try:
+            function, arguments = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        reply = yield _without_waiting, (function, arguments)
+
+
+def _without_waiting(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    value = function(*arguments)
+    if is_awaitable(value):
+        awaitable_error(function, value)  # closes it
+        return None
+    return value
+
+
+class _Sync:
+    def sleep(self, plan: Plan) -> Callable[[float], Any]:
+        return plan.clock.sleep
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect:
+        return bound_sync, (execution, effect)
+
+
+class _Async:
+    def sleep(self, plan: Plan) -> Callable[[float], Any]:
+        return plan.clock.sleep_async
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect:
+        return bound_async, (execution, effect)
+
+
+SYNC = _Sync()
+ASYNC = _Async()

@@ -1,0 +1,139 @@
+"""What leaves an execution: the exception that fits its end, what stands behind it, its history."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from retrytemplate.context import (
+    HISTORY_FIRST,
+    HISTORY_LAST,
+    KEPT_STAMP,
+    message_of,
+    type_name,
+)
+from retrytemplate.errors import (
+    BackoffInterruptedError,
+    ExhaustedRetryError,
+    RetryError,
+    TerminatedRetryError,
+)
+from retrytemplate.verdicts import is_hard
+
+if TYPE_CHECKING:
+    from retrytemplate.context import RetryContext
+
+__all__ = [
+    "conclusion",
+    "from_cause",
+    "instead_of",
+    "interrupted",
+    "leave",
+    "shown",
+    "terminated",
+    "told",
+]
+
+
+def conclusion(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
+    """The exception of an execution whose attempts have run out while nobody recovers."""
+    last = context._last
+    if last is None:
+        return ExhaustedRetryError(
+            "no attempt was made: the policy allows none, or the execution was given up"
+        )
+    if context._hold is None or context._plan.raise_last or context.no_recovery:
+        return refusal or last
+    message = (
+        f"exhausted after {context.retry_count} failed attempts, nobody recovers; "
+        f"the last failure: {type_name(last)}: {message_of(last)}"
+    )
+    return from_cause(ExhaustedRetryError(message), last)
+
+
+def leave(context: RetryContext, error: BaseException | None, for_good: bool) -> None:
+    """Write the history on the exception that leaves for good; let go of live exceptions."""
+    if error is not None:
+        if isinstance(error, RetryError):
+            with suppress(Exception):
+                error.history = context.history
+                error.attempts = context.retry_count
+        if for_good and context.retry_count > 1:
+            _note(context, error)
+    context._finish()
+
+
+def from_cause(error: BaseException, cause: BaseException | None) -> BaseException:
+    """The error with its cause, unless it has one of its own."""
+    if cause is not None and error.__cause__ is None and cause is not error:
+        with suppress(Exception):  # an exception that takes no attributes goes without
+            error.__cause__ = cause
+    return error
+
+
+def instead_of(failure: BaseException | None, raised: BaseException) -> BaseException:
+    """What a listener raised; what it stands in the place of stays reachable behind it."""
+    if raised.__context__ is None and raised is not failure:
+        with suppress(Exception):
+            raised.__context__ = failure
+    return raised
+
+
+def shown(value: object) -> str:
+    """A value's representation, whatever its ``__repr__`` does."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__qualname__}"
+
+
+def terminated(cause: BaseException, failure: BaseException | None) -> BaseException:
+    """The failure could not be recorded; it stays reachable behind what prevented it."""
+    error = from_cause(TerminatedRetryError(f"the failure could not be recorded: {cause}"), cause)
+    instead_of(failure, cause)
+    error.__context__ = failure
+    return error
+
+
+def interrupted(error: BaseException) -> BaseException:
+    if is_hard(error):
+        return error
+    return from_cause(BackoffInterruptedError(f"the backoff was interrupted: {error}"), error)
+
+
+NOTE = "retry: "
+
+
+def _note(context: RetryContext, error: BaseException) -> None:
+    """Put the earlier failures on the exception, as one note that replaces an older one."""
+    earlier = [f"{kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
+    own = 1 if context._last_stamp is KEPT_STAMP else 0
+    for stamp, kind, message in context._past:
+        earlier.append(f"{stamp[0]}. {kind.__qualname__}: {message}")
+    if len(earlier) - own >= HISTORY_FIRST + HISTORY_LAST - 1:
+        untold = context.retry_count - len(earlier) - 1 + own
+        earlier.insert(HISTORY_FIRST, f"... {untold} more")
+    if error is context._last or error.__cause__ is context._last:
+        own += context._same  # the very same object is not its own history
+    if own:
+        earlier = earlier[:-own]
+    text = f"{NOTE}{context.retry_count} attempts failed"
+    if earlier:
+        text += "; before this one:\n  " + "\n  ".join(earlier)
+    told(error, text, instead_of=NOTE)
+
+
+def told(error: BaseException, text: str, instead_of: str | None = None) -> None:
+    """Put a note on an exception, in the place of one that begins with *instead_of*."""
+    try:
+        notes = getattr(error, "__notes__", None)
+        if notes is None:
+            error.__notes__ = [text]
+        elif isinstance(notes, list):
+            for position, old in enumerate(notes):
+                if instead_of and isinstance(old, str) and old.startswith(instead_of):
+                    notes[position] = text
+                    return
+            notes.append(text)
+    except Exception:  # an exception that takes no attributes goes without
+        return

@@ -1,0 +1,690 @@
+"""The rules of one execution: the order of events, counting, rethrow or stay, exhaustion, closing.
+
+``Execution.run`` is a generator of effects.  An effect is ``(function, arguments)``: a driver calls
+it (and awaits what is awaitable) and sends back ``(value, exception)``, one of them None.  Nothing
+here reads a clock of its own, draws a number, sleeps or awaits; the same generator serves the
+synchronous driver, the asynchronous one and the block form.
+
+Outcomes travel as values, so an exception of the callback never passes through these frames: its
+traceback stays short, and no frame of ours keeps it alive.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retrytemplate.caches.keeping import marks, refresh, restore, snapshot, worker_name
+from retrytemplate.context import CONTEXT, OWNER
+from retrytemplate.endings import (
+    conclusion,
+    from_cause,
+    instead_of,
+    interrupted,
+    leave,
+    shown,
+    terminated,
+    told,
+)
+from retrytemplate.errors import (
+    AttemptLostError,
+    DeadlineExceededError,
+    Rejected,
+    RetryLater,
+    TerminatedRetryError,
+    UnacceptableResultError,
+    Veto,
+)
+from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.caches.record import Phase
+    from retrytemplate.context import Cell, RetryContext, RetryState
+    from retrytemplate.deadline import Deadline
+    from retrytemplate.plan import Plan
+    from retrytemplate.policies.base import RetryPolicy
+
+    Effect = tuple[Callable[..., Any], tuple[Any, ...]]
+    Reply = tuple[Any, BaseException | None]
+    Steps = Generator[Effect, Reply, Any]
+
+__all__ = ["RECOVER", "Execution", "Ways", "after_failure"]
+
+# How an execution ends.  DONE: its key is forgotten.  KEPT: what was counted stays.  UNTOUCHED: the
+# attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.  ABSENT: it never began.
+DONE, KEPT, UNTOUCHED, EXHAUSTED, ABSENT = "done", "kept", "untouched", "exhausted", "absent"
+
+
+class Ways(Protocol):
+    """What a driver lends the engine: its way to wait, and to bound an attempt in time."""
+
+    def sleep(self, plan: Plan) -> Callable[[float], Any]: ...
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect: ...
+
+
+class Execution:
+    """One execution of a callback: its parts, and how it stands."""
+
+    __slots__ = (
+        "arguments",
+        "backoff",
+        "cache",
+        "claim",
+        "context",
+        "deadline",
+        "end",
+        "error",
+        "function",
+        "last",
+        "marks",
+        "own",
+        "phase",
+        "plan",
+        "policy",
+        "recovery",
+        "refusal",
+        "saved",
+        "started",
+        "state",
+        "value",
+        "ways",
+    )
+
+    def __init__(
+        self,
+        plan: Plan,
+        context: RetryContext,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        recovery: Callable[[RetryContext], Any] | None,
+        ways: Ways,
+    ) -> None:
+        self.plan = plan
+        self.policy: Any = plan.policy  # deciding or stateful: plan.needs_state tells
+        self.context = context
+        self.function = function
+        self.arguments = arguments
+        self.recovery = recovery
+        self.ways = ways
+        self.deadline: Deadline | None = None
+        self.state: RetryState | None = None
+        self.cache: Any = None
+        self.claim: Claim | None = None
+        self.end: str | None = None
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.last: BaseException | None = None  # of this execution, what close is told
+        self.refusal: BaseException | None = None  # what ended the attempts, if not the policy
+        self.own: UnacceptableResultError | None = None  # an unacceptable result, made here
+        self.marks: Any = None  # as they lie in a shared record
+        self.started: float | None = None  # the attempt under way
+        self.saved = False  # a failure of this execution is in the cache
+        self.phase: Phase = "idle"  # of the record that stays
+        self.backoff = plan.backoff
+        if plan.dynamic:
+            self.policy = context._policy = plan.policy.resolved()
+            self.backoff = plan.backoff.resolved()
+
+    def run(
+        self, failure: BaseException | None = None
+    ) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
+        """Run to the end; return the value and the exception, one of them None.
+
+        :param failure: how an inline first attempt failed; None: nothing has happened yet.
+        """
+        plan, context, state = self.plan, self.context, self.state
+        try:
+            if failure is not None:
+                context.attempt = 1
+            else:
+                if state is not None or plan.needs_state:
+                    yield from self._load()
+                if self.end is None:
+                    for hook in plan.open:
+                        verdict, error = yield hook, (context,)
+                        if error is not None or verdict is False:
+                            self._veto(error)
+                            break
+                if self.end is None:
+                    context._opened = True
+                    claim = self.claim
+                    if claim is not None and (claim.record is not None or claim.lost is not None):
+                        yield from self._resume(claim)
+            while self.end is None:
+                if failure is None:
+                    if plan.careful or self.saved or self.deadline is not None:
+                        if not (yield from self._make_ready()):
+                            break
+                    elif not context._verdict or context.gave_up:
+                        self.end = EXHAUSTED
+                        break
+                    context.attempt += 1
+                    if plan.measured or state is not None or context._started is not None:
+                        self.started = now = plan.monotonic()
+                        if context._started is None:
+                            context._started = now
+                    for hook in plan.before_attempt:
+                        _, failure = yield hook, (context,)
+                        if failure is not None:
+                            break
+                    else:
+                        self.value, failure = yield self._effect()
+                        if failure is None and plan.result_rules:
+                            failure = self._unacceptable(self.value)
+                        if failure is None:
+                            for hook in plan.on_success:
+                                _, failure = yield hook, (context, self.value)
+                                if failure is not None:
+                                    break
+                    if failure is None:
+                        self.end, self.last = DONE, None
+                        break
+                yield from self._after(failure)
+                failure = None
+            if self.end == EXHAUSTED:
+                yield from self._exhaust()
+        except GeneratorExit:
+            raise
+        except BaseException as exc:  # out of the rules themselves: a policy, a backoff, a signal
+            self.error = exc
+            self.end = UNTOUCHED if self.last is None else KEPT
+        if self.error is not None:
+            self.value = None
+        if self.end != ABSENT:
+            context.closed = state is None or self.end != KEPT
+            if self.cache is not None:
+                try:
+                    yield from self._settle()
+                except Exception as exc:  # what would be written down cannot be
+                    yield from self._let_go(exc)
+            if plan.close:
+                yield from self._close()
+        return self._outcome()
+
+    def recover(self) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
+        """The rest of a short execution whose attempts have run out: the recovery's turn."""
+        yield from self._exhaust()
+        self.context.closed = True
+        return self._outcome()
+
+    def _outcome(self) -> tuple[Any, BaseException | None]:
+        """What leaves; nothing of it stays here, where a traceback may lead back to."""
+        value, error = self.value, self.error
+        leave(self.context, error, for_good=self.end == DONE)
+        self.value = self.error = self.last = self.refusal = self.own = None
+        return value, error
+
+    # -- beginning -------------------------------------------------------------------------------
+
+    def _veto(self, error: BaseException | None) -> None:
+        """A listener's ``open`` refused the execution, or raised."""
+        if error is None:
+            error = TerminatedRetryError("a listener vetoed the execution")
+        elif isinstance(error, Veto):
+            error = from_cause(
+                TerminatedRetryError(f"a listener vetoed the execution: {error}"), error
+            )
+        self.end, self.error = UNTOUCHED, error
+
+    def _start_policy(self) -> None:
+        self.context._policy_state = self.policy.start(self.plan.monotonic())
+        self._show()
+
+    def _show(self) -> None:
+        """Let the context show what a policy's own state says of counts and attributes."""
+        context = self.context
+        failures = self.policy.failures(context._policy_state)
+        if failures is not None:
+            context.retry_count = failures
+        for name, value in self.policy.attributes(context._policy_state).items():
+            context.attributes[name] = value
+
+    def _load(self) -> Steps:
+        """Take the key's claim and what the cache remembers under it."""
+        plan, context = self.plan, self.context
+        cache, hold = self.cache, context._hold
+        if cache is None or hold is None:
+            if plan.needs_state:
+                self._start_policy()
+            return
+        if plan.keeps_context:
+            yield from self._share(lambda: None, first=True, fresh=hold.state.force_refresh)
+            return
+        claim = hold.claim
+        if claim is None:
+            fresh = hold.state.force_refresh
+            begin = partial(cache.begin, worker=worker_name(), fresh=fresh)
+            claim, error = yield begin, (hold.scoped,)
+            if error is not None:
+                self.end, self.error = ABSENT, error
+                return
+        self.claim = hold.claim = claim
+        record = claim.record
+        if record is not None:
+            restore(context, record)
+        if record is None or record.fingerprint != plan.fingerprint:
+            if plan.needs_state:
+                self._start_policy()
+            elif record is not None:
+                context._verdict = self.policy.allows(context.retry_count, context.last_exception)
+        elif plan.needs_state:
+            self._show()
+
+    def _resume(self, claim: Claim) -> Steps:
+        """Go on where the key was left: a lost attempt, a recovery, a wait that is not over."""
+        context = self.context
+        context.attempt = context.retry_count
+        if claim.record is not None and claim.record.phase == "recovering":
+            self.end = EXHAUSTED
+        elif claim.lost is not None:
+            lost = AttemptLostError(f"the attempt of {claim.lost} was lost", worker=claim.lost)
+            context.attempt += 1
+            yield from self._register(lost)
+            if self.end is None:
+                yield from self._save()
+        elif context._not_before is not None:
+            yield from self._wait_rest(context._not_before - self.plan.clock.time())
+
+    def _wait_rest(self, rest: float) -> Steps:
+        if rest <= 0:
+            return
+        state = self.state
+        if state is not None and state.defer_backoff == "raise":
+            self.end = UNTOUCHED
+            self.error = RetryLater(
+                f"the next attempt is due in {rest:g} seconds", retry_after=rest
+            )
+        elif self.deadline is not None and rest >= self.deadline.remaining():
+            self.end = UNTOUCHED
+            self.error = DeadlineExceededError(
+                f"the next attempt is due in {rest:g} seconds, after the deadline"
+            )
+        else:
+            _, error = yield self.ways.sleep(self.plan), (rest,)
+            if error is not None:
+                self.end, self.error = UNTOUCHED, interrupted(error)
+
+    # -- an attempt ------------------------------------------------------------------------------
+
+    def _make_ready(self) -> Steps:
+        """Ask who may refuse an attempt, and count it where it is the next one in place."""
+        if not (yield from self._allowed()):
+            self.end = EXHAUSTED
+            return False
+        if self.plan.admit or self.deadline is not None:
+            yield from self._admit()
+        if self.end is not None:
+            return False
+        if self.saved and self.claim is not None:
+            yield from self._begin_again()
+        return True
+
+    def _effect(self) -> Effect:
+        """The callback's call, bounded in time where somebody says so."""
+        effect = self.function, self.arguments
+        if self.plan.attempt_timeout is None and self.deadline is None:
+            return effect
+        return self.ways.bound(self, effect)
+
+    def _allowed(self) -> Steps:
+        """Whether another attempt may be made: the policy first, then who gave up."""
+        context = self.context
+        allowed = context._verdict
+        if self.plan.needs_state:
+            if self.plan.keeps_context and self.cache is not None:
+                decided = yield from self._share(self._decide)
+            else:
+                decided = self._decide()
+            allowed = allowed and decided
+        return allowed and not context.gave_up
+
+    def _decide(self) -> bool:
+        context, policy = self.context, self.policy
+        allowed: bool
+        allowed, context._policy_state = policy.decide(context._policy_state, self.plan.monotonic())
+        self._show()
+        context.no_recovery = (
+            not allowed
+            and context.last_exception is not None
+            and policy.recovery_forbidden(context._policy_state)
+        )
+        return allowed
+
+    def _admit(self) -> Steps:
+        """Ask the deadline and the guards, in this order, before an attempt."""
+        context = self.context
+        deadline = self.deadline
+        if deadline is not None and deadline.remaining() <= 0:
+            error = from_cause(
+                DeadlineExceededError("the deadline is over: no attempt is begun"),
+                context.last_exception,
+            )
+            if self.last is not None:
+                self._refuse(error)
+            if self.end is None:
+                self.end, self.error = UNTOUCHED, error
+            return
+        error = yield from self._tell(self.plan.admit, context)
+        if error is not None:
+            self.end, self.error = UNTOUCHED, from_cause(error, context.last_exception)
+
+    def _begin_again(self) -> Steps:
+        """Count the next attempt in place, before it runs."""
+        hold: Any = self.context._hold
+        begin = partial(self.cache.begin, worker=hold.claim.worker)
+        claim, error = yield begin, (hold.scoped,)
+        if error is not None:
+            raise error
+        self.claim = hold.claim = claim
+
+    def _unacceptable(self, value: Any) -> BaseException | None:
+        for rule in self.plan.result_rules:
+            try:
+                refused = bool(rule.retry_if(value))
+            except Exception as exc:
+                return exc
+            if refused:
+                failure = UnacceptableResultError(
+                    f"the result is not acceptable: {shown(value)}", value
+                )
+                self.own = failure
+                return failure
+        return None
+
+    def _tell(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
+        """Call the hooks in order; return what one raised, the others are not told."""
+        for hook in hooks:
+            _, error = yield hook, arguments
+            if error is not None:
+                return error
+        return None
+
+    # -- after a failure -------------------------------------------------------------------------
+
+    def _after(self, failure: BaseException) -> Steps:
+        """The rules after a failure: count, keep, tell, ask, wait; then rethrow or stay."""
+        plan, context = self.plan, self.context
+        self.last = failure
+        failure = named(self.function, context, self.arguments, failure)
+        if type(failure) not in ORDINARY and is_hard(failure):
+            self.end, self.error = UNTOUCHED, failure
+            return
+        yield from self._register(failure)
+        if self.claim is not None and self.end is None:
+            yield from self._save()
+        raised = yield from self._tell(plan.on_error, context, failure)
+        if raised is not None:
+            self.end, self.error = KEPT, instead_of(failure, raised)
+        if self.end is not None:
+            return
+        allowed = yield from self._allowed()
+        if allowed and (plan.waits or plan.pausing):
+            yield from self._pause(failure)
+        state = self.state
+        if state is None or self.end is not None:
+            return
+        if state.rolls_back is None or state.rolls_back(failure):
+            self.end, self.error = KEPT, failure
+        elif plan.keeps_context:
+            self.end = EXHAUSTED
+        elif self.refusal is not None:
+            self.end, self.error = KEPT, self.refusal
+
+    def _register(self, failure: BaseException) -> Steps:
+        """Count the failure and let the policy record it."""
+        plan, context = self.plan, self.context
+        context._fail(failure, self.started, plan.monotonic())
+        try:
+            if not plan.needs_state:
+                context._verdict = judge(self.policy, context, failure, self.own)
+            elif plan.keeps_context and self.cache is not None:
+                yield from self._share(lambda: self._record(failure))
+            else:
+                self._record(failure)
+        except Exception as exc:
+            self.end, self.error = KEPT, terminated(exc, failure)
+
+    def _record(self, failure: BaseException) -> None:
+        context = self.context
+        context._policy_state = self.policy.record(
+            context._policy_state, failure, self.plan.monotonic()
+        )
+        context._last = failure
+        if is_barred(self.policy, failure, self.own):
+            context._verdict = False
+        self._show()
+
+    def _save(self) -> Steps:
+        """Write the failure down, still holding the key."""
+        context = self.context
+        try:
+            record = snapshot(context, self.plan.fingerprint, "idle", held=True)
+        except Exception as exc:
+            self.end, self.error = KEPT, terminated(exc, context._last)
+            return
+        _, error = yield self.cache.fail, (self.claim, record)
+        if error is None:
+            self.saved = True
+        elif is_hard(error):
+            raise error
+        else:
+            self.end, self.error = KEPT, terminated(error, context._last)
+
+    def _share(self, step: Callable[[], Any], *, first: bool = False, fresh: bool = False) -> Steps:
+        """Apply a step to the shared record: compare-and-set, again until it was the latest."""
+        context, plan = self.context, self.plan
+        key = context._hold.scoped if context._hold is not None else ""
+        while True:
+            record, error = yield self.cache.peek, (key,)
+            if error is not None:
+                raise error
+            version = 0 if record is None else record.version
+            if record is None or fresh:
+                context._verdict = True
+                context._policy_state = self.policy.start(plan.monotonic())
+                self._show()
+            else:
+                (restore if first else refresh)(context, record)
+                self._show()
+            answer = step()
+            updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)
+            done, error = yield self.cache.swap, (key, updated, version)
+            if error is not None:
+                raise error
+            if done:
+                self.marks = marks(context)
+                return answer
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _pause(self, failure: BaseException) -> Steps:
+        """Wait before the next attempt, or find that there is none to wait for."""
+        plan, context = self.plan, self.context
+        delay: float | None = 0.0
+        if plan.waits:
+            backoff = self.backoff
+            if not context._backoff_started:
+                context._backoff_started = True
+                context._backoff_state = backoff.start()
+            delay, context._backoff_state = backoff.next(
+                context._backoff_state, failure, plan.random
+            )
+        state = self.state
+        if delay is None:
+            context._verdict = False
+            return
+        if state is not None and state.defer_backoff is not None:
+            context._not_before = plan.clock.time() + delay
+            error = yield from self._tell(plan.on_backoff, context, delay)
+            if error is not None:
+                self.end, self.error = KEPT, error
+            return
+        deadline = self.deadline
+        if deadline is not None and delay >= deadline.remaining():
+            message = f"{delay:g} seconds of backoff do not fit before the deadline"
+            self._refuse(from_cause(DeadlineExceededError(message), failure))
+            return
+        error = yield from self._reserve(delay)
+        if error is None:
+            yield from self._sleep(delay)
+        elif isinstance(error, Rejected):
+            self._refuse(from_cause(error, failure))
+        else:
+            self.end, self.error = KEPT, error
+
+    def _refuse(self, refusal: BaseException) -> None:
+        """No retry here and now: the attempts have run out, or the key waits for its redelivery."""
+        self.refusal = refusal
+        if self.state is None:
+            self.end = EXHAUSTED
+
+    def _reserve(self, delay: float) -> Steps:
+        """Ask the guards in order; what was granted is given back when a later one refuses."""
+        granted: list[Callable[..., Any]] = []
+        for reserve, give_back in self.plan.reserve:
+            _, error = yield reserve, (self.context, delay)
+            if error is not None:
+                yield from self._tell(granted, self.context)
+                return error
+            granted.append(give_back)
+        return None
+
+    def _sleep(self, delay: float) -> Steps:
+        plan, context = self.plan, self.context
+        error = yield from self._tell(plan.on_backoff, context, delay)
+        if error is None and delay > 0:
+            _, error = yield self.ways.sleep(plan), (delay,)
+            if error is not None:
+                error = interrupted(error)
+        if error is not None:
+            self.end, self.error = KEPT, instead_of(self.last, error)
+            yield from self._tell([give_back for _, give_back in plan.reserve], context)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _exhaust(self) -> Steps:
+        """No attempt is left: recover, or say so."""
+        self.context.exhausted = True
+        self.end = DONE
+        recovery = None if self.context.no_recovery else self.recovery
+        of_call = getattr(type(recovery), "of_call", None)
+        if of_call is not None:  # which one, and whether any, depends on the call and its failure
+            recovery = of_call(recovery, self.context._last, self.function, self.arguments)
+        if recovery is not None:
+            yield from self._recover(recovery)
+        else:
+            own = self.own
+            if own is not None and own is self.context._last and self._returns_result():
+                self.value = own.result
+            else:
+                self.error = conclusion(self.context, self.refusal)
+
+    def _returns_result(self) -> bool:
+        return any(rule.when_exhausted == "return" for rule in self.plan.result_rules)
+
+    def _recover(self, recovery: Callable[[RetryContext], Any]) -> Steps:
+        """Call the recovery under the claim; raising, it is recovery's turn again next time."""
+        plan, context = self.plan, self.context
+        context._shared = True
+        if self.claim is not None:
+            record = snapshot(context, plan.fingerprint, "recovering", held=True)
+            _, error = yield self.cache.fail, (self.claim, record)
+            if error is not None and (is_hard(error) or self.saved):
+                raise error
+            self.phase = "recovering"
+        value, error = yield recovery, (context,)
+        if error is None:
+            context.recovered = True
+            error = yield from self._tell(plan.on_recovery, context, value)
+            self.value = value if error is None else None
+            self.phase = "idle"
+        self.error = error
+
+    def _close(self) -> Steps:
+        """Tell every listener; the first error among them is raised at the end."""
+        first: BaseException | None = None
+        for hook in self.plan.close:
+            _, error = yield hook, (self.context, self.last)
+            if first is None:
+                first = error
+        if first is not None:
+            self.value, self.error = None, instead_of(self.error, first)
+
+    def _settle(self) -> Steps:
+        """Leave the key as the execution's end wants it."""
+        context = self.context
+        if self.claim is not None:
+            if context._hold is None or not context._hold.completed:
+                yield from self._end_claim()
+        elif self.plan.keeps_context and self.marks != marks(context):
+            yield from self._share(lambda: None)
+
+    def _let_go(self, cause: Exception) -> Steps:
+        """The record could not be made: give the key back as it was, and say so."""
+        if self.claim is not None:
+            yield self.cache.release, (self.claim,)
+        self.value, self.error = None, terminated(cause, self.error)
+
+    def _end_claim(self) -> Steps:
+        context, plan = self.context, self.plan
+        cache, claim, state = self.cache, self.claim, self.state
+        if self.phase == "recovering":
+            record = snapshot(context, plan.fingerprint, "recovering", held=False)
+            _, error = yield cache.fail, (claim, record)
+        elif self.end == DONE:
+            remember = None if self.error is not None or state is None else state.remember
+            succeed = (
+                cache.succeed if remember is None else partial(cache.succeed, remember=remember)
+            )
+            _, error = yield succeed, (claim,)
+        elif self.saved:
+            record = snapshot(context, plan.fingerprint, "idle", held=False)
+            _, error = yield cache.fail, (claim, record)
+        else:
+            _, error = yield cache.release, (claim,)
+        if error is not None:
+            if self.error is None:
+                self.value, self.error = None, error
+            else:
+                told(self.error, f"the key could not be left as it should be: {error!r}")
+
+
+def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> Any:
+    """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
+
+    What ``Execution._after`` does in such an execution, as one step on plain state: nearly every
+    failing call is one.  Returns None when another attempt is due, RECOVER when it is the
+    recovery's turn, else the exception that leaves.
+    """
+    context: RetryContext = cell[CONTEXT]
+    plan = context._plan
+    error: BaseException | None = None
+    if type(failure) not in ORDINARY and is_hard(failure):
+        error = failure
+    else:
+        started = None if context._last is None else context._last_stamp[2]
+        context._fail(failure, started, plan.monotonic())
+        try:
+            if judge(policy, context, failure) and not context.gave_up:
+                context.attempt += 1
+                return None
+        except Exception as exc:
+            error = terminated(exc, failure)
+    if error is None:
+        recovery = context._recovery
+        if recovery is None:
+            recovery = cell[OWNER].recovery
+        if recovery is not None and not context.no_recovery:
+            return RECOVER
+        context.exhausted = True
+        error = conclusion(context)
+    context.closed = True
+    leave(context, error, for_good=error is not failure or context.exhausted)
+    return error
+
+
+RECOVER = object()

@@ -1,0 +1,458 @@
+"""The ways into the engine: the general one, and what follows an inline first attempt."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+from retrytemplate.caches.keeping import worker_name
+from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.context import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    OWNER,
+    PLAN,
+    Hold,
+    Outcome,
+    RetryContext,
+    RetryState,
+    encode_key,
+    leave,
+)
+from retrytemplate.drivers import (
+    ASYNC,
+    PLAIN,
+    SYNC,
+    awaitable_error,
+    is_awaitable,
+    perform,
+    perform_async,
+)
+from retrytemplate.engine import RECOVER, Execution, after_failure
+from retrytemplate.errors import MisuseError, UnboundedRetryWarning
+from retrytemplate.verdicts import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.context import Cell
+    from retrytemplate.engine import Ways
+    from retrytemplate.plan import Plan
+    from retrytemplate.policies.base import RetryPolicy
+
+__all__ = [
+    "call_async",
+    "check_recovery",
+    "check_state",
+    "close_context",
+    "finished",
+    "outcome",
+    "outcome_async",
+    "prepare",
+    "repeat",
+    "repeat_async",
+    "run",
+    "run_async",
+    "without_keywords",
+]
+
+_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+
+
+def prepare(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+    state: RetryState | None,
+    ways: Ways,
+) -> tuple[Execution, Cell]:
+    """An execution that has not begun, and the cell to make current while it runs.
+
+    :param arguments: what the function is called with; None: the context.
+    """
+    _check(function, recovery)
+    plan = owner._plan
+    outer = _get()
+    context = RetryContext(owner, outer, plan)
+    deadline = None if outer is None else outer[DEADLINE]
+    context._shared = arguments is None or not plan.inline
+    if plan.unbounded and deadline is None:
+        warn_unbounded(plan)
+    execution = Execution(
+        plan,
+        context,
+        function,
+        (context,) if arguments is None else arguments,
+        owner.recovery if recovery is None else recovery,
+        ways,
+    )
+    execution.deadline = deadline
+    state = state or owner.state
+    if state is not None:
+        _remember(plan, execution, state)
+    return execution, [context, owner, deadline, outer, plan]
+
+
+def _check(function: Any, recovery: Any) -> None:
+    if not callable(function):
+        raise TypeError(f"the callback must be callable, got {function!r}")
+    if recovery is not None:
+        check_recovery(recovery)
+
+
+def check_recovery(value: Any) -> None:
+    """Raise unless it is a function of the context, a recovery chosen per call, or None."""
+    if value is not None and not (callable(value) or hasattr(type(value), "of_call")):
+        raise TypeError(f"recovery must be a function of the context or None, got {value!r}")
+
+
+def check_state(value: Any) -> None:
+    """Raise unless it is a state, one made per call, or None."""
+    if value is not None and not (isinstance(value, RetryState) or hasattr(type(value), "of_call")):
+        raise TypeError(f"state must be a RetryState or None, got {value!r}")
+
+
+def _remember(plan: Plan, execution: Execution, state: Any) -> None:
+    if type(state) is not RetryState:
+        state = _state_of(state, execution)
+    cache, scoped = None, ""
+    if state.tracked:
+        cache, scoped = plan.cache, plan.scope + encode_key(state.key)
+        if execution.ways is ASYNC and getattr(cache, "blocking", False):
+            raise MisuseError(
+                f"{type(cache).__name__} blocks: with execute_async() and call_async() use its "
+                "asynchronous twin"
+            )
+    execution.state, execution.cache = state, cache
+    execution.context._hold = Hold(state, cache, scoped, None)
+
+
+def _state_of(state: Any, execution: Execution) -> RetryState:
+    check_state(state)
+    if not isinstance(state, RetryState):  # the key is made of the call's arguments
+        state = state.of_call(execution.function, execution.arguments)
+    made: RetryState = state
+    return made
+
+
+def warn_unbounded(plan: Any) -> None:
+    """Say once per template that nothing will ever end its retries."""
+    plan.unbounded = False
+    here, level = sys._getframe(1), 2
+    while here.f_back is not None and here.f_globals.get("__package__") == __package__:
+        here, level = here.f_back, level + 1
+    warn(
+        f"{type(plan.policy).__name__} never ends and nothing waits between its attempts: "
+        "give a limit, a backoff or a Deadline",
+        UnboundedRetryWarning,
+        stacklevel=level,
+    )
+
+
+def run(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None = None,
+    state: RetryState | None = None,
+) -> Any:
+    """Run one execution in this thread; the first attempt is made right here where that can be."""
+    plan, outer = owner._inline, _get()
+    state = state or owner.state
+    if plan is not None and (outer is None or outer[DEADLINE] is None):
+        if state is None:
+            return _run_inline(owner, plan, outer, function, arguments, recovery)
+        if (
+            type(state) is RetryState
+            and state.tracked
+            and type(plan.cache) is MemoryRetryContextCache
+        ):
+            return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
+    return _run_whole(prepare(owner, function, arguments, recovery, state, SYNC))
+
+
+def _run_whole(prepared: tuple[Execution, Cell]) -> Any:
+    execution, cell = prepared
+    token = _set(cell)
+    try:
+        return perform(execution.run())
+    finally:
+        _reset(token)
+
+
+def _run_inline(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+) -> Any:
+    """A stateless execution whose first attempt nobody has to be told or asked about."""
+    _check(function, recovery)
+    context = RetryContext(owner, outer, plan)
+    context.attempt = 1
+    if recovery is not None:
+        context._recovery = recovery
+    cell: Cell = [context, owner, None, outer, plan]
+    token = _set(cell)
+    try:
+        try:
+            if arguments is None:
+                arguments = (context,)
+                context._shared = True
+            value = function(*arguments)
+        except Exception as exc:
+            cell.append(named(function, context, arguments, exc))
+        except BaseException:
+            context.closed = True
+            raise
+        else:
+            context.closed = True
+            if type(value) not in PLAIN and is_awaitable(value):
+                raise awaitable_error(function, value)
+            return value
+        return repeat(cell, function, arguments, {})
+    finally:
+        _reset(token)
+
+
+def _run_stateful(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+    state: RetryState,
+) -> Any:
+    """A stateful execution with a cache in memory: a key that never failed needs no engine."""
+    _check(function, recovery)
+    if plan.unbounded:
+        warn_unbounded(plan)
+    cache, key = plan.cache, plan.scope + encode_key(state.key)
+    context = RetryContext(owner, outer, plan)
+    context._shared = True
+    hold = context._hold = Hold(state, cache, key, None)
+    if arguments is None:
+        arguments = (context,)
+    execution: Execution | None = None
+    failure: BaseException | None = None
+    cell: Cell = [context, owner, None, outer, plan]
+    token = _set(cell)
+    try:
+        claim = hold.claim = cache.begin(key, worker=worker_name(), fresh=state.force_refresh)
+        if claim.record is None:
+            context.attempt = 1
+            context._started = plan.monotonic()
+            try:
+                value = function(*arguments)
+            except Exception as exc:
+                failure = exc
+            else:
+                if type(value) not in PLAIN and is_awaitable(value):
+                    raise awaitable_error(function, value)
+                context.closed = True
+                cache.succeed(claim, remember=state.remember)
+                return value
+        if recovery is None:
+            recovery = owner.recovery
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        execution.state, execution.cache = state, cache
+        if failure is not None:
+            execution.claim, execution.started = claim, context._started
+        steps = execution.run(failure)
+        failure = None
+        return perform(steps)
+    except BaseException:
+        if execution is None and hold.claim is not None:  # else the engine has seen to it
+            context.closed = True
+            cache.release(hold.claim)
+        raise
+    finally:
+        _reset(token)
+
+
+async def run_async(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None = None,
+    state: RetryState | None = None,
+) -> Any:
+    """Run one execution in this task, from the beginning."""
+    execution, cell = prepare(owner, function, arguments, recovery, state, ASYNC)
+    token = _set(cell)
+    try:
+        return await perform_async(execution.run())
+    finally:
+        leave(token)
+
+
+def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Go on after an inline first attempt that failed, in this thread."""
+    failure = cell.pop()
+    context, policy = _taken_over(cell)
+    if not context._plan.plain:
+        steps = _resumed(cell, function, args, kwargs, SYNC).run(failure)
+        del failure  # kept here, it would live as long as the attempts after it
+        return perform(steps)
+    while True:
+        ended = after_failure(cell, policy, failure)
+        if ended is not None:
+            break
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure  # its traceback holds this frame: left here, that would be a cycle
+            context.closed = True
+            context._finish()
+            if is_awaitable(value):
+                raise awaitable_error(function, value)
+            return value
+    del failure
+    if ended is RECOVER:
+        return perform(_resumed(cell, function, args, kwargs, SYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Go on after an inline first attempt that failed, in this task."""
+    failure = cell.pop()
+    context, policy = _taken_over(cell)
+    if not context._plan.plain:
+        steps = _resumed(cell, function, args, kwargs, ASYNC).run(failure)
+        del failure
+        return await perform_async(steps)
+    while True:
+        ended = after_failure(cell, policy, failure)
+        if ended is not None:
+            break
+        try:
+            value = await function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure
+            context.closed = True
+            context._finish()
+            return value
+    del failure
+    if ended is RECOVER:
+        return await perform_async(_resumed(cell, function, args, kwargs, ASYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+def _taken_over(cell: Cell) -> tuple[RetryContext, RetryPolicy]:
+    """The context and the policy of an inline execution that needs them from now on."""
+    context, owner = cell[CONTEXT], cell[OWNER]
+    if context is None:
+        context = cell[CONTEXT] = RetryContext(owner, cell[OUTER], cell[PLAN])
+    context.attempt = 1
+    plan = context._plan
+    if plan.unbounded:
+        warn_unbounded(plan)
+    return context, plan.policy
+
+
+def _resumed(
+    cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any, ways: Ways
+) -> Execution:
+    function, args = without_keywords(function, args, kwargs)
+    context = cell[CONTEXT]
+    recovery = context._recovery
+    if recovery is None:
+        recovery = cell[OWNER].recovery
+    return Execution(context._plan, context, function, args, recovery, ways)
+
+
+def without_keywords(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Callable[..., Any], Any]:
+    """What is called, and its arguments by place: all that an execution knows of."""
+    return (partial(function, *args, **kwargs), ()) if kwargs else (function, args)
+
+
+def close_context(cell: Cell) -> None:
+    """Close the context of an inline attempt, if somebody asked for it."""
+    context = cell[CONTEXT]
+    if context is not None:
+        context.closed = True
+
+
+def finished(cell: Cell, function: Callable[..., Any], value: Any) -> Any:
+    """Close the context of an inline success that somebody asked for; refuse a coroutine."""
+    close_context(cell)
+    if type(value) is CoroutineType:
+        raise awaitable_error(function, value)
+    return value
+
+
+async def call_async(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function, asynchronous or not, with retry in this task."""
+    return await run_async(owner, *without_keywords(function, args, kwargs))
+
+
+def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
+    """Call a function with retry and say how it went."""
+    function, args = without_keywords(function, args, kwargs)
+    execution, cell = prepare(owner, function, args, None, None, SYNC)
+    context = _watched(execution)
+    value = error = None
+    token = _set(cell)
+    try:
+        value = perform(execution.run())
+    except Exception as exc:
+        error = exc
+    finally:
+        _reset(token)
+    try:
+        return _outcome(context, value, error)
+    finally:
+        del error  # its traceback holds this frame: left here, that would be a cycle
+
+
+async def outcome_async(
+    owner: Any, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Outcome[Any]:
+    """The same in a task."""
+    function, args = without_keywords(function, args, kwargs)
+    execution, cell = prepare(owner, function, args, None, None, ASYNC)
+    context = _watched(execution)
+    value = error = None
+    token = _set(cell)
+    try:
+        value = await perform_async(execution.run())
+    except Exception as exc:
+        error = exc
+    finally:
+        leave(token)
+    try:
+        return _outcome(context, value, error)
+    finally:
+        del error
+
+
+def _watched(execution: Execution) -> RetryContext:
+    context = execution.context
+    context._shared = True
+    context._started = execution.plan.clock.monotonic()
+    return context
+
+
+def _outcome(context: RetryContext, value: Any, error: BaseException | None) -> Outcome[Any]:
+    return Outcome(value, error, context.attempt, context.history, context.elapsed)

@@ -1,0 +1,164 @@
+"""A template's settings as the engine uses them: prepared once, not at every call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from retrytemplate.listeners.base import HOOKS, RetryListener
+from retrytemplate.policies.base import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from retrytemplate.template import RetryTemplate
+
+    Hooks = tuple[Callable[..., Any], ...]
+
+__all__ = ["Plan", "fingerprint_of"]
+
+FORWARD = ("open", "before_attempt")
+
+
+class Plan:
+    """The settings of a template, and the hooks that its listeners and guards override."""
+
+    __slots__ = (
+        "_fingerprint",
+        "_random",
+        "admit",
+        "attempt_timeout",
+        "backoff",
+        "before_attempt",
+        "cache",
+        "careful",
+        "clock",
+        "close",
+        "dynamic",
+        "inline",
+        "keeps_context",
+        "measured",
+        "monotonic",
+        "needs_state",
+        "on_backoff",
+        "on_error",
+        "on_recovery",
+        "on_success",
+        "open",
+        "pausing",
+        "plain",
+        "policy",
+        "raise_last",
+        "reserve",
+        "result_rules",
+        "scope",
+        "unbounded",
+        "waits",
+    )
+
+    open: Hooks
+    before_attempt: Hooks
+    on_success: Hooks
+    on_error: Hooks
+    on_backoff: Hooks
+    on_recovery: Hooks
+    close: Hooks
+
+    def __init__(self, template: RetryTemplate, listeners: tuple[Any, ...]) -> None:
+        self.policy = policy = template.policy
+        self.backoff = template.backoff
+        self.cache = template.cache
+        self.scope: str = template._scope
+        self.clock = template.clock
+        self.monotonic = template.clock.monotonic
+        self._random = template.random
+        self.raise_last = template.raise_last
+        self.attempt_timeout = template.attempt_timeout
+        self.needs_state = policy.needs_state
+        self.keeps_context: bool = policy.keeps_context
+        self.result_rules = policy.result_rules()
+        self.dynamic = policy.dynamic or template.backoff.dynamic
+        self.waits = not template.backoff.never_waits
+        for name in HOOKS:
+            hooks = tuple(overridden(listeners, name, RetryListener))
+            setattr(self, name, hooks if name in FORWARD else hooks[::-1])
+        guards = template.guards
+        self.admit: Hooks = tuple(guard.admit for guard in guards)
+        self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
+        # A wait of zero seconds is still announced and reserved for, where somebody listens.
+        self.pausing = bool(self.on_backoff or self.reserve)
+        self.unbounded = policy.never_ends and not self.waits
+        watched = (
+            self.needs_state
+            or self.dynamic
+            or self.result_rules
+            or self.attempt_timeout is not None
+            or guards
+            or any(getattr(self, name) for name in HOOKS)
+        )
+        self.measured = bool(watched)
+        self.careful = bool(self.needs_state or guards)
+        # The first attempt is made inline where nobody has to be told, asked or timed before it;
+        # the short rules go on from there where only the policy has to be asked after a failure.
+        self.inline = _is_ours(policy) and not watched
+        self.plain = self.inline and not self.waits
+        self._fingerprint: str | None = None
+
+    @property
+    def random(self) -> Any:
+        """The source of chance; the standard one is loaded when the first number is drawn."""
+        if self._random is None:
+            from random import Random
+
+            self._random = Random()
+        return self._random
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one policy tree from another, settings included."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint_of(self.policy)
+        return self._fingerprint
+
+
+def _is_ours(policy: Any) -> bool:
+    """Whether every policy of the tree is the library's: those always allow the first attempt."""
+    if not type(policy).__module__.startswith("retrytemplate.policies."):
+        return False
+    members = (getattr(policy, field.name) for field in attrs.fields(type(policy)))
+    return all(
+        _is_ours(each)
+        for member in members
+        for each in (member if isinstance(member, tuple) else (member,))
+        if isinstance(each, RetryPolicy)
+    )
+
+
+def overridden(parts: Iterable[Any], name: str, base: type) -> Iterable[Callable[..., Any]]:
+    """The hooks of that name which are more than the empty one of the base class."""
+    for part in parts:
+        hook = getattr(part, name, None)
+        if hook is not None and getattr(hook, "__func__", None) is not getattr(base, name):
+            yield hook
+
+
+def fingerprint_of(value: Any) -> str:
+    """A policy tree as text: classes and plain settings, without addresses."""
+    if attrs.has(type(value)):
+        parts = (
+            f"{field.name}={fingerprint_of(getattr(value, field.name))}"
+            for field in attrs.fields(type(value))
+            if field.init
+        )
+        return f"{type(value).__qualname__}({','.join(parts)})"
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, tuple | list):
+        return f"[{','.join(map(fingerprint_of, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{fingerprint_of(k)}:{fingerprint_of(v)}" for k, v in value.items())
+        return f"{{{','.join(pairs)}}}"
+    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,0 +1,418 @@
+"""The retry template: its settings, and the ways in."""
+
+from __future__ import annotations
+
+from threading import Lock
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from attrs import evolve, field, frozen
+
+from retrytemplate import entrances
+from retrytemplate._checks import CLOCK_METHODS, has_methods, instance_of
+from retrytemplate.attempt_timeout import AttemptTimeout
+from retrytemplate.attempts import NEW, STATEFUL, Attempts
+from retrytemplate.backoff.base import Backoff
+from retrytemplate.backoff.none import NoBackoff
+from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.clock import Clock, SystemClock
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, RetryState, encode_key
+from retrytemplate.guards import Guard
+from retrytemplate.listeners.base import HOOKS
+from retrytemplate.plan import Plan
+from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.wrapping import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import Self
+
+    from retrytemplate.context import Cell, Outcome, RetryContext
+
+__all__ = ["BoundTemplate", "RetryTemplate"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F")
+
+CACHE_METHODS = ("begin", "fail", "succeed", "release", "peek")
+
+
+def _attempt_timeout(value: Any) -> Any:
+    if value is None or isinstance(value, AttemptTimeout):
+        return value
+    try:
+        return AttemptTimeout(value)
+    except (TypeError, ValueError) as exc:
+        raise type(exc)(f"attempt_timeout: {exc}") from None
+
+
+def _with_methods(*methods: str) -> Any:
+    def validate(instance: Any, attribute: Any, value: Any) -> None:
+        has_methods(attribute.name, value, *methods)
+
+    return validate
+
+
+def _recovery(instance: Any, attribute: Any, value: Any) -> None:
+    entrances.check_recovery(value)
+
+
+def _state(instance: Any, attribute: Any, value: Any) -> None:
+    entrances.check_state(value)
+
+
+def _listeners(value: Iterable[Any]) -> tuple[Any, ...]:
+    listeners = _tuple("listeners", value)
+    for listener in listeners:
+        if isinstance(listener, type) or not any(hasattr(listener, hook) for hook in HOOKS):
+            raise TypeError(f"listeners must be RetryListener objects, got {listener!r}")
+    return listeners
+
+
+def _guards(value: Iterable[Guard]) -> tuple[Guard, ...]:
+    guards = _tuple("guards", value)
+    for guard in guards:
+        if not isinstance(guard, Guard):
+            raise TypeError(f"guards must be Guard objects, got {guard!r}")
+    return guards
+
+
+def _tuple(name: str, value: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name} must be a list or tuple, got {value!r}")
+    return tuple(value)
+
+
+def _name(instance: Any, attribute: Any, value: Any) -> None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise TypeError(f"name must be a non-empty str or None, got {value!r}")
+    if value is None and getattr(instance.cache, "durable", False):
+        raise ValueError("name is required with a durable cache: it is the scope of the keys")
+
+
+_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+
+
+class Entrances:
+    """The ways in: of a template, and of one with a recovery, a state or a label bound."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        recovery: Callable[[RetryContext], Any] | None
+        state: RetryState | None
+        label: str | None
+
+        @property
+        def template(self) -> RetryTemplate: ...
+
+        @property
+        def _plan(self) -> Plan: ...
+
+        @property
+        def _inline(self) -> Plan | None: ...
+
+    def execute(
+        self,
+        callback: Callable[[RetryContext], T],
+        *,
+        recovery: Callable[[RetryContext], T] | None = None,
+        state: RetryState | None = None,
+    ) -> T:
+        """Call *callback* until it succeeds or the policy refuses another attempt.
+
+        :param callback: called with the ``RetryContext``; what it returns is returned.
+        :param recovery: called with the context when attempts run out; its value is returned.
+        :param state: makes the execution stateful: a failure is rethrown at once and remembered
+            under the state's key.
+        :raises BaseException: the callback's last exception, when nobody recovers (stateless).
+        :raises ExhaustedRetryError: the same for a stateful execution whose attempts ran out
+        before.
+        :raises TerminatedRetryError: a listener's veto, or a failure that could not be recorded.
+        :raises BackoffInterruptedError: the wait before the next attempt was ended.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> RetryTemplate().execute(lambda context: f"attempt {context.attempt}")
+        'attempt 1'
+
+        Source: ``org.springframework.retry.support.RetryTemplate``.
+        """
+        return entrances.run(self, callback, None, recovery, state)  # type: ignore[no-any-return]
+
+    @overload
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], Awaitable[T]],
+        *,
+        recovery: Callable[[RetryContext], Awaitable[T] | T] | None = None,
+        state: RetryState | None = None,
+    ) -> T: ...
+
+    @overload
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], T],
+        *,
+        recovery: Callable[[RetryContext], Awaitable[T] | T] | None = None,
+        state: RetryState | None = None,
+    ) -> T: ...
+
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], Any],
+        *,
+        recovery: Callable[[RetryContext], Any] | None = None,
+        state: RetryState | None = None,
+    ) -> Any:
+        """The same as ``execute``; callback, recovery, listeners, cache may be asynchronous."""
+        return await entrances.run_async(self, callback, None, recovery, state)
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``fn(*args, **kwargs)`` with retry, without a context parameter.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> RetryTemplate().call(int, "17")
+        17
+        """
+        outer = _get()
+        plan = self._inline
+        if (
+            plan is None
+            or self.state is not None
+            or (outer is not None and outer[DEADLINE] is not None)
+        ):
+            result: T = entrances.run(self, *entrances.without_keywords(fn, args, kwargs))
+            return result
+        cell: Cell = [None, self, None, outer, plan]
+        token = _set(cell)
+        try:
+            try:
+                value = fn(*args, **kwargs)
+            except Exception as exc:
+                cell.append(exc)
+            except BaseException:
+                entrances.close_context(cell)
+                raise
+            else:
+                if cell[CONTEXT] is None and type(value) is not CoroutineType:
+                    return value
+                return entrances.finished(cell, fn, value)  # type: ignore[no-any-return]
+            return entrances.repeat(cell, fn, args, kwargs)  # type: ignore[no-any-return]
+        finally:
+            _reset(token)
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The same as ``call`` for functions that may be asynchronous."""
+        return await entrances.call_async(self, fn, args, kwargs)
+
+    def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+        """Call ``fn(*args, **kwargs)`` with retry, say how it went; raises no Exception."""
+        return entrances.outcome(self, fn, args, kwargs)
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]: ...
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Outcome[Any]:
+        """The same as ``outcome`` for functions that may be asynchronous."""
+        return await entrances.outcome_async(self, fn, args, kwargs)
+
+    def wrap(self, fn: F) -> F:
+        """Decorate a function so that every call of it retries; signature and types stay.
+
+        Takes functions and coroutine functions, methods, classmethods, staticmethods, callable
+        objects and partials.  A generator function (or an asynchronous one) is retried until its
+        first item has gone out; later exceptions pass as they are.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> @RetryTemplate().wrap
+        ... def double(number: int) -> int:
+        ...     return 2 * number
+        >>> double(21)
+        42
+        """
+        return wrap(self, fn)  # type: ignore[no-any-return]
+
+    def attempts(
+        self,
+        *,
+        recovery: Callable[[RetryContext], Any] | None = None,
+        state: RetryState | None = None,
+    ) -> Attempts:
+        """The block form: each turn of the loop is an attempt, ``with`` tells how it went.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> for attempt in RetryTemplate().attempts():
+        ...     with attempt as context:
+        ...         number = context.attempt
+        >>> number
+        1
+        """
+        attempts = Attempts(self, None, self._plan)
+        attempts._owner, attempts._stand = self, NEW
+        if recovery is not None or self.recovery is not None:
+            entrances.check_recovery(recovery)
+            attempts._recovery = self.recovery if recovery is None else recovery
+        if state is not None or self.state is not None:
+            entrances.check_state(state)
+            attempts._wanted, attempts._stand = state or self.state, STATEFUL
+        return attempts
+
+
+@frozen(eq=False, slots=True)
+class RetryTemplate(Entrances):
+    """Executes callbacks under a retry policy and a backoff, and remembers.
+
+    :param policy: when to try again.
+    :param backoff: how long to wait before that.
+    :param name: for logs and metrics, and the scope of keys in a shared cache.
+    :param listeners: who is told.
+    :param guards: who may refuse an attempt or a wait.
+    :param cache: where stateful executions keep their contexts; in memory by default.
+    :param recovery: called with the context when attempts run out, unless a call gives its own.
+    :param attempt_timeout: the limit of each attempt: seconds, a ``timedelta`` or an
+        ``AttemptTimeout``.
+    :param raise_last: a stateful execution that is exhausted without recovery raises its last
+        failure instead of ``ExhaustedRetryError``.
+    :param clock: time and sleep.
+    :param random: chance: an object with ``random()``, such as ``random.Random``.
+
+    Frozen but for ``register_listener``; one template serves any number of threads and tasks.
+
+    >>> from retrytemplate import ExponentialBackoff, RetryTemplate, SimpleRetryPolicy
+    >>> template = RetryTemplate(
+    ...     policy=SimpleRetryPolicy(max_attempts=4, retry_on=ConnectionError),
+    ...     backoff=ExponentialBackoff(initial=0.2, maximum=30.0, jitter="full"),
+    ... )
+
+    Source: ``org.springframework.retry.support.RetryTemplate``.
+    """
+
+    policy: RetryPolicy = field(
+        factory=SimpleRetryPolicy, validator=instance_of(RetryPolicy, "a RetryPolicy")
+    )
+    backoff: Backoff = field(factory=NoBackoff, validator=instance_of(Backoff, "a Backoff"))
+    cache: Any = field(default=None, kw_only=True)
+    name: str | None = field(default=None, kw_only=True, validator=_name)
+    listeners: tuple[Any, ...] = field(default=(), kw_only=True, converter=_listeners)
+    guards: tuple[Guard, ...] = field(default=(), kw_only=True, converter=_guards)
+    recovery: Callable[[RetryContext], Any] | None = field(
+        default=None, kw_only=True, validator=_recovery
+    )
+    attempt_timeout: Any = field(default=None, kw_only=True, converter=_attempt_timeout)
+    raise_last: bool = field(
+        default=False, kw_only=True, validator=instance_of(bool, "True or False")
+    )
+    clock: Clock = field(
+        factory=SystemClock,
+        kw_only=True,
+        validator=_with_methods(*CLOCK_METHODS),
+    )
+    random: Any = field(default=None, kw_only=True)
+    label: str | None = field(init=False, repr=False)
+    state: RetryState | None = field(init=False, repr=False, default=None)
+    # Fields where the base class says property: they are read at every call.
+    _inline: Plan | None = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    _plan: Plan = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    _lock: Lock = field(init=False, repr=False)
+    _scope: str = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        store = object.__setattr__
+        if self.cache is None:
+            store(self, "cache", MemoryRetryContextCache(clock=self.clock))
+        else:
+            has_methods("cache", self.cache, *CACHE_METHODS)
+        if self.random is not None:
+            has_methods("random", self.random, "random")
+        name = self.name or ""
+        store(self, "_scope", name.replace("%", "%25").replace("/", "%2F") + "/")
+        store(self, "label", self.name)
+        store(self, "_lock", Lock())
+        self._replan()
+
+    def _replan(self) -> None:
+        plan = Plan(self, self.listeners)
+        object.__setattr__(self, "_plan", plan)
+        object.__setattr__(self, "_inline", plan if plan.inline else None)
+
+    @property
+    def template(self) -> RetryTemplate:
+        """The template itself: what a bound one points to."""
+        return self
+
+    def bind(
+        self,
+        *,
+        recovery: Callable[[RetryContext], Any] | None = None,
+        state: RetryState | None = None,
+        label: str | None = None,
+    ) -> BoundTemplate:
+        """The same ways in with a recovery, a state or a reporting label set."""
+        return BoundTemplate(
+            self, self.recovery if recovery is None else recovery, state, label or self.name
+        )
+
+    def with_(self, **changes: Any) -> Self:
+        """A copy with some settings changed; listeners registered since are part of it."""
+        return evolve(self, **changes)
+
+    def register_listener(self, listener: Any, index: int | None = None) -> None:
+        """Add a listener, at the end or before position *index*.
+
+        Executions that run already keep the listeners they began with.
+        """
+        if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
+            raise TypeError(f"index must be an int or None, got {index!r}")
+        with self._lock:
+            listeners = list(self.listeners)
+            listeners.insert(len(listeners) if index is None else index, listener)
+            object.__setattr__(self, "listeners", _listeners(listeners))
+            self._replan()
+
+    def scoped_key(self, key: Any) -> str:
+        """The name of *key* in this template's cache: scoped by the template's name.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> RetryTemplate(name="charge").scoped_key("order-17")
+        'charge/s:order-17'
+        """
+        return self._scope + encode_key(key)
+
+
+@frozen(eq=False, slots=True)
+class BoundTemplate(Entrances):
+    """A template with a recovery, a state and a label of its own: ``RetryTemplate.bind``."""
+
+    template: RetryTemplate  # pyright: ignore[reportIncompatibleMethodOverride]  # a field here
+    recovery: Callable[[RetryContext], Any] | None = field(default=None, validator=_recovery)
+    state: RetryState | None = field(default=None, validator=_state)
+    label: str | None = field(
+        default=None, validator=instance_of((str, type(None)), "a str or None")
+    )
+
+    @property
+    def _plan(self) -> Plan:
+        return self.template._plan
+
+    @property
+    def _inline(self) -> Plan | None:
+        return self.template._inline

@@ -1,0 +1,97 @@
+"""What a failure is to the rules: passed on untouched, refused, or the policy's to judge."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import (
+    AttemptLostError,
+    AttemptTimeoutError,
+    MisuseError,
+    RetryError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.context import RetryContext
+    from retrytemplate.policies.base import RetryPolicy
+
+__all__ = ["ORDINARY", "is_barred", "is_hard", "judge", "named"]
+
+# Classes of failures met before that are neither hard nor groups: they need no second look.
+ORDINARY: set[type] = set()
+MOST_ORDINARY = 1024
+
+
+def is_hard(exception: BaseException) -> bool:
+    """Whether nothing may be done but to pass it on: no retry, no count, no recovery.
+
+    Everything that is no ``Exception``; both kinds of ``CancelledError``, also inside a group;
+    misuse.
+    """
+    if not isinstance(exception, Exception):
+        return True
+    futures = sys.modules.get("concurrent.futures._base")
+    if futures is not None and isinstance(exception, futures.CancelledError):
+        return True
+    if isinstance(exception, BaseExceptionGroup):
+        return any(is_hard(leaf) for leaf in exception.exceptions)
+    if isinstance(exception, MisuseError):
+        return True
+    if len(ORDINARY) >= MOST_ORDINARY:
+        ORDINARY.clear()
+    ORDINARY.add(type(exception))
+    return False
+
+
+def judge(
+    policy: RetryPolicy,
+    context: RetryContext,
+    failure: BaseException,
+    own: BaseException | None = None,
+) -> bool:
+    """Ask a deciding policy, once, while the exception is here."""
+    failures = context.retry_count
+    allowed = policy.allows(failures, failure)
+    if allowed and isinstance(failure, RetryError):
+        allowed = not is_barred(policy, failure, own)
+    if not allowed and policy.forbids_recovery(failures, failure):
+        context.no_recovery = True
+    return allowed
+
+
+def is_barred(policy: RetryPolicy, failure: BaseException, own: BaseException | None) -> bool:
+    """Errors of this library raised by others are retried only where a rule names them."""
+    return (
+        isinstance(failure, RetryError)
+        and not isinstance(failure, AttemptTimeoutError | AttemptLostError)
+        and failure is not own
+        and not policy.names(failure)
+    )
+
+
+def named(
+    function: Callable[..., Any], context: RetryContext, arguments: Any, failure: BaseException
+) -> BaseException:
+    """A function that takes no argument was given to ``execute``: say so instead of retrying."""
+    if type(failure) is not TypeError or not arguments or arguments[0] is not context:
+        return failure
+    traceback = failure.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is not None and traceback.tb_frame.f_globals.get("__package__") != __package__:
+        return failure  # raised inside the callback
+    from inspect import signature
+
+    try:
+        signature(function).bind(None)
+    except TypeError:
+        name = getattr(function, "__qualname__", repr(function))
+        error = MisuseError(f"{name} cannot take the context that execute() gives it: use call()")
+        error.__cause__ = failure
+        return error
+    except ValueError:
+        pass
+    return failure

@@ -1,0 +1,258 @@
+"""``wrap``: a function of any kind, made to retry, with its signature kept."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial, update_wrapper
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
+from retrytemplate.entrances import (
+    close_context,
+    finished,
+    repeat,
+    repeat_async,
+    run,
+    run_async,
+    without_keywords,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+__all__ = ["is_async", "wrap"]
+
+_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+
+
+def wrap(owner: Any, fn: Any) -> Any:
+    """The function (or classmethod, staticmethod) with retry around each call."""
+    if isinstance(fn, classmethod | staticmethod):
+        return type(fn)(wrap(owner, fn.__func__))
+    if not callable(fn):
+        raise TypeError(f"wrap() takes a function or another callable, got {fn!r}")
+    if isinstance(fn, type):
+        raise TypeError(f"wrap() takes a function, got the class {fn!r}: wrap its methods")
+    wrapper = _kind(fn)
+    return update_wrapper(wrapper(owner, fn), fn, updated=_updated(fn))
+
+
+def _updated(fn: Any) -> tuple[str, ...]:
+    # The attributes of a callable object are its state, not a function's decoration.
+    return ("__dict__",) if inspect.isfunction(fn) else ()
+
+
+def _kind(fn: Any) -> Callable[[Any, Any], Any]:
+    target = fn.func if isinstance(fn, partial) else fn
+    if not (inspect.isroutine(target) or inspect.isfunction(target)):
+        target = type(target).__call__
+    if inspect.isasyncgenfunction(target):
+        return _async_generator
+    if inspect.isgeneratorfunction(target):
+        return _generator
+    return _coroutine if is_async(fn) else _function
+
+
+def is_async(fn: Any) -> bool:
+    """Whether calling it gives a coroutine, as far as can be told beforehand."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(type(fn), "__call__", None)  # noqa: B004  # the method is wanted, not callability
+    )
+
+
+def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    if owner.state is not None:
+        return _stateful(owner, fn)
+    template = owner.template
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outer = _get()
+        plan = template._inline
+        if plan is None or (outer is not None and outer[DEADLINE] is not None):
+            if kwargs:
+                return run(owner, partial(fn, *args, **kwargs), ())
+            return run(owner, fn, args)
+        cell = [None, owner, None, outer, plan]
+        token = _set(cell)
+        try:
+            try:
+                value = fn(*args, **kwargs)
+            except Exception as exc:
+                cell.append(exc)
+            except BaseException:
+                close_context(cell)
+                raise
+            else:
+                if cell[CONTEXT] is None and type(value) is not CoroutineType:
+                    return value
+                return finished(cell, fn, value)
+            return repeat(cell, fn, args, kwargs)
+        finally:
+            _reset(token)
+
+    return wrapped
+
+
+def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    if owner.state is not None:
+        return _stateful_coroutine(owner, fn)
+    template = owner.template
+
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outer = _get()
+        plan = template._inline
+        if plan is None or (outer is not None and outer[DEADLINE] is not None):
+            if kwargs:
+                return await run_async(owner, partial(fn, *args, **kwargs), ())
+            return await run_async(owner, fn, args)
+        cell = [None, owner, None, outer, plan]
+        token = _set(cell)
+        try:
+            try:
+                value = await fn(*args, **kwargs)
+            except Exception as exc:
+                cell.append(exc)
+            except BaseException:
+                close_context(cell)
+                raise
+            else:
+                return value if cell[CONTEXT] is None else finished(cell, fn, value)
+            return await repeat_async(cell, fn, args, kwargs)
+        finally:
+            try:  # noqa: SIM105  # suppress() would cost more than all the rest here
+                _reset(token)
+            except ValueError:  # a suspended coroutine is closed from another context
+                pass
+
+    return wrapped
+
+
+def _stateful(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return run(owner, *without_keywords(fn, args, kwargs))
+
+    return wrapped
+
+
+def _stateful_coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return await run_async(owner, *without_keywords(fn, args, kwargs))
+
+    return wrapped
+
+
+class Instead:
+    """The recovery of a generator function: notes that it has taken the place of the generator."""
+
+    __slots__ = ("begun", "recovery")
+
+    def __init__(self, recovery: Any, begun: list[Any]) -> None:
+        self.recovery = recovery
+        self.begun = begun
+
+    def of_call(self, failure: Any, function: Any, arguments: Any) -> Any:
+        """The recovery of this call, if there is one."""
+        recovery = self.recovery
+        of_call = getattr(type(recovery), "of_call", None)
+        if of_call is not None:
+            recovery = of_call(recovery, failure, function, arguments)
+        if recovery is not None:
+            self.begun.clear()
+        return recovery
+
+
+def _instead(owner: Any, begun: list[Any]) -> Any:
+    return None if owner.recovery is None else Instead(owner.recovery, begun)
+
+
+def _generator(owner: Any, fn: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        begun: list[Any] = []
+
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            begun.clear()
+            items = fn(*args, **kwargs)
+            try:
+                item = next(items)
+            except StopIteration as stop:
+                begun.append(None)
+                return stop.value
+            begun.append(items)
+            return item
+
+        first = partial(update_wrapper(begin, fn), *args, **kwargs)
+        item = run(owner, first, (), _instead(owner, begun))
+        if not begun:  # a recovery gives the items to go on with
+            return (yield from item)
+        items = begun.pop()
+        if items is None:
+            return item
+        while True:
+            try:
+                try:
+                    received = yield item
+                except GeneratorExit:
+                    items.close()
+                    raise
+                except BaseException as exc:
+                    item = items.throw(exc)
+                else:
+                    item = items.send(received)
+            except StopIteration as stop:
+                return stop.value
+
+    return wrapped
+
+
+def _async_generator(owner: Any, fn: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        begun: list[Any] = []
+
+        async def begin(*args: Any, **kwargs: Any) -> Any:
+            begun.clear()
+            items = fn(*args, **kwargs)
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                begun.append(None)
+                return None
+            begun.append(items)
+            return item
+
+        first = partial(update_wrapper(begin, fn), *args, **kwargs)
+        item = await run_async(owner, first, (), _instead(owner, begun))
+        if not begun:
+            async for each in _each(item):
+                yield each
+            return
+        items = begun.pop()
+        if items is None:
+            return
+        while True:
+            try:
+                try:
+                    received = yield item
+                except GeneratorExit:
+                    await items.aclose()
+                    raise
+                except BaseException as exc:
+                    item = await items.athrow(exc)
+                else:
+                    item = await items.asend(received)
+            except StopAsyncIteration:
+                return
+
+    return wrapped
+
+
+async def _each(items: Any) -> AsyncIterator[Any]:
+    """The items of an iterable, asynchronous or not."""
+    if hasattr(type(items), "__aiter__"):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

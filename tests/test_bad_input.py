@@ -1,0 +1,404 @@
+"""What makes no sense is refused at once, with its name, its value and what would have done."""
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from retrytemplate import (
+    AttemptTimeout,
+    CircuitBreakerRetryPolicy,
+    CompositeRetryPolicy,
+    Deadline,
+    ExceptionClassifier,
+    ExceptionClassifierRetryPolicy,
+    ExponentialBackoff,
+    FixedBackoff,
+    Guard,
+    InconsistentKeyError,
+    LoggingListener,
+    MaxAttemptsRetryPolicy,
+    MemoryRetryContextCache,
+    MisuseError,
+    NeverRetryPolicy,
+    NoBackoff,
+    PatternClassifier,
+    PredicateRetryPolicy,
+    ResultRetryPolicy,
+    RetryAfterBackoff,
+    RetryListener,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    StatisticsListener,
+    SystemClock,
+    TimeoutRetryPolicy,
+    UniformRandomBackoff,
+    current_context,
+)
+from retrytemplate.listeners.base import HOOKS
+from retrytemplate.simulation import simulate
+from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock, no_waiting, virtual_loop
+from tests.ways import Script, every_way, made
+
+NAN, INF = float("nan"), float("inf")
+DAY_BEFORE = timedelta(days=-1)
+
+
+async def coroutine_function(*_):
+    raise AssertionError("nobody awaits this")
+
+
+# -- constructors -------------------------------------------------------------------------------
+
+NUMBERS_OF_ATTEMPTS = (0, -1, 1.5, "3", True, None)
+TIMES = (-1, -0.001, NAN, "1", None, DAY_BEFORE, True)
+FLAGS = ("yes", 1, None)
+
+
+def settings(make, name, *values, **fixed):
+    """One refused setting with each of some values."""
+    return [(make, {**fixed, name: value}, name) for value in values]
+
+
+REFUSED = [
+    # policies
+    *settings(SimpleRetryPolicy, "max_attempts", *NUMBERS_OF_ATTEMPTS),
+    *settings(SimpleRetryPolicy, "retry_on", 5, "OSError", int, (OSError, "x"), BaseException),
+    *settings(SimpleRetryPolicy, "retry_on", coroutine_function),
+    *settings(SimpleRetryPolicy, "not_on", 5, (OSError, int), OSError()),
+    *settings(SimpleRetryPolicy, "not_recoverable", 5, (OSError, int)),
+    *settings(SimpleRetryPolicy, "traverse_causes", *FLAGS),
+    *settings(SimpleRetryPolicy, "classifier", 5, {OSError: True}),
+    *settings(MaxAttemptsRetryPolicy, "max_attempts", *NUMBERS_OF_ATTEMPTS),
+    *settings(TimeoutRetryPolicy, "timeout", *TIMES),
+    *settings(PredicateRetryPolicy, "predicate", 5, None, coroutine_function),
+    *settings(ResultRetryPolicy, "retry_if", 5, None, coroutine_function),
+    *settings(ResultRetryPolicy, "policy", 5, None, SimpleRetryPolicy, retry_if=bool),
+    *settings(ResultRetryPolicy, "when_exhausted", "give up", None, retry_if=bool),
+    *settings(ExceptionClassifierRetryPolicy, "policies", 5, {int: NeverRetryPolicy()}),
+    *settings(ExceptionClassifierRetryPolicy, "policies", {OSError: 3}),
+    *settings(ExceptionClassifierRetryPolicy, "default", 5, policies={}),
+    *settings(CompositeRetryPolicy, "policies", (), 5, [NeverRetryPolicy(), 5]),
+    *settings(CompositeRetryPolicy, "optimistic", *FLAGS, policies=[NeverRetryPolicy()]),
+    *settings(CircuitBreakerRetryPolicy, "delegate", 5, None, NoBackoff()),
+    *settings(CircuitBreakerRetryPolicy, "open_timeout", *TIMES),
+    *settings(CircuitBreakerRetryPolicy, "reset_timeout", *TIMES),
+    # classifiers
+    *settings(ExceptionClassifier, "rules", 5, None, {int: True}, {"OSError": True}),
+    *settings(ExceptionClassifier, "traverse_causes", *FLAGS, rules={}),
+    *settings(ExceptionClassifier.from_config, "rules", 5, {"nothing.at.all": True}, validate=True),
+    *settings(PatternClassifier, "patterns", 5, None, {5: True}),
+    # backoffs
+    *settings(FixedBackoff, "delay", *TIMES, INF),
+    *settings(UniformRandomBackoff, "minimum", *TIMES, INF),
+    *settings(UniformRandomBackoff, "maximum", *TIMES, INF),
+    *settings(UniformRandomBackoff, "maximum", 1.0, minimum=2.0),
+    *settings(ExponentialBackoff, "initial", *TIMES, INF),
+    *settings(ExponentialBackoff, "multiplier", 0.5, 0, -2, NAN, "2", None),
+    *settings(ExponentialBackoff, "maximum", *TIMES),
+    *settings(ExponentialBackoff, "jitter", "some", 0.5, True),
+    *settings(RetryAfterBackoff, "fallback", 5, None),
+    *settings(RetryAfterBackoff, "give_up_above", -1, NAN, "1", DAY_BEFORE, fallback=NoBackoff()),
+    # state and cache
+    *settings(RetryState, "force_refresh", *FLAGS, key="key"),
+    *settings(RetryState, "rollback_for", 5, "OSError", (OSError, 5), int, key="key"),
+    *settings(RetryState, "rollback_for", coroutine_function, key="key"),
+    *settings(RetryState, "defer_backoff", "later", 5, True, key="key"),
+    *settings(RetryState, "remember", -1, NAN, "60", DAY_BEFORE, True, key="key"),
+    *settings(MemoryRetryContextCache, "capacity", 0, -1, 1.5, "9", True, None),
+    *settings(MemoryRetryContextCache, "ttl", -1, NAN, "60", DAY_BEFORE, True),
+    *settings(MemoryRetryContextCache, "when_full", "drop", None, True),
+    *settings(MemoryRetryContextCache, "clock", 5, "clock"),
+    *settings(MemoryRetryContextCache, "redact", 5, "x"),
+    # the template
+    *settings(RetryTemplate, "policy", 5, None, SimpleRetryPolicy, NoBackoff()),
+    *settings(RetryTemplate, "backoff", 5, None, 1.0, NoBackoff, NeverRetryPolicy()),
+    *settings(RetryTemplate, "name", 5, "", b"name"),
+    *settings(RetryTemplate, "listeners", 5, RetryListener(), [RetryListener], [5], "ab", [None]),
+    *settings(RetryTemplate, "guards", 5, Guard(), [Guard], [5], "ab"),
+    *settings(RetryTemplate, "cache", 5, {}, MemoryRetryContextCache),
+    *settings(RetryTemplate, "recovery", 5, "value"),
+    *settings(RetryTemplate, "attempt_timeout", 0, -1, NAN, "1", True, DAY_BEFORE),
+    *settings(RetryTemplate, "raise_last", *FLAGS),
+    *settings(RetryTemplate, "clock", 5, None, SystemClock),
+    *settings(RetryTemplate, "random", 5, "x"),
+    *settings(RetryTemplate().with_, "policy", 5, None),
+    *settings(RetryTemplate().with_, "backoff", 5, None),
+    *settings(RetryTemplate().bind, "recovery", 5),
+    *settings(RetryTemplate().bind, "state", 5, "key"),
+    *settings(RetryTemplate().bind, "label", 5, b"label"),
+    *settings(RetryTemplate().attempts, "recovery", 5),
+    *settings(RetryTemplate().attempts, "state", 5, "key"),
+    *settings(RetryTemplate().register_listener, "listener", 5, None, RetryListener),
+    *settings(RetryTemplate().register_listener, "index", "1", 1.5, listener=RetryListener()),
+    # limits
+    *settings(Deadline, "seconds", *TIMES),
+    *settings(Deadline, "clock", 5, "clock", seconds=1.0),
+    *settings(Deadline.after, "seconds", *TIMES),
+    *settings(AttemptTimeout, "seconds", 0, *TIMES),
+    *settings(AttemptTimeout, "in_thread", *FLAGS, seconds=1.0),
+    *settings(SystemClock, "stop", 5, True),
+    # listeners
+    *settings(LoggingListener, "logger", 5, True),
+    *settings(LoggingListener, "level", "LOUD", 1.5, True),
+    *settings(StatisticsListener, "window", 0, -1, NAN, "15", None, DAY_BEFORE),
+    *settings(StatisticsListener, "clock", 5),
+    # simulation and testing
+    *settings(simulate, "policy", 5, None, backoff=NoBackoff()),
+    *settings(simulate, "backoff", 5, None, policy=NeverRetryPolicy()),
+    *settings(simulate, "runs", 0, -1, 1.5, "9", policy=NeverRetryPolicy(), backoff=NoBackoff()),
+    *settings(VirtualClock, "start", -1, NAN, INF, "0", None),
+    *settings(VirtualClock, "epoch", -1, NAN, INF, "0", None),
+    *settings(VirtualClock, "interrupt_at", 0, -1, 1.5, "1"),
+    *settings(ScriptedRandom, "values", [1.0], [-0.1], [NAN], ["0.5"]),
+    *settings(no_waiting, "clock", 5, SystemClock()),
+    *settings(virtual_loop, "grace", -1, NAN, INF, "0", None),
+]
+
+
+def case_id(value):
+    if isinstance(value, dict):
+        return ",".join(f"{name}={each!r}" for name, each in value.items()).split(" at 0x")[0][:60]
+    return value if isinstance(value, str) else getattr(value, "__qualname__", repr(value))
+
+
+@pytest.mark.statement("S0-66", "S3-14")
+@pytest.mark.parametrize(("make", "arguments", "name"), REFUSED, ids=case_id)
+def test_nonsense_is_refused_where_it_is_given_and_named(make, arguments, name):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make(**arguments)
+    message = str(caught.value)
+    value = arguments[name]
+    shown = {repr(value)}
+    if isinstance(value, timedelta):
+        shown.add(repr(value.total_seconds()))
+    if value == ():
+        shown.add("got none")
+    if isinstance(value, list | tuple | dict):
+        shown |= {repr(each) for each in (value.values() if isinstance(value, dict) else value)}
+        shown |= {repr(each) for each in value}
+    if isinstance(value, type):
+        shown.add(value.__name__)
+    assert name in message, message
+    assert " must " in message or "cannot be imported" in message, message
+    assert any(text in message for text in shown), message
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (ExponentialBackoff, {"initial": 60.0, "maximum": 30.0}),
+        (TimeoutRetryPolicy, {"timeout": 0}),
+        (CircuitBreakerRetryPolicy, {"open_timeout": 60.0, "reset_timeout": 20.0}),
+        (ExceptionClassifier, {"rules": {}}),
+        (Deadline, {"seconds": 0}),
+        (FixedBackoff, {"delay": timedelta(seconds=1)}),
+        (RetryTemplate, {"attempt_timeout": timedelta(seconds=1)}),
+        (RetryTemplate, {"listeners": iter([RetryListener()])}),
+        (LoggingListener, {"logger": logging.getLogger("mine"), "level": None}),
+    ],
+    ids=case_id,
+)
+def test_what_is_harmless_or_sensible_is_taken(make, arguments):
+    make(**arguments)
+
+
+def test_a_setting_that_there_is_not_is_an_error():
+    with pytest.raises(TypeError, match="max_attempt"):
+        RetryTemplate(max_attempt=3)
+    with pytest.raises(TypeError, match="max_attempt"):
+        RetryTemplate().with_(max_attempt=3)
+
+
+def test_a_durable_cache_needs_the_template_to_have_a_name():
+    class Durable(MemoryRetryContextCache):
+        durable = True
+
+    with pytest.raises(ValueError, match=r"name is required"):
+        RetryTemplate(cache=Durable())
+    RetryTemplate(cache=Durable(), name="orders")
+
+
+@every_way
+@pytest.mark.parametrize("how", [{"recovery": 5}, {"state": "key"}], ids=case_id)
+def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how):
+    callback = Script(ValueError())
+    with pytest.raises(TypeError, match=next(iter(how))):
+        way(made(), callback, **how)
+    assert callback.calls == 0
+
+
+@pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
+def test_what_is_no_callback_is_refused(nonsense):
+    for enter in (made().execute, made().call, made().outcome):
+        with pytest.raises(TypeError, match="callable"):
+            enter(nonsense)
+
+
+@every_way
+@pytest.mark.parametrize("key", [None, 1.5, ["a"], {"a": 1}, NAN, (1, None)], ids=repr)
+def test_a_key_that_cannot_serve_is_named(way, key):
+    with pytest.raises(InconsistentKeyError) as caught:
+        way(made(), Script("value"), state=RetryState(key))
+    shown = key if not isinstance(key, tuple) else key[1]
+    assert repr(shown) in str(caught.value)
+
+
+# -- the wrong number of arguments --------------------------------------------------------------
+
+
+def nothing_wanted():
+    raise AssertionError("it cannot be called with a context")
+
+
+async def nothing_awaited():
+    raise AssertionError("it cannot be called with a context")
+
+
+@pytest.mark.parametrize("settings", [{}, {"attempt_timeout": 1.0}, {"listeners": [Recorder()]}])
+def test_a_function_without_a_parameter_given_to_execute_says_use_call(settings):
+    template = made(**settings)
+    with pytest.raises(MisuseError, match=r"nothing_wanted .*use call\(\)"):
+        template.execute(nothing_wanted)
+    assert current_context() is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"attempt_timeout": 1.0}, {"listeners": [Recorder()]}])
+async def test_a_coroutine_function_without_a_parameter_says_so_too(settings):
+    with pytest.raises(MisuseError, match=r"nothing_awaited .*use call"):
+        await made(**settings).execute_async(nothing_awaited)
+
+
+def test_it_is_said_once_and_not_retried_or_recovered():
+    recorder = Recorder()
+    with pytest.raises(MisuseError):
+        made(listeners=[recorder], recovery=lambda context: "recovered").execute(nothing_wanted)
+    assert recorder.hooks == ["open", "before_attempt", "close"]
+
+
+def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
+    def callback(context):
+        return nothing_wanted(context)
+
+    outcome = made().outcome(lambda: callback(None))
+    assert outcome.attempts == 3
+    assert "use call()" not in str(outcome.exception)
+
+
+# -- awaitables where nobody awaits -------------------------------------------------------------
+
+
+def with_async_hook(hook):
+    async def body(self, *_):
+        raise AssertionError("nobody awaits this")
+
+    body.__qualname__ = f"Told.{hook}"
+    return type("Told", (RetryListener,), {hook: body})()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_asynchronous_hook_in_synchronous_use_is_named(hook):
+    failing = hook in ("on_error", "on_backoff", "on_recovery")
+    template = made(1 if hook == "on_recovery" else 2, delay=1.0, listeners=[with_async_hook(hook)])
+
+    with pytest.raises(MisuseError, match=rf"Told\.{hook} returned an awaitable"):
+        template.execute(Script(ValueError() if failing else "value"), recovery=lambda context: "r")
+    assert current_context() is None
+
+
+class Deferred:
+    """An awaitable that is no coroutine: a future, a task."""
+
+    def __await__(self):
+        yield
+
+
+@pytest.mark.parametrize(
+    "made_by", [coroutine_function, lambda *_: Deferred()], ids=["coro", "obj"]
+)
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_callback_that_gives_an_awaitable_is_named(made_by, listeners, attempt):
+    def enters(template):
+        def later(*_):
+            calls.append(1)
+            if len(calls) < attempt:
+                raise ValueError
+            return made_by()
+
+        calls = []
+        yield lambda: template.execute(later)
+        yield lambda: template.call(later)
+        yield lambda: template.wrap(later)()
+        yield lambda: template.outcome(later).unwrap()
+
+    # An inline first attempt looks for coroutines only: a function may well hand out a future.
+    hands_out = not listeners and attempt == 1 and made_by is not coroutine_function
+    for number in [0, 3] if hands_out else range(4):
+        with pytest.raises(MisuseError, match=r"later returned an awaitable .*_async\(\)"):
+            list(enters(made(listeners=listeners)))[number]()
+
+
+def test_a_recovery_that_gives_an_awaitable_is_named():
+    with pytest.raises(MisuseError, match="coroutine_function returned an awaitable"):
+        made(1).execute(Script(ValueError()), recovery=coroutine_function)
+
+
+@pytest.mark.parametrize("step", ["begin", "fail", "succeed"])
+def test_an_asynchronous_cache_in_synchronous_use_is_named(step):
+    async def later(self, *args, **kwargs):
+        raise AssertionError("nobody awaits this")
+
+    later.__qualname__ = f"Twin.{step}"
+    kind = type("Twin", (MemoryRetryContextCache,), {step: later})
+    template = made(name="twin", cache=kind())
+    callback = Script(ValueError() if step == "fail" else "value")
+
+    with pytest.raises(Exception) as caught:
+        template.execute(callback, state=RetryState("key"))
+    said = []
+    error = caught.value
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__ or error.__context__
+    assert any(f"Twin.{step} returned an awaitable" in text for text in said)
+
+
+def test_an_asynchronous_clock_in_synchronous_use_is_named():
+    class Slow(VirtualClock):
+        async def sleep(self, delay):
+            raise AssertionError("nobody awaits this")
+
+    with pytest.raises(MisuseError, match=r"Slow\.sleep returned an awaitable"):
+        made(delay=1.0, clock=Slow()).execute(Script(ValueError()))
+
+
+@pytest.mark.parametrize("method", ["admit", "reserve", "give_back"])
+def test_an_asynchronous_guard_in_synchronous_use_is_named(method):
+    async def later(self, *_):
+        raise AssertionError("nobody awaits this")
+
+    later.__qualname__ = f"Budget.{method}"
+    guard = type("Budget", (Guard,), {method: later})()
+    clock = VirtualClock(interrupt_at=1 if method == "give_back" else None)
+    template = made(delay=1.0, clock=clock, guards=[guard])
+
+    with pytest.raises(Exception) as caught:
+        template.execute(Script(ValueError()))
+    if method != "give_back":
+        assert isinstance(caught.value, MisuseError)
+        assert f"Budget.{method} returned an awaitable" in str(caught.value)
+
+
+@every_way
+def test_a_blocking_cache_is_refused_in_tasks(way):
+    class Blocking(MemoryRetryContextCache):
+        blocking = True
+
+    template = made(name="blocking", cache=Blocking())
+    if way.__name__ in ("in_thread", "in_block"):
+        assert way(template, Script("value"), state=RetryState("key")) == "value"
+    else:
+        with pytest.raises(MisuseError, match="Blocking blocks"):
+            way(template, Script("value"), state=RetryState("key"))

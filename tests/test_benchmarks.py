@@ -1,0 +1,83 @@
+"""The benchmark works: what it measures is nothing to be asserted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TITLES = (
+    "success, decorated",
+    "success, decorated, async",
+    "success, `call`",
+    "success, block",
+    "two failures",
+    "two failures, async",
+    "exhausted",
+    "exhausted, async",
+    "one listener",
+    "stateful success",
+    "garbage, success",
+    "garbage, success, async",
+    "garbage, exhausted",
+    "garbage, exhausted, async",
+    "import beyond attrs, ms",
+)
+
+
+def bench(*arguments):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "bench.py"), "--quick", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    page, figures = folder / "page.md", folder / "figures.json"
+    page.write_text("before\n<!-- results: begin -->\nold\n<!-- results: end -->\nafter\n")
+    run = bench("--only", "ours,loop", "--update", str(page), "--json", str(figures))
+    assert run.returncode == 0, run.stderr
+    return run.stdout, page.read_text(encoding="utf-8"), json.loads(figures.read_text())
+
+
+def rows(text):
+    """The cells of the table by title: those after the head and its line."""
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return {
+        cells[0]: cells[1:]
+        for cells in ([c.strip() for c in line[2:-1].split("|")] for line in lines)
+    }
+
+
+def test_every_cell_has_a_row_with_a_figure_for_the_library(done):
+    found = rows(done[0])
+    assert tuple(found) == TITLES
+    assert all(float(ratio) >= 0 for _, ratio, _ in list(found.values())[:-1])
+
+
+def test_no_call_of_the_library_leaves_garbage(done):
+    counts = [cells[1] for title, cells in rows(done[0]).items() if title.startswith("garbage")]
+    assert counts == ["0"] * 4
+
+
+def test_the_table_takes_the_place_of_the_old_one_in_the_page(done):
+    printed, page, _ = done
+    assert page == (f"before\n<!-- results: begin -->\n{printed}<!-- results: end -->\nafter\n")
+
+
+def test_the_figures_of_every_run_are_kept(done):
+    (run,) = done[2]["runs"]
+    assert run.keys() == {"loop", "ours"}
+    assert run["loop"].keys() == run["ours"].keys()
+
+
+def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
+    refused = bench("--only", "ours,lop")
+    assert refused.returncode == 2
+    assert "no lop; there are loop, ours, tenacity, stamina, backoff" in refused.stderr

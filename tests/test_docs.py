@@ -1,0 +1,104 @@
+"""The pages of the documentation against the code: tables of defaults, names, links to files."""
+
+import inspect
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+
+import retrytemplate
+from retrytemplate.errors import __all__ as errors
+from retrytemplate.listeners import HOOKS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+TABLE = re.compile(r"<!-- defaults: (\w+) -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)")
+ROW = re.compile(r"\| `(\w+)` \| (required|`.*?`) \|")
+
+
+def shown(value):
+    """A default as the tables write it."""
+    if isinstance(value, tuple) and value and all(isinstance(each, type) for each in value):
+        names = ", ".join(each.__name__ for each in value)
+        return f"({names},)" if len(value) == 1 else f"({names})"
+    if value is None or isinstance(value, str | int | float | tuple):
+        return repr(value)
+    return f"{type(value).__name__}()"
+
+
+def defaults(target):
+    """The parameters of a class or a function with their defaults, as the tables write them."""
+    made = {}
+    if attrs.has(target):
+        for each in attrs.fields(target):
+            if isinstance(each.default, attrs.Factory) and each.init:
+                made[each.alias] = each.default.factory()
+    found = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        value = made.get(name, parameter.default)
+        if parameter.kind is not parameter.VAR_POSITIONAL:
+            required = value is parameter.empty
+            found[name] = "required" if required else f"`{shown(value)}`"
+    return found
+
+
+def tables():
+    for page in PAGES:
+        for name, rows in TABLE.findall(page.read_text(encoding="utf-8")):
+            yield pytest.param(name, rows, id=f"{page.stem}-{name}")
+
+
+# What the page leaves out: nobody should set it.
+INTERNAL = {"RetryState": {"tracked"}}
+
+
+@pytest.mark.parametrize("name, rows", list(tables()))
+def test_a_table_of_defaults_is_that_of_the_code(name, rows):
+    expected = defaults(getattr(retrytemplate, name))
+    for each in INTERNAL.get(name, ()):
+        del expected[each]
+    assert dict(ROW.findall(rows)) == expected
+    assert len(rows.splitlines()) == len(expected)
+
+
+def test_every_part_with_settings_has_its_table():
+    listed = {parameter.values[0] for parameter in tables()}
+    rooms = ("policies", "backoff", "caches", "template", "classify")
+    parts = {
+        name
+        for name in retrytemplate.__all__
+        for part in [getattr(retrytemplate, name)]
+        if isinstance(part, type)
+        and part.__module__.split(".")[1] in rooms
+        and not inspect.isabstract(part)
+        and not getattr(part, "_is_protocol", False)
+        and defaults(part)
+    }
+    # Made by a template, not by its user; or with the one argument that its section shows.
+    parts -= {"BoundTemplate", "PatternClassifier", "PredicateRetryPolicy"}
+    assert parts <= listed
+
+
+def test_the_page_of_errors_has_a_row_for_every_error():
+    rows = re.findall(r"^\| `(\w+)`", (DOCS / "errors.md").read_text(encoding="utf-8"), re.M)
+    assert set(errors) <= set(rows)
+    assert len(rows) == len(set(rows))
+
+
+def test_the_page_of_listeners_has_every_hook_in_order():
+    text = (DOCS / "listeners.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)\(context", text, re.M) == list(HOOKS)
+
+
+def test_every_public_name_is_on_a_page_written_by_hand():
+    pages = [page for page in PAGES if page.name != "statements.md"]
+    words = set(re.findall(r"\w+", "".join(page.read_text(encoding="utf-8") for page in pages)))
+    assert set(retrytemplate.__all__) <= words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_images_of_a_page_are_there(page):
+    for target in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text(encoding="utf-8")):
+        assert (DOCS / target).is_file(), target

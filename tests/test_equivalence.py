@@ -1,0 +1,517 @@
+"""However an execution is run, it comes to the same: inline, by the engine, in threads or tasks."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from retrytemplate import (
+    CompositeRetryPolicy,
+    ExceptionClassifierRetryPolicy,
+    ExponentialBackoff,
+    FixedBackoff,
+    MaxAttemptsRetryPolicy,
+    NeverRetryPolicy,
+    NoBackoff,
+    PredicateRetryPolicy,
+    ResultRetryPolicy,
+    RetryListener,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+    current_context,
+)
+from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
+from tests.ways import WAYS, every_way, in_block, in_thread, made
+
+# -- scenarios ----------------------------------------------------------------------------------
+
+
+class Interrupting(BaseException):
+    """What no template holds up."""
+
+
+KINDS = (ValueError, OSError, ConnectionError, KeyError, Interrupting)
+KINDS_OF_FAILURE = KINDS[:-1]
+
+# What one attempt does: return a number, raise, or give up and raise.
+step = st.one_of(
+    st.integers(0, 3),
+    st.sampled_from(KINDS_OF_FAILURE),
+    st.sampled_from(KINDS),
+    st.tuples(st.just("give up"), st.sampled_from(KINDS_OF_FAILURE)),
+)
+attempts_of = st.integers(1, 5)
+some_kinds = st.lists(st.sampled_from(KINDS_OF_FAILURE), max_size=2, unique=True).map(tuple)
+
+bounded = st.one_of(
+    attempts_of.map(MaxAttemptsRetryPolicy),
+    st.just(NeverRetryPolicy()),
+    st.builds(
+        SimpleRetryPolicy,
+        attempts_of,
+        retry_on=st.one_of(st.just((Exception,)), some_kinds),
+        not_on=some_kinds,
+        not_recoverable=some_kinds,
+    ),
+    attempts_of.map(lambda number: SimpleRetryPolicy(lambda: number)),
+)
+unbounded = st.one_of(
+    st.sampled_from([1.5, 4.0]).map(TimeoutRetryPolicy),
+    st.just(PredicateRetryPolicy(lambda exception: isinstance(exception, OSError))),
+)
+
+
+def trees(members):
+    return st.one_of(
+        st.builds(CompositeRetryPolicy, st.lists(members, min_size=1, max_size=3), st.booleans()),
+        st.builds(
+            ExceptionClassifierRetryPolicy,
+            st.dictionaries(st.sampled_from(KINDS_OF_FAILURE), members, max_size=2),
+            members,
+        ),
+        members.map(lambda member: ResultRetryPolicy(lambda result: result == 3, member)),
+        members.map(lambda member: ResultRetryPolicy(lambda r: r == 3, member, "return")),
+    )
+
+
+# Whatever the tree says, eight attempts are enough.
+policies = st.recursive(bounded | unbounded, trees, max_leaves=4).map(
+    lambda policy: policy & MaxAttemptsRetryPolicy(8)
+)
+plain_policies = bounded | policies
+backoffs = st.sampled_from(
+    [NoBackoff(), FixedBackoff(0.0), FixedBackoff(1.0), ExponentialBackoff(1.0, jitter="full")]
+)
+scripts = st.lists(step, min_size=1, max_size=6)
+recoveries = st.sampled_from([None, "value", LookupError])
+
+
+class Silent(RetryListener):
+    """Listens to everything and says nothing: with it the engine runs from the beginning."""
+
+    def open(self, context):
+        pass
+
+    def on_error(self, context, exception):
+        pass
+
+    def on_backoff(self, context, delay):
+        pass
+
+    def close(self, context, exception):
+        pass
+
+
+def trace(way, policy, backoff, script, recovery, listeners=()):
+    """All that can be seen of one execution."""
+    clock = VirtualClock()
+    template = RetryTemplate(
+        policy,
+        backoff,
+        clock=clock,
+        listeners=listeners,
+        random=ScriptedRandom([0.25, 0.5, 0.75], cycle=True),
+    )
+    raised, seen, contexts = [], [], []
+
+    def attempt(*_):
+        context = current_context()
+        contexts.append(context)
+        last = context.last_exception
+        place = next((n for n, failure in enumerate(raised) if failure is last), None)
+        seen.append((context.attempt, context.retry_count, place, context.is_last_attempt))
+        seen.append((context.max_attempts, [record.number for record in context.history]))
+        does = script[min(len(raised), len(script) - 1)]
+        if isinstance(does, int):
+            return does
+        if isinstance(does, tuple):
+            context.give_up()
+            does = does[1]
+        raised.append(does(f"failure {len(raised) + 1}"))
+        raise raised[-1]
+
+    def recover(context):
+        seen.append(("recovery", context.retry_count, context.last_exception is raised[-1]))
+        if recovery is LookupError:
+            raise LookupError("from recovery")
+        return recovery
+
+    try:
+        end = "value", way(template, attempt, None if recovery is None else recover)
+    except BaseException as exc:
+        place = next((n for n, failure in enumerate(raised) if failure is exc), None)
+        end = "raised", type(exc), str(exc), place, getattr(exc, "__notes__", [])
+    context = contexts[0]
+    assert all(each is context for each in contexts)
+    return {
+        "end": end,
+        "seen": seen,
+        "sleeps": clock.sleeps,
+        "attempt": context.attempt,
+        "retry_count": context.retry_count,
+        "last": str(context.last_exception),
+        "history": [(r.number, r.type_name, r.message) for r in context.history],
+        "flags": {
+            name: getattr(context, name)
+            for name in ("closed", "exhausted", "recovered", "gave_up", "no_recovery")
+        },
+        "elapsed": context.elapsed if raised else None,
+        "current": current_context(),
+    }
+
+
+# -- ways in ------------------------------------------------------------------------------------
+
+
+def called(template, attempt, recovery):
+    return template.bind(recovery=recovery).call(attempt)
+
+
+def wrapped(template, attempt, recovery):
+    return template.bind(recovery=recovery).wrap(attempt)()
+
+
+def asked(template, attempt, recovery):
+    outcome = template.bind(recovery=recovery).outcome(attempt)
+    if outcome.ok:
+        return outcome.value
+    raise outcome.exception
+
+
+def with_recovery(way):
+    def enter(template, attempt, recovery):
+        return way(template, attempt, recovery=recovery)
+
+    return enter
+
+
+def driven(coroutine):
+    """Run a coroutine whose awaits are all over at once."""
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            return stop.value
+
+
+class InstantTurn:
+    """Gives the loop that is not there its turn."""
+
+    def __await__(self):
+        yield
+
+
+def awaited_wrap(template, attempt, recovery):
+    async def turn():
+        await InstantTurn()
+        return attempt()
+
+    class Instant(VirtualClock):
+        async def sleep_async(self, delay):
+            template.clock.sleep(delay)
+
+        def monotonic(self):
+            return template.clock.monotonic()
+
+    alike = template.with_(clock=Instant())
+    return driven(alike.bind(recovery=recovery).wrap(turn)())
+
+
+SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
+
+
+@given(plain_policies, backoffs, scripts, recoveries)
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], None)
+@example(SimpleRetryPolicy(3), NoBackoff(), [Interrupting], None)
+@example(SimpleRetryPolicy(lambda: 2), NoBackoff(), [0], None)
+@example(SimpleRetryPolicy(3), NoBackoff(), [ValueError, Interrupting], "value")
+@example(SimpleRetryPolicy(3), NoBackoff(), [("give up", OSError)], "value")
+@example(SimpleRetryPolicy(3, not_recoverable=OSError), FixedBackoff(1.0), [OSError], "value")
+@settings(max_examples=300)
+def test_every_way_in_comes_to_what_the_whole_engine_comes_to(policy, backoff, script, recovery):
+    scenario = policy, backoff, script, recovery
+    engine = trace(with_recovery(in_thread), *scenario, listeners=[Silent()])
+    assert trace(with_recovery(in_thread), *scenario) == engine
+    for way in SHORT:
+        assert trace(way, *scenario) == engine, way
+        assert trace(way, *scenario, listeners=[Silent()]) == engine, way
+
+
+@given(plain_policies, backoffs, scripts, recoveries)
+@settings(max_examples=100)
+def test_threads_and_both_kinds_of_tasks_come_to_the_same(policy, backoff, script, recovery):
+    scenario = policy, backoff, script, recovery
+    ways = [with_recovery(way) for way in WAYS]
+    first, *others = [trace(way, *scenario) for way in ways]
+    for other in others:
+        assert other == first
+
+
+def events(recorder):
+    """What a listener was told, exceptions as text."""
+    return [
+        (e.hook, e.attempt, str(e.value) if e.value is not None else "") for e in recorder.events
+    ]
+
+
+@given(policies, backoffs, scripts, recoveries)
+@settings(max_examples=100)
+def test_listeners_are_told_the_same_in_threads_and_tasks(policy, backoff, script, recovery):
+    told = []
+    for way in WAYS:
+        recorder = Recorder()
+        trace(with_recovery(way), policy, backoff, script, recovery, listeners=[recorder])
+        told.append(events(recorder))
+    assert all(each == told[0] for each in told)
+
+
+deliveries = st.lists(st.lists(step, min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+@given(policies, backoffs, deliveries, st.sampled_from([None, "value"]), some_kinds)
+@settings(max_examples=100)
+def test_deliveries_of_one_key_come_to_the_same_in_threads_and_tasks(
+    policy, backoff, scripts, recovery, in_place
+):
+    def rolls_back(exception):
+        return not isinstance(exception, in_place)
+
+    def deliver(way):
+        chance = ScriptedRandom([0.25, 0.5, 0.75], cycle=True)
+        template = RetryTemplate(policy, backoff, clock=VirtualClock(), random=chance, name="equal")
+        state = RetryState("key", rollback_for=rolls_back)
+        ends = []
+        for script in scripts:
+            left = list(script)
+
+            def attempt(context, left=left):
+                ends.append((context.attempt, context.retry_count, str(context.last_exception)))
+                does = left.pop(0) if left else 0
+                if isinstance(does, tuple):
+                    context.give_up()
+                    does = does[1]
+                if isinstance(does, int):
+                    return does
+                raise does("failed")
+
+            try:
+                how = {"state": state}
+                if recovery is not None:
+                    how["recovery"] = lambda context: context.retry_count
+                ends.append(way(template, attempt, **how))
+            except BaseException as exc:
+                ends.append((type(exc), str(exc), getattr(exc, "__notes__", [])))
+            record = template.cache.peek(template.scoped_key("key"))
+            ends.append(record and (record.failures, record.phase, record.verdict, record.worker))
+        return ends, template.clock.sleeps
+
+    first, *others = [deliver(way) for way in WAYS]
+    for other in others:
+        assert other == first
+
+
+# -- the note on the exception that leaves ------------------------------------------------------
+
+
+def notes_of(exception):
+    return getattr(exception, "__notes__", [])
+
+
+def left_by(way, template, *failures, **how):
+    """The exception that leaves when the attempts fail so; the last one again and again."""
+    turn = iter(range(1000))
+
+    def attempt(context):
+        raise failures[min(next(turn), len(failures) - 1)]
+
+    with pytest.raises(BaseException) as caught:
+        way(template, attempt, **how)
+    return caught.value
+
+
+@every_way
+def test_the_exception_that_leaves_tells_of_the_attempts_before_it(way):
+    left = left_by(way, made(3), OSError("one"), KeyError("two"), ValueError("three"))
+
+    assert str(left) == "three"
+    [note] = notes_of(left)
+    assert note.splitlines() == [
+        "retry: 3 attempts failed; before this one:",
+        "  1. OSError: one",
+        "  2. KeyError: 'two'",
+    ]
+
+
+@every_way
+def test_after_one_attempt_there_is_nothing_to_tell(way):
+    assert notes_of(left_by(way, made(1), ValueError())) == []
+
+
+@every_way
+def test_the_note_is_replaced_and_never_doubled_and_other_notes_stay(way):
+    failure = ValueError("the same again")
+    failure.add_note("mine")
+
+    left_by(way, made(2), OSError("first"), failure)
+    left_by(way, made(3), KeyError("later"), OSError("first"), failure)
+    assert notes_of(failure)[0] == "mine"
+    [note] = notes_of(failure)[1:]
+    assert note.startswith("retry: 3 attempts failed")
+
+
+@every_way
+def test_an_outer_execution_replaces_the_note_of_the_inner_one(way):
+    inner = made(2)
+
+    def attempt(context):
+        return inner.execute(fails)
+
+    def fails(context):
+        raise ValueError(context.attempt)
+
+    with pytest.raises(ValueError) as caught:
+        way(made(3), attempt)
+    [note] = notes_of(caught.value)
+    assert note.startswith("retry: 3 attempts failed")
+
+
+@every_way
+def test_the_same_object_raised_each_time_is_never_in_its_own_history(way):
+    failure = ValueError("always me")
+    [note] = notes_of(left_by(way, made(4), failure))
+
+    assert note == "retry: 4 attempts failed"
+
+
+@every_way
+def test_the_same_object_after_others_is_not_in_its_own_history_either(way):
+    failure = ValueError("me")
+    [note] = notes_of(left_by(way, made(4), OSError("another"), failure))
+
+    assert note.splitlines() == [
+        "retry: 4 attempts failed; before this one:",
+        "  1. OSError: another",
+    ]
+
+
+@every_way
+def test_in_place_with_a_state_the_last_failure_is_not_in_its_own_history(way):
+    template = made(3, name="note", raise_last=True)
+    state = RetryState("key", rollback_for=())
+    left = left_by(way, template, *map(ValueError, "abc"), state=state)
+
+    assert str(left) == "c"
+    [note] = notes_of(left)
+    assert note.splitlines() == [
+        "retry: 3 attempts failed; before this one:",
+        "  1. ValueError: a",
+        "  2. ValueError: b",
+    ]
+
+
+@every_way
+def test_forty_failures_are_told_by_the_first_three_and_the_last_thirteen(way):
+    contexts = []
+
+    def attempt(context):
+        contexts.append(context)
+        raise ValueError(f"failure {context.attempt}")
+
+    with pytest.raises(ValueError) as caught:
+        way(made(40), attempt)
+    kept = [1, 2, 3, *range(28, 41)]
+    assert [record.number for record in contexts[0].history] == kept
+    assert [record.message for record in contexts[0].history] == [f"failure {n}" for n in kept]
+    [note] = notes_of(caught.value)
+    first, *lines = note.splitlines()
+    assert first == "retry: 40 attempts failed; before this one:"
+    assert "  1. ValueError: failure 1" in lines
+    assert "  39. ValueError: failure 39" in lines
+    assert not any("failure 40" in line or "failure 4:" in line for line in lines)
+    assert len(lines) <= 17
+
+
+@every_way
+def test_the_note_says_how_many_attempts_it_leaves_out(way):
+    left = left_by(way, made(40), ValueError("early"), *[OSError(n) for n in range(39)])
+
+    [note] = notes_of(left)
+    assert "24" in note, "4 to 27 are not told"
+
+
+@every_way
+def test_an_error_of_ours_carries_the_history_as_records(way):
+    policy = ResultRetryPolicy(lambda result: True, SimpleRetryPolicy(20))
+    with pytest.raises(Exception) as caught:
+        way(made(policy=policy), lambda context: context.attempt)
+    assert caught.value.attempts == 20
+    assert [record.number for record in caught.value.history] == [1, 2, 3, *range(8, 21)]
+
+
+def test_a_record_of_an_attempt_says_when_it_began_and_ended():
+    template = made(3, delay=10.0, listeners=[Recorder()])
+
+    def attempt():
+        template.clock.advance(2.5)
+        raise ValueError
+
+    start = template.clock.time()
+    records = template.outcome(attempt).history
+    assert [record.started - start for record in records] == [0.0, 12.5, 25.0]
+    assert [record.duration for record in records] == [2.5, 2.5, 2.5]
+
+
+# -- strange exceptions -------------------------------------------------------------------------
+
+
+def frozen_exception():
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int
+
+    return Frozen
+
+
+class Falsy(Exception):
+    def __bool__(self):
+        return False
+
+
+class Equal(Exception):
+    def __eq__(self, other):
+        raise RuntimeError("compared")
+
+    __hash__ = Exception.__hash__
+
+
+class OddNotes(Exception):
+    __notes__ = "no list"
+
+
+ODD = [
+    pytest.param(way, kind, id=f"{kind.__name__}-{way.__name__}")
+    for kind in (frozen_exception(), Falsy, Equal, OddNotes)
+    for way in WAYS
+    # trio itself cannot carry an exception that takes no attributes
+    if not (kind.__name__ == "Frozen" and "trio" in way.__name__)
+]
+
+
+@pytest.mark.parametrize(("way", "kind"), ODD)
+def test_an_exception_that_takes_no_note_or_is_odd_still_reaches_the_caller_itself(way, kind):
+    failures = [kind(number) for number in range(3)]
+    left = left_by(way, made(3), *failures)
+    assert left is failures[-1]
+
+
+@every_way
+def test_an_exception_that_counts_as_false_is_an_exception_out_of_close(way):
+    class Closing(RetryListener):
+        def close(self, context, exception):
+            raise Falsy("from close")
+
+    with pytest.raises(Falsy):
+        way(made(listeners=[Closing()]), lambda context: "value")

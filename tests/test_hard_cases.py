@@ -1,0 +1,209 @@
+"""What an attacker found: odd objects in ordinary places, and signals in unlucky moments."""
+
+import asyncio
+import contextlib
+import gc
+import warnings
+import weakref
+
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    AttemptTimeout,
+    Deadline,
+    DeadlineExceededError,
+    FixedBackoff,
+    InconsistentKeyError,
+    MisuseError,
+    ResultRetryPolicy,
+    RetryListener,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    StatisticsListener,
+    TerminatedRetryError,
+    UnacceptableResultError,
+    UnboundedRetryWarning,
+    current_context,
+)
+from retrytemplate.testing import VirtualClock
+
+STATE = RetryState("key")
+
+
+def bad(*_):
+    raise ValueError("x")
+
+
+class Closing(RetryListener):
+    def __init__(self):
+        self.closed = 0
+
+    def close(self, context, exception):
+        self.closed += 1
+
+
+class Marking(Closing):
+    def on_error(self, context, exception):
+        context.attributes["span"] = object()
+
+
+def test_an_attribute_that_is_no_json_value_ends_the_execution_and_frees_the_key():
+    listener = Marking()
+    template = RetryTemplate(listeners=[listener])
+    for _ in range(2):
+        with pytest.raises(TerminatedRetryError) as caught:
+            template.execute(bad, state=STATE)
+        assert isinstance(caught.value.__cause__, TypeError)
+        assert "span" in str(caught.value.__cause__)
+        assert isinstance(caught.value.__context__, ValueError)
+    assert listener.closed == 2
+
+
+class DeadLetters(list):
+    """Empty, so it counts as false: a recovery all the same."""
+
+    def __call__(self, context):
+        return "kept"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda template, kept: template.execute(bad, recovery=kept),
+        lambda template, kept: template.bind(recovery=kept).call(bad),
+        lambda template, kept: template.execute(
+            bad, recovery=kept, state=RetryState("a", rollback_for=())
+        ),
+    ],
+)
+def test_a_recovery_that_counts_as_false_is_a_recovery(call):
+    assert call(RetryTemplate(recovery=lambda context: "of the template"), DeadLetters()) == "kept"
+
+
+def test_a_backoff_number_is_read_once_per_execution():
+    read = []
+    backoff = FixedBackoff(lambda: read.append(1) or 0.5)
+    clock = VirtualClock()
+    RetryTemplate(SimpleRetryPolicy(5), backoff, clock=clock).outcome(bad)
+    assert (len(read), clock.sleeps) == (1, [0.5] * 4)
+
+
+def test_a_misuse_is_no_success_to_remember():
+    async def work(context):
+        return "done"
+
+    template, state = RetryTemplate(), RetryState("key", remember=60)
+    with pytest.raises(MisuseError):
+        template.execute(work, state=state)
+    assert asyncio.run(template.execute_async(work, state=state)) == "done"
+
+
+def test_a_warning_that_is_an_error_leaves_no_key_held():
+    template = RetryTemplate(AlwaysRetryPolicy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UnboundedRetryWarning):
+            template.execute(bad, state=STATE)
+    assert template.execute(lambda context: "done", state=STATE) == "done"
+
+
+def test_a_redelivery_that_comes_early_does_not_wait_past_the_deadline():
+    clock = VirtualClock()
+    template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(600.0), clock=clock)
+    state = RetryState("key", defer_backoff="wait")
+    with pytest.raises(ValueError, match="x"):
+        template.execute(bad, state=state)
+    with Deadline(2.0, clock=clock), pytest.raises(DeadlineExceededError, match="600"):
+        template.execute(lambda context: "too early", state=state)
+    assert clock.sleeps == []
+
+
+def test_a_listener_leaves_no_exception_in_a_circle():
+    made = []
+
+    class Trouble(Exception):
+        def __init__(self):
+            made.append(weakref.ref(self))
+
+    def fails(context):
+        raise Trouble
+
+    template = RetryTemplate(listeners=[StatisticsListener()])
+    gc.disable()
+    try:
+        with contextlib.suppress(Trouble):  # pytest.raises would keep the last one itself
+            template.execute(fails)
+        alive = [each for each in made if each() is not None]
+    finally:
+        gc.enable()
+    assert alive == []
+
+
+class Falsy(Exception):
+    def __len__(self):
+        return 0
+
+
+def test_an_exception_that_counts_as_false_out_of_the_first_close_is_raised():
+    class Raising(RetryListener):
+        def close(self, context, exception):
+            raise Falsy
+
+    with pytest.raises(Falsy):
+        RetryTemplate(listeners=[Closing(), Raising()]).execute(lambda context: "value")
+
+
+class Unshowable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def test_a_result_that_cannot_be_shown_is_retried_like_any_other():
+    results = [Unshowable(), Unshowable(), 1]
+    policy = ResultRetryPolicy(lambda result: not isinstance(result, int), SimpleRetryPolicy(3))
+    assert RetryTemplate(policy).call(results.pop, 0) == 1
+    with pytest.raises(UnacceptableResultError, match="a Unshowable"):
+        RetryTemplate(policy).call(Unshowable)
+
+
+def test_a_limit_beyond_what_threads_can_wait_is_no_limit():
+    template = RetryTemplate(attempt_timeout=AttemptTimeout(float("inf"), in_thread=True))
+    assert template.execute(lambda context: "done") == "done"
+
+
+def test_an_int_too_large_for_text_is_no_key():
+    with pytest.raises(InconsistentKeyError):
+        RetryState(10**5000)
+
+
+class Signal(BaseException):
+    """Comes while the driver is between two effects, as a KeyboardInterrupt may."""
+
+
+class Interrupting:
+    """A result whose class raises when the driver looks at it."""
+
+    class Kind(type):
+        def __hash__(cls):
+            raise Signal
+
+    value = Kind("Value", (), {})()
+
+
+def test_a_signal_between_two_effects_closes_frees_the_key_and_restores_the_context():
+    listener = Closing()
+    template = RetryTemplate(listeners=[listener])
+    with pytest.raises(Signal):
+        template.execute(lambda context: Interrupting.value, state=STATE)
+    assert (listener.closed, current_context()) == (1, None)
+    assert template.execute(lambda context: "done", state=STATE) == "done"
+
+
+def test_a_signal_before_the_end_of_an_inline_attempt_frees_the_key():
+    template = RetryTemplate()
+    with pytest.raises(Signal):
+        template.execute(lambda context: Interrupting.value, state=STATE)
+    assert current_context() is None
+    assert template.execute(lambda context: "done", state=STATE) == "done"

@@ -1,0 +1,200 @@
+"""The walls of the house that import-linter does not see."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import retrytemplate.errors
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "retrytemplate"
+
+CORE = (
+    "_checks.py",
+    "_values.py",
+    "attempt_timeout.py",
+    "attempts.py",
+    "backoff",
+    "caches",
+    "classify.py",
+    "clock.py",
+    "context.py",
+    "deadline.py",
+    "declarative",
+    "drivers.py",
+    "engine.py",
+    "entrances.py",
+    "errors.py",
+    "guards.py",
+    "listeners",
+    "plan.py",
+    "policies",
+    "simulation.py",
+    "template.py",
+    "testing",
+    "wrapping.py",
+)
+RULES = ("engine.py", "classify.py", "policies", "backoff")
+
+IMPURE = {"time", "random", "secrets", "asyncio", "threading", "trio"}
+READS_A_CLOCK = {"now", "utcnow", "today", "monotonic", "perf_counter", "monotonic_ns", "time_ns"}
+# The engine asks the clock that the template was given; to the others the time is an argument.
+ASKS_THE_GIVEN_CLOCK = {"engine.py": ("plan.monotonic()",)}
+THIRD_PARTIES = {"attr", "attrs", "cachetools"}
+# What a room may import of a package that is there already whenever that line is reached.
+GUESTS = {
+    "clock.py": {"trio"},
+    "deadline.py": {"trio"},
+    "testing": {"trio", "pytest"},
+}
+
+
+def sources(*rooms):
+    """The files of some rooms, each as its path within the package."""
+    found = []
+    for room in rooms:
+        path = PACKAGE / room
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        assert files, f"the room {room} is empty"
+        found += [file.relative_to(PACKAGE).as_posix() for file in files]
+    return found
+
+
+def only_for_types(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def running(tree):
+    """Every node that is there when the program runs, imports inside functions included."""
+    for node in ast.iter_child_nodes(tree):
+        if only_for_types(node):
+            for other in node.orelse:
+                yield other
+                yield from running(other)
+        else:
+            yield node
+            yield from running(node)
+
+
+def imported(source):
+    """The top-level names of the packages that a source imports."""
+    names = set()
+    for node in running(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add("retrytemplate" if node.level else node.module.partition(".")[0])
+    return names
+
+
+def clock_readings(source):
+    """The calls in a source that ask for the present time."""
+    return [
+        ast.unparse(node)
+        for node in running(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in READS_A_CLOCK
+    ]
+
+
+def read(path):
+    return (PACKAGE / path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sources(*RULES))
+def test_the_rules_import_no_time_no_chance_no_tasks_and_no_threads(path):
+    assert imported(read(path)) & IMPURE == set()
+
+
+@pytest.mark.parametrize("path", sources(*CORE))
+def test_only_the_classifier_turns_a_name_into_a_module(path):
+    by_name = {"importlib", "pkgutil", "runpy", "imp"} & imported(read(path))
+    assert by_name == ({"importlib"} if path == "classify.py" else set())
+
+
+@pytest.mark.parametrize("path", sources(*RULES))
+def test_the_rules_read_no_clock_of_their_own(path):
+    given = ASKS_THE_GIVEN_CLOCK.get(path, ())
+    assert [call for call in clock_readings(read(path)) if not call.endswith(given)] == []
+
+
+@pytest.mark.parametrize("path", sources(*CORE))
+def test_the_core_imports_no_package_but_attrs_and_cachetools(path):
+    room = path.partition("/")[0]
+    allowed = sys.stdlib_module_names | THIRD_PARTIES | {"retrytemplate"} | GUESTS.get(room, set())
+    assert imported(read(path)) - allowed == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import time", {"time"}),
+        ("import asyncio.tasks as tasks", {"asyncio"}),
+        ("from random import Random", {"random"}),
+        ("def f():\n    from threading import Lock", {"threading"}),
+        ("try:\n    import trio\nexcept ImportError:\n    trio = None", {"trio"}),
+        ("from . import clock", {"retrytemplate"}),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import time", {"typing"}),
+        ("import typing\nif typing.TYPE_CHECKING:\n    pass\nelse:\n    import time", None),
+    ],
+)
+def test_the_search_for_imports_finds_them_wherever_they_run(source, found):
+    assert imported(source) == (found or {"typing", "time"})
+
+
+@pytest.mark.parametrize(
+    "call", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()", "clock.monotonic()"]
+)
+def test_the_search_for_clock_readings_finds_them(call):
+    assert clock_readings(f"def f():\n    return [{call}]") == [call]
+
+
+@pytest.fixture(scope="module")
+def loaded_by_the_import():
+    """The modules that ``import retrytemplate`` adds to a fresh interpreter."""
+    script = (
+        "import sys, json; before = set(sys.modules); import retrytemplate; "
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("module", ["asyncio", "logging", "random", "trio", "concurrent.futures"])
+def test_importing_the_package_leaves_heavy_modules_alone(loaded_by_the_import, module):
+    assert "retrytemplate.template" in loaded_by_the_import
+    assert module not in loaded_by_the_import
+
+
+def test_importing_the_package_loads_no_package_but_attrs_and_cachetools(loaded_by_the_import):
+    packages = {name.partition(".")[0] for name in loaded_by_the_import}
+    assert packages - sys.stdlib_module_names - THIRD_PARTIES == {"retrytemplate"}
+
+
+def test_the_declared_dependencies_are_attrs_and_cachetools():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.match(r"[\w-]+", each).group() for each in project["dependencies"]}
+    assert names == {"attrs", "cachetools"}
+
+
+RAISERS = (
+    "guard|template|execution|cache|listener|library|part|"
+    "breaker|bulkhead|budget|switch|rule|Deadline|RetryState"
+)
+
+
+@pytest.mark.parametrize("name", retrytemplate.errors.__all__)
+def test_every_error_says_who_raises_it(name):
+    words = inspect.cleandoc(getattr(retrytemplate.errors, name).__doc__ or "")
+    assert re.search(r"\b(raise[sd]?|given)\b", words, re.IGNORECASE), words
+    assert re.search(rf"\b({RAISERS})s?\b", words), words

@@ -1,0 +1,403 @@
+"""What happens when a piece raises: each hook, the policy, the backoff, a guard."""
+
+import asyncio
+
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    Guard,
+    PredicateRetryPolicy,
+    Rejected,
+    ResultRetryPolicy,
+    RetryState,
+    SimpleRetryPolicy,
+    StatefulRetryPolicy,
+    TerminatedRetryError,
+    current_context,
+)
+from retrytemplate.backoff import Backoff
+from retrytemplate.policies import RetryPolicy
+from retrytemplate.testing import Recorder, VirtualClock
+from tests.ways import Script, every_way, made
+
+# -- listeners that raise -----------------------------------------------------------------------
+
+
+class Raises(Recorder):
+    """Writes down what it is told, and raises in one hook, so many times."""
+
+    def __init__(self, hook, error, times=99):
+        super().__init__()
+        self.hook, self.error, self.times = hook, error, times
+
+    def _note(self, hook, context, value=None):
+        super()._note(hook, context, value)
+        if hook == self.hook and self.hooks.count(hook) <= self.times:
+            raise self.error
+
+
+def between(hook, error=None, times=99):
+    """Three listeners, of which the one in the middle raises."""
+    return Recorder(), Raises(hook, error or LookupError(f"from {hook}"), times), Recorder()
+
+
+def closes(listeners):
+    return [listener.hooks.count("close") for listener in listeners]
+
+
+def hooked(listeners, hook):
+    return [hook in listener.hooks for listener in listeners]
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_open_propagates_later_opens_are_not_called_and_every_close_is(way):
+    listeners = between("open")
+    callback = Script("value")
+
+    with pytest.raises(LookupError, match="from open"):
+        way(made(listeners=listeners), callback, recovery=lambda context: "recovered")
+    assert callback.calls == 0
+    assert hooked(listeners, "open") == [True, True, False]
+    assert closes(listeners) == [1, 1, 1]
+
+
+@pytest.mark.statement("S2-41")
+@every_way
+def test_open_that_returns_false_refuses_the_execution(way):
+    class No(Recorder):
+        def open(self, context):
+            super().open(context)
+            return False
+
+    listeners = Recorder(), No(), Recorder()
+    callback = Script("value")
+    with pytest.raises(TerminatedRetryError, match="veto"):
+        way(made(listeners=listeners), callback, recovery=lambda context: "recovered")
+    assert callback.calls == 0
+    assert hooked(listeners, "open") == [True, True, False]
+    assert [listener.values("close") for listener in listeners] == [[None]] * 3
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_before_attempt_is_a_failed_attempt_without_a_call(way):
+    error = LookupError("not this time")
+    listeners = between("before_attempt", error, times=1)
+    callback = Script("value")
+
+    assert way(made(listeners=listeners), callback) == "value"
+    assert callback.seen == [2]
+    assert [listener.errors for listener in listeners] == [[error]] * 3
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_on_success_makes_it_a_failed_attempt(way):
+    error = LookupError("not good enough")
+    listeners = between("on_success", error, times=1)
+    callback = Script("first", "second")
+
+    assert way(made(listeners=listeners), callback) == "second"
+    assert [listener.errors for listener in listeners] == [[error]] * 3
+    assert [listener.results for listener in listeners] == [
+        ["second"],
+        ["first", "second"],
+        ["first", "second"],
+    ]
+
+
+@pytest.mark.statement("S2-43")
+@pytest.mark.parametrize("hook", ["on_error", "on_backoff"])
+@every_way
+def test_raising_in_on_error_or_on_backoff_ends_it_with_that_error(way, hook):
+    listeners = between(hook)
+    template = made(delay=1.0, listeners=listeners)
+    callback = Script(ValueError("the callback's own"))
+
+    with pytest.raises(LookupError, match=f"from {hook}"):
+        way(template, callback, recovery=lambda context: "recovered")
+    assert callback.calls == 1
+    assert template.clock.sleeps == []
+    assert hooked(listeners, hook) == [False, True, True]
+    assert closes(listeners) == [1, 1, 1]
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_on_recovery_replaces_the_result_though_it_is_recovered(way):
+    listeners = between("on_recovery")
+    contexts = []
+
+    def recover(context):
+        contexts.append(context)
+        return "recovered"
+
+    with pytest.raises(LookupError, match="from on_recovery"):
+        way(made(1, listeners=listeners), Script(ValueError()), recovery=recover)
+    assert contexts[0].recovered
+    assert hooked(listeners, "on_recovery") == [False, True, True]
+    assert closes(listeners) == [1, 1, 1]
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+@pytest.mark.parametrize("step", ["value", ValueError("the callback's own")], ids=["ok", "failed"])
+def test_raising_in_close_replaces_the_end_and_every_close_is_called(way, step):
+    listeners = between("close")
+
+    with pytest.raises(LookupError, match="from close") as caught:
+        way(made(1, listeners=listeners), Script(step))
+    assert closes(listeners) == [1, 1, 1]
+    if step != "value":
+        assert step in (caught.value.__context__, caught.value.__cause__)
+    assert current_context() is None
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_of_several_closes_that_raise_the_first_is_raised(way):
+    listeners = [Raises("close", LookupError(n)) for n in range(3)]
+
+    with pytest.raises(LookupError, match="2"):
+        way(made(listeners=listeners), Script("value"))
+    assert closes(listeners) == [1, 1, 1]
+
+
+# -- policies and backoffs that raise -----------------------------------------------------------
+
+BUG = ZeroDivisionError("a bug of the policy")
+
+
+class RaisesInAllows(RetryPolicy):
+    def allows(self, failures, failure):
+        if failure is not None:
+            raise BUG
+        return True
+
+
+class RaisesIn(StatefulRetryPolicy):
+    def __init__(self, where):
+        object.__setattr__(self, "where", where)
+
+    def start(self, now):
+        if self.where == "start":
+            raise BUG
+        return 0
+
+    def record(self, state, failure, now):
+        if self.where == "record":
+            raise BUG
+        return state + 1
+
+    def decide(self, state, now):
+        if self.where == "decide" and state:
+            raise BUG
+        return state < 3, state
+
+
+@every_way
+@pytest.mark.parametrize(
+    "policy",
+    [
+        RaisesInAllows(),
+        RaisesIn("record"),
+        PredicateRetryPolicy(lambda exception: 1 / 0),
+        SimpleRetryPolicy(3, lambda exception: 1 / 0),
+        AlwaysRetryPolicy() & PredicateRetryPolicy(lambda exception: 1 / 0),
+    ],
+    ids=["allows", "record", "predicate", "simple", "tree"],
+)
+def test_a_policy_that_raises_about_a_failure_terminates_after_the_on_errors(way, policy):
+    recorder = Recorder()
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(
+            made(policy=policy, listeners=[recorder]),
+            Script(failure),
+            recovery=lambda context: "recovered",
+        )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert recorder.errors == [failure]
+    assert recorder.hooks[-1] == "close"
+    error, chain = caught.value, []
+    while error is not None:
+        chain.append(error)
+        error = error.__context__
+    assert failure in chain
+
+
+@every_way
+@pytest.mark.parametrize("where", ["start", "decide"])
+def test_a_policy_that_raises_elsewhere_is_not_wrapped(way, where):
+    recorder = Recorder()
+    with pytest.raises(ZeroDivisionError) as caught:
+        way(made(policy=RaisesIn(where), listeners=[recorder]), Script(ValueError()))
+    assert caught.value is BUG
+    assert recorder.hooks[-1] == "close"
+    assert current_context() is None
+
+
+@every_way
+def test_a_backoff_that_raises_is_not_wrapped(way):
+    class Broken(Backoff):
+        def start(self):
+            return None
+
+        def next(self, state, failure, random):
+            raise BUG
+
+    recorder = Recorder()
+    callback = Script(ValueError())
+    with pytest.raises(ZeroDivisionError):
+        way(made(backoff=Broken(), listeners=[recorder]), callback, recovery=lambda c: "recovered")
+    assert callback.calls == 1
+    assert recorder.hooks == ["open", "before_attempt", "on_error", "close"]
+
+
+@every_way
+def test_a_rollback_classifier_that_raises_is_not_wrapped_and_keeps_what_was_counted(way):
+    recorder = Recorder()
+    template = made(name="rollback", listeners=[recorder])
+    state = RetryState("key", rollback_for=lambda exception: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        way(template, Script(ValueError()), state=state)
+    assert recorder.hooks[-1] == "close"
+    record = template.cache.peek(template.scoped_key("key"))
+    assert (record.failures, record.worker) == (1, None)
+
+
+@every_way
+def test_a_result_predicate_that_raises_fails_the_attempt(way):
+    answers = iter([True, False])
+    policy = ResultRetryPolicy(lambda result: 1 / 0 if next(answers) else False)
+    callback = Script("first", "second")
+
+    assert way(made(policy=policy), callback) == "second"
+
+
+@every_way
+def test_a_number_that_is_nonsense_at_run_time_is_refused_then(way):
+    template = made(policy=SimpleRetryPolicy(lambda: 0))
+    callback = Script(LookupError())
+
+    with pytest.raises(ValueError, match=r"max_attempts must be an int >= 1, got 0"):
+        way(template, callback)
+    assert callback.calls <= 1, "an attempt that is made inline needs no number"
+    assert current_context() is None
+
+
+@every_way
+def test_an_exception_without_text_does_not_stop_the_retries(way):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    with pytest.raises(Mute) as caught:
+        way(made(2), Script(Mute(), Mute()))
+    assert "Mute: <no text" in caught.value.__notes__[0]
+
+
+# -- guards that refuse or raise ----------------------------------------------------------------
+
+
+class Gate(Guard):
+    """Refuses, or raises, at one step and call of it; writes all down."""
+
+    def __init__(self, step=None, at=1, error=None):
+        self.step, self.at, self.error = step, at, error
+        self.told = []
+
+    def _tell(self, step):
+        self.told.append(step)
+        if step == self.step and self.told.count(step) == self.at:
+            raise self.error or Rejected("refused", name="gate", retry_after=7.0)
+
+    def admit(self, context):
+        self._tell("admit")
+
+    def reserve(self, context, delay):
+        self._tell("reserve")
+
+    def give_back(self, context):
+        self._tell("give_back")
+
+
+@every_way
+def test_a_guard_is_asked_before_every_attempt_and_before_every_wait(way):
+    gate = Gate()
+    way(made(delay=1.0, guards=[gate]), Script(ValueError(), ValueError(), "value"))
+    assert gate.told == ["admit", "reserve", "admit", "reserve", "admit"]
+
+
+@every_way
+def test_a_guard_that_refuses_the_first_attempt_is_what_the_caller_sees(way):
+    callback, recoveries = Script("value"), []
+
+    with pytest.raises(Rejected) as caught:
+        way(made(guards=[Gate("admit")]), callback, recovery=recoveries.append)
+    assert caught.value.retry_after == 7.0
+    assert (callback.calls, recoveries) == (0, [])
+
+
+@every_way
+def test_a_guard_that_refuses_a_later_attempt_keeps_the_last_failure_as_its_cause(way):
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(Rejected) as caught:
+        way(made(guards=[Gate("admit", at=2)]), Script(failure), recovery=lambda c: "recovered")
+    assert caught.value.__cause__ is failure
+
+
+@every_way
+def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(way):
+    template = made(delay=1.0, guards=[Gate("reserve")])
+    callback = Script(ValueError())
+
+    assert way(template, callback, recovery=lambda context: "recovered") == "recovered"
+    assert callback.calls == 1
+    assert template.clock.sleeps == []
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_a_later_guard_refuses(way):
+    first, second, third = gates = Gate(), Gate("reserve"), Gate()
+    with pytest.raises(Rejected):
+        way(made(delay=1.0, guards=gates), Script(ValueError()))
+    assert first.told == ["admit", "reserve", "give_back"]
+    assert second.told == ["admit", "reserve"]
+    assert third.told == ["admit"]
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_the_wait_is_interrupted(way):
+    gates = Gate(), Gate()
+    template = made(delay=1.0, guards=gates, clock=VirtualClock(interrupt_at=1))
+    with pytest.raises(Exception, match="interrupted"):
+        way(template, Script(ValueError()))
+    assert [gate.told for gate in gates] == [["admit", "reserve", "give_back"]] * 2
+
+
+@every_way
+@pytest.mark.parametrize("step", ["admit", "reserve"])
+def test_a_guard_that_raises_something_else_is_not_taken_for_a_refusal(way, step):
+    template = made(delay=1.0, guards=[Gate(step, error=BUG)], listeners=[Recorder()])
+
+    with pytest.raises(ZeroDivisionError):
+        way(template, Script(ValueError()), recovery=lambda context: "recovered")
+    assert template.listeners[0].hooks[-1] == "close"
+
+
+def test_asynchronous_guards_are_awaited():
+    class Budget(Gate):
+        async def admit(self, context):
+            await asyncio.sleep(0)
+            super().admit(context)
+
+    gate = Budget("admit", at=2)
+    with pytest.raises(Rejected):
+        asyncio.run(made(guards=[gate]).execute_async(Script(ValueError())))
+    assert gate.told.count("admit") == 2

@@ -1,0 +1,789 @@
+"""Executions with a state: what is remembered under a key, for how long, and by whom."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from retrytemplate import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    AttemptLostError,
+    BackoffInterruptedError,
+    CircuitBreakerRetryPolicy,
+    ExceptionClassifier,
+    ExceptionClassifierRetryPolicy,
+    ExhaustedRetryError,
+    ExponentialBackoff,
+    InconsistentKeyError,
+    MaxAttemptsRetryPolicy,
+    MemoryRetryContextCache,
+    MisuseError,
+    NeverRetryPolicy,
+    PredicateRetryPolicy,
+    RecordedFailure,
+    RetryContextCache,
+    RetryLater,
+    RetryListener,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    TerminatedRetryError,
+    TimeoutRetryPolicy,
+    Veto,
+)
+from retrytemplate.testing import Recorder, VirtualClock
+from tests.ways import Script, both_kinds, every_way, made
+
+KEY = RetryState("order-17")
+
+
+def stateful(attempts=3, **settings):
+    return made(attempts, **{"name": "orders"} | settings)
+
+
+def kept(template, key="order-17"):
+    return template.cache.peek(template.scoped_key(key))
+
+
+def fails(way, template, state=KEY, failure=None, **how):
+    """One delivery whose callback fails, rethrown at once; the callback, to be asked."""
+    callback = Script(failure or ValueError("failed"))
+    with pytest.raises(type(callback.steps[0])):
+        way(template, callback, state=state, **how)
+    assert callback.calls == 1
+    return callback
+
+
+# -- from delivery to delivery ------------------------------------------------------------------
+
+
+@pytest.mark.statement("S2-10")
+@every_way
+def test_a_failure_is_rethrown_at_once_and_kept_under_the_key(way):
+    template = stateful()
+    failure = ValueError("rolled back")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    record = kept(template)
+    assert (record.failures, record.last.type_name, record.last.message, record.worker) == (
+        1,
+        "ValueError",
+        "rolled back",
+        None,
+    )
+
+
+@pytest.mark.statement("S2-11", "S2-16")
+@every_way
+def test_a_redelivery_goes_on_with_count_failure_and_attributes(way):
+    template = stateful()
+    seen = []
+
+    def callback(context):
+        seen.append(
+            (
+                context.attempt,
+                context.retry_count,
+                str(context.last_exception),
+                dict(context.attributes),
+            )
+        )
+        context.attributes[f"delivery {len(seen)}"] = [len(seen)]
+        if len(seen) < 3:
+            raise ValueError(f"failure {len(seen)}")
+        return "done"
+
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            way(template, callback, state=RetryState("order-17"))
+    assert way(template, callback, state=RetryState("order-17")) == "done"
+    assert seen == [
+        (1, 0, "None", {}),
+        (2, 1, "ValueError: failure 1", {"delivery 1": [1]}),
+        (3, 2, "ValueError: failure 2", {"delivery 1": [1], "delivery 2": [2]}),
+    ]
+
+
+@pytest.mark.statement("S2-16")
+@both_kinds
+def test_a_redelivery_is_recognised_inside_a_transaction_of_its_own(way):
+    template = stateful()
+    transactions = []
+
+    def deliver(callback):
+        transactions.append("open")
+        try:
+            way(template, callback, state=KEY)
+        except ValueError:
+            transactions[-1] = "rollback"
+        else:
+            transactions[-1] = "commit"
+
+    attempts = []
+    callback = Script(ValueError(), ValueError(), "done")
+    for _ in range(3):
+        deliver(lambda context: attempts.append(context.attempt) or callback(context))
+    assert attempts == [1, 2, 3]
+    assert transactions == ["rollback", "rollback", "commit"]
+
+
+@pytest.mark.statement("S2-12")
+@every_way
+def test_what_has_no_attempt_left_is_recovered_without_a_call(way):
+    template = stateful(2)
+    for _ in range(2):
+        fails(way, template)
+    callback, seen = Script("not called"), []
+
+    def recover(context):
+        seen.append((context.retry_count, context.last_exception))
+        return "recovered"
+
+    assert way(template, callback, state=KEY, recovery=recover) == "recovered"
+    assert callback.calls == 0
+    [(count, last)] = seen
+    assert count == 2
+    assert isinstance(last, RecordedFailure)
+
+
+@pytest.mark.statement("S2-12", "S2-21")
+@every_way
+def test_without_recovery_the_error_of_exhaustion_says_what_failed(way):
+    template = stateful(1)
+    fails(way, template, failure=KeyError("the reason"))
+
+    with pytest.raises(ExhaustedRetryError, match=r"exhausted after 1 .*KeyError") as caught:
+        way(template, Script("not called"), state=KEY)
+    assert caught.value.__cause__.type_name == "KeyError"
+    assert caught.value.attempts == 1
+    assert [record.type_name for record in caught.value.history] == ["KeyError"]
+    assert kept(template) is None
+
+
+@every_way
+def test_raise_last_raises_the_last_failure_as_it_was_recorded(way):
+    template = stateful(1, raise_last=True)
+    fails(way, template, failure=KeyError("the reason"))
+
+    with pytest.raises(RecordedFailure, match="KeyError: 'the reason'"):
+        way(template, Script("not called"), state=KEY)
+
+
+@every_way
+def test_what_is_not_worth_retrying_is_rethrown_first_and_exhausted_when_it_comes_again(way):
+    template = stateful(policy=SimpleRetryPolicy(9, OSError))
+    fails(way, template)
+
+    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
+
+
+@pytest.mark.statement("S2-15")
+@every_way
+def test_after_success_and_after_recovery_nothing_is_kept(way):
+    template = stateful(2)
+    fails(way, template)
+    way(template, Script("value"), state=KEY)
+    assert kept(template) is None
+
+    for _ in range(2):
+        fails(way, template)
+    way(template, Script("not called"), state=KEY, recovery=lambda context: None)
+    assert kept(template) is None
+    assert fails(way, template).seen == [1], "it starts afresh"
+
+
+@every_way
+def test_a_recovery_that_raises_is_tried_again_and_never_the_callback(way):
+    template = stateful(1)
+    fails(way, template)
+    recovery = Script(LookupError("dead letters are down"), "recovered")
+    callback = Script("not called")
+
+    with pytest.raises(LookupError):
+        way(template, callback, state=KEY, recovery=recovery)
+    assert kept(template).phase == "recovering"
+    assert way(template, callback, state=KEY, recovery=recovery) == "recovered"
+    assert (callback.calls, recovery.calls) == (0, 2)
+    assert kept(template) is None
+
+
+@every_way
+def test_force_refresh_forgets_what_is_kept(way):
+    template = stateful()
+    fails(way, template)
+
+    afresh = fails(way, template, RetryState("order-17", force_refresh=True))
+    assert afresh.seen == [1]
+    assert kept(template).failures == 1
+
+
+@every_way
+def test_an_untracked_state_remembers_nothing_and_rethrows(way):
+    template = stateful(1)
+    for _ in range(3):
+        assert fails(way, template, RetryState.untracked()).seen == [1]
+    assert len(template.cache) == 0
+
+
+@every_way
+def test_give_up_in_a_failing_callback_leaves_the_redelivery_to_the_recovery(way):
+    template = stateful(9)
+
+    def callback(context):
+        context.give_up()
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        way(template, callback, state=KEY)
+    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
+
+
+# -- in place or rethrown -----------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize(
+    "rollback_for",
+    [
+        OSError,
+        (OSError, KeyError),
+        ExceptionClassifier({OSError: True}),
+        lambda exception: isinstance(exception, OSError),
+    ],
+    ids=["class", "tuple", "classifier", "function"],
+)
+def test_a_failure_that_needs_no_rollback_is_retried_in_place(way, rollback_for):
+    template = stateful(3, delay=1.0)
+    state = RetryState("order-17", rollback_for=rollback_for)
+    callback = Script(ValueError("in place"), "value")
+
+    assert way(template, callback, state=state) == "value"
+    assert callback.seen == [1, 2]
+    fails(way, template, state, OSError("rolled back"))
+    assert template.clock.sleeps == [1.0, 1.0]
+
+
+@every_way
+def test_in_place_the_attempts_run_out_in_the_same_execution(way):
+    template = stateful(3)
+    state = RetryState("order-17", rollback_for=OSError)
+    callback = Script(ValueError("in place"))
+
+    with pytest.raises(ExhaustedRetryError) as caught:
+        way(template, callback, state=state)
+    assert callback.seen == [1, 2, 3]
+    assert caught.value.__cause__ is callback.steps[0]
+    assert kept(template) is None
+
+
+@both_kinds
+def test_each_attempt_in_place_is_counted_before_it_runs(way):
+    cache = Plugged()
+    template = stateful(3, cache=cache)
+    fences = []
+
+    def callback(context):
+        fences.append((context.fence, list(cache.steps)))
+        raise ValueError
+
+    with pytest.raises(ExhaustedRetryError):
+        way(template, callback, state=RetryState("order-17", rollback_for=()))
+    assert [steps.count("begin") for _, steps in fences] == [1, 2, 3]
+    numbers = [fence for fence, _ in fences]
+    assert numbers == sorted(set(numbers))
+
+
+@every_way
+@pytest.mark.parametrize("state", [None, RetryState("order-17", rollback_for=())], ids=repr)
+def test_what_is_not_recoverable_reaches_the_caller_itself(way, state):
+    template = stateful(policy=SimpleRetryPolicy(2, not_recoverable=KeyError))
+    failure = KeyError("no recovery may take it")
+    recoveries = []
+
+    with pytest.raises(KeyError) as caught:
+        way(template, Script(OSError(), failure), state=state, recovery=recoveries.append)
+    assert caught.value is failure
+    assert recoveries == []
+
+
+# -- when the wait is ---------------------------------------------------------------------------
+
+
+@every_way
+def test_by_default_the_wait_comes_before_the_failure_is_rethrown(way):
+    template = stateful(delay=5.0)
+
+    fails(way, template)
+    assert template.clock.sleeps == [5.0]
+
+
+@every_way
+def test_a_deferred_wait_is_waited_out_by_the_redelivery_that_comes_early(way):
+    template = stateful(delay=5.0)
+    state = RetryState("order-17", defer_backoff="wait")
+
+    fails(way, template, state)
+    assert template.clock.sleeps == []
+    template.clock.advance(2.0)
+    way(template, Script("value"), state=state)
+    assert template.clock.sleeps == [3.0]
+
+
+@every_way
+def test_a_deferred_wait_that_raises_tells_the_early_redelivery_when_to_come(way):
+    template = stateful(delay=5.0)
+    state = RetryState("order-17", defer_backoff="raise")
+    callback = Script("value")
+
+    fails(way, template, state)
+    template.clock.advance(2.0)
+    with pytest.raises(RetryLater) as caught:
+        way(template, callback, state=state)
+    assert caught.value.retry_after == pytest.approx(3.0)
+    assert callback.calls == 0
+    template.clock.advance(3.0)
+    assert way(template, callback, state=state) == "value"
+    assert callback.seen == [2], "the early one was not counted"
+
+
+@every_way
+def test_a_deferred_wait_that_is_interrupted_leaves_the_key_as_it_was(way):
+    template = stateful(delay=5.0, clock=VirtualClock(interrupt_at=1))
+    state = RetryState("order-17", defer_backoff="wait")
+    callback = Script("value")
+
+    fails(way, template, state)
+    before = kept(template)
+    with pytest.raises(BackoffInterruptedError):
+        way(template, callback, state=state)
+    assert callback.calls == 0
+    assert kept(template) == before
+    assert way(template, callback, state=state) == "value"
+
+
+@every_way
+def test_the_delays_of_a_key_go_on_growing_from_delivery_to_delivery(way):
+    template = stateful(9, backoff=ExponentialBackoff(initial=1.0))
+
+    for _ in range(3):
+        fails(way, template)
+    assert template.clock.sleeps == [1.0, 2.0, 4.0]
+
+
+@every_way
+def test_the_time_of_a_timeout_policy_runs_from_delivery_to_delivery(way):
+    template = stateful(policy=TimeoutRetryPolicy(10.0))
+
+    fails(way, template)
+    template.clock.advance(10.5)
+    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "late") == "late"
+
+
+# -- remembered successes -----------------------------------------------------------------------
+
+
+@every_way
+def test_a_remembered_success_is_not_repeated(way):
+    template = stateful()
+    state = RetryState("order-17", remember=60.0)
+    again = Script("again")
+
+    way(template, Script("once"), state=state)
+    with pytest.raises(AlreadyCompletedError, match="order-17"):
+        way(template, again, state=state)
+    assert again.calls == 0
+    template.clock.advance(61.0)
+    assert way(template, again, state=state) == "again"
+
+
+# -- keys ---------------------------------------------------------------------------------------
+
+
+class Mutable(list):
+    """Was hashable once: what S2-14 is about."""
+
+    def __hash__(self):
+        return hash(tuple(self))
+
+
+@pytest.mark.statement("S2-14")
+@pytest.mark.parametrize(
+    "key",
+    [None, 1.5, float("nan"), ["list"], {"a": 1}, object(), ("a", None), Mutable("a"), (1, [2])],
+    ids=repr,
+)
+def test_a_key_that_cannot_serve_is_refused_when_the_state_is_made_and_named(key):
+    with pytest.raises(InconsistentKeyError) as caught:
+        RetryState(key)
+    assert "must be a str, int, bytes, or a tuple of those" in str(caught.value)
+
+
+@pytest.mark.statement("S2-14")
+@both_kinds
+def test_a_key_whose_hash_changes_under_way_does_not_lose_its_count(way):
+    class Shifting(str):
+        def __hash__(self):
+            shifts.append(1)
+            return len(shifts)
+
+        __eq__ = object.__eq__
+
+    shifts = []
+    template = stateful(2)
+    for _ in range(2):
+        fails(way, template, RetryState(Shifting("order-17")))
+    assert kept(template).failures == 2
+
+
+@pytest.mark.statement("S2-14")
+def test_equal_keys_are_one_and_keys_of_different_types_are_not():
+    template = stateful()
+    keys = [1, "1", True, b"1", (1,), ("1",), ("1", ""), ("1,s:",), (("1",),), "i:1"]
+
+    assert len({template.scoped_key(key) for key in keys}) == len(keys)
+    assert template.scoped_key(("eu", 17)) == template.scoped_key(("e" + "u", 10 + 7))
+
+
+@both_kinds
+def test_two_templates_that_share_a_cache_do_not_share_counts(way):
+    cache = MemoryRetryContextCache()
+    one, other = (stateful(3, name=name, cache=cache) for name in ("one", "other"))
+
+    fails(way, one)
+    assert fails(way, other).seen == [1]
+    assert fails(way, one).seen == [2]
+    assert len(cache) == 2
+
+
+def test_no_name_can_be_made_to_look_like_another_names_key():
+    names = ["a", "a/s:b", "a%2Fs:b", "", None]
+    keys = {RetryTemplate(name=n).scoped_key("b/s:b") for n in names if n != ""}
+    keys |= {RetryTemplate(name=n).scoped_key("s:b") for n in names if n != ""}
+    assert len(keys) == 8
+
+
+# -- claims -------------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_nested_execution_of_the_same_key_is_told_that_it_is_being_worked_on(way):
+    template = stateful()
+
+    def callback(context):
+        return template.execute(Script("nested"), state=KEY)
+
+    with pytest.raises(AttemptInProgressError, match="order-17"):
+        way(template, callback, state=KEY)
+
+
+def test_of_two_deliveries_at_once_the_second_is_told_so_and_nothing_is_counted():
+    template = stateful()
+    began, ended = Event(), Event()
+
+    def slow(context):
+        began.set()
+        ended.wait(10)
+        raise ValueError
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(template.execute, slow, state=KEY)
+        began.wait(10)
+        with pytest.raises(AttemptInProgressError):
+            template.execute(Script("second"), state=KEY)
+        ended.set()
+        assert isinstance(first.exception(), ValueError)
+    assert kept(template).failures == 1
+    assert fails(lambda t, c, **how: t.execute(c, **how), template).seen == [2]
+
+
+async def test_of_two_tasks_at_once_the_second_is_told_so():
+    template = stateful()
+    gate = asyncio.Event()
+
+    async def slow(context):
+        await gate.wait()
+        return "first"
+
+    first = asyncio.create_task(template.execute_async(slow, state=KEY))
+    await asyncio.sleep(0)
+    with pytest.raises(AttemptInProgressError):
+        await template.execute_async(Script("second"), state=KEY)
+    gate.set()
+    assert await first == "first"
+
+
+@every_way
+def test_the_fence_of_a_key_only_grows(way):
+    template, fences = stateful(9), []
+
+    def callback(context):
+        fences.append(context.fence)
+        assert context.still_mine()
+        raise ValueError
+
+    for _ in range(4):
+        with pytest.raises(ValueError):
+            way(template, callback, state=KEY)
+    assert fences == sorted(set(fences))
+
+
+def test_still_mine_and_complete_in_need_a_state():
+    with pytest.raises(MisuseError, match="needs a stateful execution"):
+        made().execute(lambda context: context.still_mine())
+    with pytest.raises(MisuseError, match="needs a stateful execution"):
+        made().execute(lambda context: context.complete_in(None))
+
+
+def test_a_holder_whose_key_was_forgotten_meanwhile_learns_it():
+    template = stateful()
+
+    def callback(context):
+        template.cache.forget(template.scoped_key("order-17"))
+        return context.still_mine()
+
+    with pytest.raises(Exception, match="no longer held"):
+        template.execute(callback, state=KEY)
+
+
+@every_way
+@pytest.mark.parametrize("how", ["returns False", "raises Veto", "raises"])
+def test_an_execution_that_open_stops_leaves_the_key_as_it_was(way, how):
+    class Stops(RetryListener):
+        on = False
+
+        def open(self, context):
+            if not self.on:
+                return None
+            if how == "returns False":
+                return False
+            raise Veto("not today") if how == "raises Veto" else LookupError("broken")
+
+    listener = Stops()
+    template = stateful(listeners=[listener])
+    fails(way, template)
+    before = kept(template)
+    listener.on = True
+    with pytest.raises(LookupError if how == "raises" else TerminatedRetryError):
+        way(template, Script("not called"), state=KEY)
+    assert kept(template) == before
+    listener.on = False
+    assert fails(way, template).seen == [2]
+
+
+# -- attempts whose process died ----------------------------------------------------------------
+
+
+class Lossy(MemoryRetryContextCache):
+    """As a durable cache does, it finds that the holder of a key never reported."""
+
+    lost = None
+
+    def begin(self, key, **how):
+        claim = super().begin(key, **how)
+        claim.lost, self.lost = self.lost, None
+        return claim
+
+
+@every_way
+def test_an_attempt_whose_process_died_counts_and_is_on_record(way):
+    cache, recorder = Lossy(), Recorder()
+    template = stateful(3, cache=cache, listeners=[recorder])
+    cache.lost = "elsewhere:1"
+    seen = []
+
+    def callback(context):
+        seen.append((context.attempt, context.retry_count, type(context.last_exception)))
+        return "value"
+
+    assert way(template, callback, state=KEY) == "value"
+    assert seen == [(2, 1, AttemptLostError)]
+
+
+@every_way
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SimpleRetryPolicy(2, OSError),
+        SimpleRetryPolicy(2, lambda exception: 1 / 0),
+        PredicateRetryPolicy(lambda exception: 1 / 0) & MaxAttemptsRetryPolicy(2),
+        ExceptionClassifierRetryPolicy({OSError: NeverRetryPolicy()}, MaxAttemptsRetryPolicy(2)),
+    ],
+    ids=["types", "predicate", "tree", "chooser"],
+)
+def test_a_lost_attempt_counts_against_limits_but_no_classifier_is_asked_about_it(way, policy):
+    cache = Lossy()
+    template = stateful(cache=cache, policy=policy)
+
+    cache.lost = "elsewhere:1"
+    assert way(template, Script("second"), state=KEY) == "second"
+    cache.lost = "elsewhere:2"
+    with pytest.raises(KeyboardInterrupt):
+        way(template, Script(KeyboardInterrupt()), state=KEY)
+    cache.lost = "elsewhere:3"
+    callback = Script("not called")
+    assert way(template, callback, state=KEY, recovery=lambda c: c.retry_count) == 2
+    assert callback.calls == 0
+
+
+@every_way
+def test_where_the_last_attempt_was_lost_the_recovery_finds_that(way):
+    cache = Lossy()
+    template = stateful(1, cache=cache)
+    cache.lost = "elsewhere:1"
+    found = []
+
+    way(
+        template,
+        Script("not called"),
+        state=KEY,
+        recovery=lambda context: found.append(context.last_exception),
+    )
+    assert [type(e) for e in found] == [AttemptLostError]
+    assert found[0].worker == "elsewhere:1"
+
+
+@every_way
+def test_a_rule_that_names_the_lost_attempt_decides_about_it(way):
+    cache = Lossy()
+    template = stateful(cache=cache, policy=SimpleRetryPolicy(3, not_on=AttemptLostError))
+    cache.lost = "elsewhere:1"
+
+    assert way(template, Script("not called"), state=KEY, recovery=lambda c: "dead") == "dead"
+
+
+@every_way
+def test_a_recovery_whose_process_died_has_its_turn_again_and_the_callback_has_not(way):
+    template = stateful(1)
+    fails(way, template)
+    at_death = []
+    way(
+        template,
+        Script("not called"),
+        state=KEY,
+        recovery=lambda c: at_death.append(kept(template)),
+    )
+    [record] = at_death
+    assert record.phase == "recovering"
+    assert record.worker is not None
+
+    cache = Lossy()
+    template = template.with_(cache=cache)
+    cache.swap(template.scoped_key("order-17"), record, 0)
+    cache.lost = record.worker
+    callback = Script("not called")
+    assert way(template, callback, state=KEY, recovery=lambda c: c.retry_count) == 1
+    assert callback.calls == 0
+    assert kept(template) is None
+
+
+# -- the cache ----------------------------------------------------------------------------------
+
+
+def passed_on(name):
+    def step(self, *args, **kwargs):
+        self.steps.append(name)
+        return getattr(self.inner, name)(*args, **kwargs)
+
+    return step
+
+
+class Plugged:
+    """A cache of another make: it follows the protocol and nothing else."""
+
+    def __init__(self):
+        self.inner = MemoryRetryContextCache()
+        self.steps = []
+
+    begin, renew, fail, succeed = map(passed_on, ("begin", "renew", "fail", "succeed"))
+    release, forget, peek, swap = map(passed_on, ("release", "forget", "peek", "swap"))
+    holds, __contains__ = map(passed_on, ("holds", "__contains__"))
+
+
+@pytest.mark.statement("S2-13")
+@every_way
+def test_contexts_are_in_memory_unless_a_cache_is_given(way):
+    plugged = Plugged()
+    template = stateful(2, cache=plugged)
+
+    assert isinstance(stateful().cache, MemoryRetryContextCache)
+    assert isinstance(plugged, RetryContextCache)
+    fails(way, template)
+    assert way(template, Script("value"), state=KEY) == "value"
+    assert plugged.steps == ["begin", "fail", "fail", "begin", "succeed"]
+
+
+def test_templates_do_not_share_the_cache_in_memory():
+    assert stateful().cache is not stateful().cache
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, float("inf"), b"bytes"], ids=repr)
+@every_way
+def test_an_attribute_that_is_no_json_value_is_named_when_the_failure_is_kept(way, value):
+    failure = ValueError("the callback's own")
+
+    def callback(context):
+        context.attributes["handle"] = value
+        raise failure
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(stateful(), callback, state=KEY)
+    assert "'handle'" in str(caught.value.__cause__)
+    assert caught.value.__context__ is failure
+
+
+@both_kinds
+def test_another_policy_tree_keeps_the_counts_and_starts_its_own_state_afresh(way):
+    cache, clock = MemoryRetryContextCache(), VirtualClock()
+    before = stateful(policy=TimeoutRetryPolicy(5.0), cache=cache, clock=clock)
+    after = stateful(policy=TimeoutRetryPolicy(6.0), cache=cache, clock=clock)
+
+    fails(way, before)
+    clock.advance(100.0)
+    assert fails(way, after).seen == [2]
+
+
+# -- circuit breakers ---------------------------------------------------------------------------
+
+
+def breaker(**settings):
+    policy = CircuitBreakerRetryPolicy(SimpleRetryPolicy(2), open_timeout=5.0, reset_timeout=20.0)
+    return stateful(policy=policy, **settings)
+
+
+CIRCUIT = RetryState("circuit", rollback_for=())
+
+
+@both_kinds
+def test_an_open_circuit_calls_nothing_until_its_time_is_over(way):
+    template = breaker()
+    callback = Script(ValueError())
+    answers = [
+        way(template, callback, state=CIRCUIT, recovery=lambda context: "elsewhere")
+        for _ in range(4)
+    ]
+    assert answers == ["elsewhere"] * 4
+    assert callback.calls == 2
+    template.clock.advance(20.5)
+    assert way(template, Script("back"), state=CIRCUIT) == "back"
+
+
+@both_kinds
+def test_what_a_success_wrote_to_the_attributes_of_a_circuit_stays(way):
+    template = breaker()
+    way(template, lambda context: context.attributes.update(seen="here"), state=CIRCUIT)
+    found = way(template, lambda context: context.attributes.get("seen"), state=CIRCUIT)
+    assert found == "here"
+
+
+@both_kinds
+def test_executions_of_one_circuit_may_overlap(way):
+    template = breaker()
+
+    def callback(context):
+        return template.execute(Script("nested"), state=CIRCUIT)
+
+    assert way(template, callback, state=CIRCUIT) == "nested"
