@@ -1,0 +1,98 @@
+"""Expected and actual traces against each other: every field of every record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from tests.golden.model import JSON
+
+TOLERANCE = 1e-9
+
+
+def differences(expected: JSON, actual: JSON) -> list[str]:
+    """Say where two traces (lists of records) differ, a line each; nothing where they do not."""
+    if not isinstance(expected, list) or not all(isinstance(record, dict) for record in expected):
+        return [f"trace: expected {expected!r}, which is no list of records"]
+    blank: JSON = {}
+    pairs = zip_longest(expected, actual, fillvalue=blank)
+    told = [_as_told(theirs, ours) for theirs, ours in pairs]
+    return list(_of_lists(expected, told[: len(actual)], "trace"))
+
+
+def _as_told(expected: JSON, actual: JSON) -> JSON:
+    told = expected.get("context")
+    if stopped_in_open(actual) and isinstance(told, dict) and "max_attempts" not in told:
+        # The original had not asked the policy yet; ours says what it knows.
+        return actual | {"context": _without(actual["context"], "max_attempts")}
+    return actual
+
+
+def _of(expected: JSON, actual: JSON, path: str) -> Iterator[str]:
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        yield from _of_objects(expected, actual, path)
+    elif isinstance(expected, list) and isinstance(actual, list):
+        yield from _of_lists(expected, actual, path)
+    elif not _same(expected, actual):
+        yield f"{path}: expected {expected!r}, got {actual!r}"
+
+
+def _of_objects(expected: JSON, actual: JSON, path: str) -> Iterator[str]:
+    for key in sorted(expected.keys() | actual.keys()):
+        if key not in actual:
+            yield f"{path}.{key}: expected {expected[key]!r}, got no such field"
+        elif key not in expected:
+            yield f"{path}.{key}: expected no such field, got {actual[key]!r}"
+        else:
+            yield from _of(expected[key], actual[key], f"{path}.{key}")
+
+
+def _of_lists(expected: JSON, actual: JSON, path: str) -> Iterator[str]:
+    for index, (left, right) in enumerate(zip(expected, actual, strict=False)):
+        yield from _of(left, right, f"{path}[{index}]")
+    if len(expected) != len(actual):
+        shorter = min(len(expected), len(actual))
+        yield f"{path}: expected {expected[shorter:]!r} at the end, got {actual[shorter:]!r}"
+
+
+def _same(expected: JSON, actual: JSON) -> bool:
+    if _is_number(expected) and _is_number(actual):
+        return bool(abs(expected - actual) <= TOLERANCE)
+    # True is not 1 here.
+    return type(expected) is type(actual) and bool(expected == actual)
+
+
+def _is_number(value: JSON) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _without(record: JSON, *keys: str) -> JSON:
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+def stopped_in_open(record: JSON) -> bool:
+    """Whether a record's execution ended in ``open``: a veto, or an exception out of it."""
+    return any(
+        event[0] == "open" and event[-1] in ("veto", "raise") for event in record.get("events", ())
+    )
+
+
+UNHEARD = {"open", "success", "error", "close"}
+
+
+def unheard(record: JSON) -> JSON:
+    """What is left of a record where nobody listens."""
+    return record | {"events": [event for event in record["events"] if event[0] not in UNHEARD]}
+
+
+def contextless(record: JSON) -> JSON:
+    """What is left of a record where neither a listener nor the callback sees the context."""
+    events = []
+    for event in unheard(record)["events"]:
+        if event[0] == "callback":
+            events.append(event[:2])
+        elif event[0] == "nested":
+            events.append(["nested", contextless(event[1])])
+        else:
+            events.append(event)
+    return _without(record, "context", "stats") | {"events": events}

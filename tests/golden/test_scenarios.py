@@ -1,0 +1,39 @@
+"""Every scenario of the original library's traces, in every way in that can serve it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.golden.lines import SCENARIOS, asked_for, lines_of
+from tests.golden.model import JSON
+from tests.golden.run import KINDS, check
+
+# Some policies of the file never end, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    lines = lines_of(asked_for(metafunc.config, "golden", SCENARIOS))
+    metafunc.parametrize(
+        ("line", "kind"),
+        [
+            pytest.param(line, kind, id=f"{line['id']}-{kind}")
+            for line in lines
+            for kind, modes in KINDS.items()
+            if modes[0].serves(line["scenario"])
+        ],
+    )
+
+
+def test_the_trace_of_the_original_holds(
+    line: JSON, kind: str, loop: asyncio.AbstractEventLoop
+) -> None:
+    found = [
+        f"{mode.name}: {difference}"
+        for mode in KINDS[kind]
+        for difference in check(line, mode, loop)
+    ]
+
+    assert not found, "\n".join(found)
