@@ -1,0 +1,7 @@
+"""Retry written beside the work: a decorator, recoverers in a class, a proxy for an object."""
+
+from retrytemplate.declarative.decorator import retryable
+from retrytemplate.declarative.proxy import intercept
+from retrytemplate.declarative.recoverers import recover
+
+__all__ = ["intercept", "recover", "retryable"]

@@ -1,0 +1,325 @@
+"""``retryable``: a function, a method or all public methods of a class, made to retry."""
+
+from __future__ import annotations
+
+from functools import update_wrapper
+from inspect import getattr_static, isfunction
+from typing import TYPE_CHECKING, Any, Never, TypeVar
+
+from retrytemplate._checks import CO_COROUTINE
+from retrytemplate.backoff.none import NoBackoff
+from retrytemplate.context import RetryState
+from retrytemplate.declarative.fitting import Taker, call_of, signature_of
+from retrytemplate.declarative.recoverers import (
+    RecoveryOfCall,
+    is_asynchronous,
+    is_recoverer,
+    recoverer_named,
+    recoverer_names,
+)
+from retrytemplate.errors import MisuseError
+from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.template import BoundTemplate, RetryTemplate
+from retrytemplate.wrapping import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from retrytemplate.backoff.base import Backoff
+
+    Types = type[BaseException] | tuple[type[BaseException], ...]
+
+__all__ = ["retryable"]
+
+F = TypeVar("F")
+
+MARK = "__retryable__"
+
+HINT = (
+    "name what is worth retrying, @retryable(retry_on=(ConnectionError,)), or give a policy or "
+    "a template"
+)
+
+
+def retryable(
+    *bare: Never,
+    retry_on: Types | Callable[[BaseException], Any] | None = None,
+    not_on: Types = (),
+    max_attempts: int | Callable[[], int] | None = None,
+    backoff: Backoff | None = None,
+    policy: RetryPolicy | None = None,
+    recover: Callable[..., Any] | str | None = None,
+    key: Callable[..., Any] | None = None,
+    listeners: Iterable[Any] = (),
+    label: str | None = None,
+    template: RetryTemplate | None = None,
+) -> Callable[[F], F]:
+    """Decorate a function, a method or a class so that its calls retry; callers stay as they are.
+
+    :param retry_on: what is worth retrying: an exception class, a tuple of them or a predicate.
+    :param not_on: classes that are not, where they are nearer to the exception.
+    :param max_attempts: attempts in all, 3 unless given; or a callable, read once per call.
+    :param backoff: how long to wait between attempts; not at all unless given.
+    :param policy: a ready policy in the place of the three about attempts.
+    :param recover: ``recover(error, *args, **kwargs)`` is called when attempts run out, with the
+        arguments of the call (a method's ``self`` too), or as many of them as it takes, from the
+        left; what it returns is returned.  Or the name of a method marked ``@recover``, or that
+        method itself.  Without it every method marked ``@recover`` in the class may serve.
+    :param key: makes the retry stateful: ``key(*args, **kwargs)`` names the work that may come
+        again.  It takes the arguments of the call, or as many as it has parameters, from the left.
+        None as key: nothing is remembered; a ``RetryState`` is used as it is.
+    :param listeners: who is told.
+    :param label: the name in logs and metrics; the function's qualified name unless given.
+    :param template: a ready template, which holds all of this but ``recover``, ``key``, ``label``.
+        Its keys are shared by all that use it.
+    :raises MisuseError: where nothing says what is worth retrying (``@retryable`` without arguments
+        too), and for arguments next to a template or a policy that has them already.
+    :raises TypeError: for a ``recover`` or a ``key`` that cannot take the arguments, for an
+        asynchronous one where nothing awaits it; all when the function is decorated.
+
+    Generator functions are retried until their first item has gone out; a recovery of theirs gives
+    the items to go on with.
+
+    On a class: all public methods, inherited ones too, but those marked ``@recover``, those with a
+    ``@retryable`` of their own, abstract ones and properties.  An inherited method is wrapped for
+    this class and its subclasses only; a method that a subclass overrides is the subclass's own.
+    A method that calls another one retries inside a retry: then mark single methods, or use
+    ``intercept``, which leaves calls inside the object alone.
+
+    >>> from retrytemplate import retryable
+    >>> answers = iter([ConnectionError("reset"), "17 pieces"])
+    >>> @retryable(retry_on=ConnectionError, max_attempts=3)
+    ... def stock(item: str) -> str:
+    ...     answer = next(answers)
+    ...     if isinstance(answer, Exception):
+    ...         raise answer
+    ...     return answer
+    >>> stock("tea")
+    '17 pieces'
+
+    Source: ``org.springframework.retry.annotation.Retryable``.
+    """
+    if bare:
+        raise MisuseError(f"retryable takes no positional argument, got {bare[0]!r}: {HINT}")
+    listeners = tuple(listeners)
+    if template is None:
+        template = RetryTemplate(
+            _policy(policy, retry_on, not_on, max_attempts),
+            NoBackoff() if backoff is None else backoff,
+            listeners=listeners,
+        )
+        settings = Settings(template, True, recover, key, label)
+    else:
+        given = {
+            "retry_on": retry_on is not None,
+            "not_on": not_on != (),
+            "max_attempts": max_attempts is not None,
+            "backoff": backoff is not None,
+            "policy": policy is not None,
+            "listeners": listeners != (),
+        }
+        _refuse("template", template, RetryTemplate, given)
+        settings = Settings(template, False, recover, key, label)
+    return settings.decorate
+
+
+def _policy(policy: Any, retry_on: Any, not_on: Any, max_attempts: Any) -> RetryPolicy:
+    if policy is not None:
+        given = {
+            "retry_on": retry_on is not None,
+            "not_on": not_on != (),
+            "max_attempts": max_attempts is not None,
+        }
+        _refuse("policy", policy, RetryPolicy, given)
+        return policy  # type: ignore[no-any-return]  # it was just checked
+    if retry_on is None:
+        raise MisuseError(HINT)
+    return SimpleRetryPolicy(3 if max_attempts is None else max_attempts, retry_on, not_on)
+
+
+def _refuse(name: str, value: Any, kind: type, given: dict[str, bool]) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
+    names = [each for each, is_given in given.items() if is_given]
+    if names:
+        raise MisuseError(
+            f"{' and '.join(names)} cannot stand next to {name}=: "
+            f"put it into the {name} ({name} {value!r})"
+        )
+
+
+class StateOfCall:
+    """The state of a stateful retry: its key is made of the arguments of each call."""
+
+    __slots__ = ("fn", "key")
+
+    def __init__(self, fn: Any, key: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.key = Taker(key, signature_of(fn), 0)
+
+    def of_call(self, function: Any, arguments: tuple[Any, ...]) -> RetryState:
+        """The state of this call."""
+        args, kwargs = self.key.fitted(*call_of(self.fn, function, arguments))
+        key = self.key.function(*args, **kwargs)
+        if isinstance(key, RetryState):
+            return key
+        return RetryState.untracked() if key is None else RetryState(key)
+
+
+class Settings:
+    """What a ``@retryable`` was given; one may decorate many functions."""
+
+    __slots__ = ("key", "label", "own", "recover", "template")
+
+    def __init__(
+        self, template: RetryTemplate, own: bool, recover: Any, key: Any, label: Any
+    ) -> None:
+        if recover is not None and not isinstance(recover, str) and not callable(recover):
+            raise TypeError(
+                f"recover must be a function, a method marked @recover or its name, got {recover!r}"
+            )
+        code = getattr(key, "__code__", None)
+        if (key is not None and not callable(key)) or (code and code.co_flags & CO_COROUTINE):
+            raise TypeError(f"key must be a plain function of the call's arguments, got {key!r}")
+        if label is not None and (not isinstance(label, str) or not label):
+            raise TypeError(f"label must be a non-empty str or None, got {label!r}")
+        self.template = template
+        self.own = own
+        self.key = key
+        self.label = label
+        # A recoverer given itself means the method of that name of the instance.
+        self.recover = getattr(recover, "__name__", "") if is_recoverer(recover) else recover
+
+    def decorate(self, target: F) -> F:
+        """The function, method or class with retry."""
+        if isinstance(target, type):
+            self._decorate_class(target)
+            return target
+        return self._decorated(target)  # type: ignore[no-any-return]  # a function as before
+
+    def _decorated(self, target: Any) -> Any:
+        if isinstance(target, staticmethod):
+            return staticmethod(self._function(target.__func__, None))
+        if isinstance(target, classmethod):
+            function = target.__func__
+            wrapped: Any = classmethod(self._function(function, _class_around(function)))
+        elif isinstance(target, property) or not callable(target):
+            raise TypeError(
+                f"retryable takes a function, a method or a class, got {target!r}: "
+                "decorate the function inside"
+            )
+        else:
+            function = target
+            wrapped = self._function(function, _class_around(function))
+        if isinstance(self.recover, str):
+            return UntilClassIsKnown(wrapped, self.recover, is_asynchronous(function))
+        return wrapped
+
+    def _function(self, fn: Any, holder: str | None) -> Any:
+        """One function, wrapped by a template that is bound to it."""
+        asynchronous = is_asynchronous(fn)
+        name = _qualified_name(fn)
+        template = self.template
+        # Its own template serves one function: then the name tells the keys of several apart.
+        label = self.label or template.name or name
+        if self.own:
+            template = template.with_(name=name)
+        recovery = self._recovery(fn, asynchronous, holder, template)
+        state: Any = None
+        if self.key is not None:
+            state = StateOfCall(fn, self.key)
+            state.key.check("key")
+        wrapped = wrap(BoundTemplate(template, recovery, state, label), fn)
+        setattr(wrapped, MARK, True)
+        return wrapped
+
+    def _recovery(
+        self, fn: Any, asynchronous: bool, holder: str | None, template: RetryTemplate
+    ) -> Any:
+        recover = self.recover
+        if recover is None and holder is None:
+            return template.recovery
+        if recover is None or isinstance(recover, str):
+            if holder is None:
+                raise MisuseError(
+                    f"recover={recover!r} names a method: {_qualified_name(fn)} has no instance"
+                )
+            return RecoveryOfCall(
+                fn,
+                asynchronous=asynchronous,
+                holder=holder,
+                name=recover,
+                otherwise=template.recovery,
+            )
+        if is_asynchronous(recover) and not asynchronous:
+            raise MisuseError(
+                f"recover must be a plain function where {_qualified_name(fn)} is one, "
+                f"got {recover!r}: nothing would await it"
+            )
+        Taker(recover, signature_of(fn), 1).check("recover", "error")
+        return RecoveryOfCall(fn, fallback=recover)
+
+    def _decorate_class(self, cls: type) -> None:
+        methods = dict(_retried_methods(cls))
+        if not methods:
+            raise MisuseError(f"retryable: {cls.__qualname__} has no public method to retry")
+        if isinstance(self.recover, str):
+            for member in methods.values():
+                function = getattr(member, "__func__", member)
+                recoverer_named(cls, self.recover, is_asynchronous(function))
+        for name, member in methods.items():
+            function = getattr(member, "__func__", member)
+            static = isinstance(member, staticmethod)
+            wrapped = self._function(function, None if static else "")
+            setattr(cls, name, wrapped if function is member else type(member)(wrapped))
+
+
+def _retried_methods(cls: type) -> Iterator[tuple[str, Any]]:
+    """The public methods that a decorator on the class means, own and inherited."""
+    recoverers = recoverer_names(cls)
+    for name in dict.fromkeys(name for base in cls.__mro__ for name in vars(base)):
+        member = getattr_static(cls, name)
+        function = getattr(member, "__func__", member)
+        if (
+            isfunction(function)
+            and not name.startswith("_")
+            and name not in recoverers
+            and not hasattr(function, MARK)
+            and not getattr(function, "__isabstractmethod__", False)
+        ):
+            yield name, member
+
+
+class UntilClassIsKnown:
+    """A method whose recoverer is named: looked for as soon as the class is made.
+
+    Then the plain method takes its place.
+    """
+
+    def __init__(self, method: Any, name: str, asynchronous: bool) -> None:
+        self.method = method
+        self.name = name
+        self.asynchronous = asynchronous
+        update_wrapper(self, getattr(method, "__func__", method))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        setattr(owner, name, self.method)
+        recoverer_named(owner, self.name, self.asynchronous)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.method.__get__(instance, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.method(*args, **kwargs)
+
+
+def _qualified_name(fn: Any) -> str:
+    inner = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
+    return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def _class_around(fn: Any) -> str | None:
+    """The qualified name of the class in whose body a function was defined, or None."""
+    around: str = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    return None if not around or around.endswith("<locals>") else around

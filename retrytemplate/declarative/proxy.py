@@ -1,0 +1,233 @@
+"""``intercept``: an object as before, but that some of its methods retry."""
+
+from __future__ import annotations
+
+import copy
+import re
+from functools import cached_property
+from inspect import getattr_static
+from types import MethodType
+from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from retrytemplate.errors import MisuseError
+
+__all__ = ["intercept"]
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+
+class Wraps(Protocol):
+    """What can wrap a function: a template, a bound one, or anything else with ``wrap``."""
+
+    def wrap(self, fn: F) -> F: ...
+
+
+def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
+    """A proxy for an object whose matching methods retry; the object itself stays as it is.
+
+    :param service: any object; its methods may be asynchronous or not.
+    :param pattern: a regular expression that the whole name of a method must match
+        (``re.fullmatch``).
+    :param template: what wraps them: a ``RetryTemplate``, or one with a recovery bound.
+    :raises ValueError: for a pattern that is none, or that no method matches.
+
+    Everything else is as before, and reaches the object: attributes (read, set, deleted),
+    properties, operators and other special methods, ``isinstance``.  Only calls from outside retry:
+    a method that calls another one of the object does so without the proxy.  A special method that
+    returns the object (``__enter__``) returns the proxy.  Copies are proxies of copies; pickling is
+    refused.
+
+    >>> class Service:
+    ...     calls = 0
+    ...
+    ...     def do_remote_call(self):
+    ...         self.calls += 1
+    ...         if self.calls < 3:
+    ...             raise ConnectionError("reset")
+    ...         return "answer"
+    >>> service = intercept(Service(), r".*remote_call.*", RetryTemplate())
+    >>> service.do_remote_call(), service.calls, isinstance(service, Service)
+    ('answer', 3, True)
+
+    Source: the name patterns of Spring's pointcuts (``JdkRegexpMethodPointcut``).
+    """
+    try:
+        pattern = re.compile(pattern)
+    except (re.error, TypeError) as error:
+        what = f"pattern must be a regular expression, got {pattern!r}: {error}"
+        raise ValueError(what) from error
+    if not callable(getattr(template, "wrap", None)):
+        raise TypeError(f"template must be an object with the method wrap, got {template!r}")
+    if not _has_match(service, pattern):
+        raise ValueError(
+            f"pattern must match a method of {type(service).__qualname__}, got {pattern.pattern!r}"
+        )
+    return cast("T", _proxy_class(type(service))(service, pattern, template))
+
+
+def _is_method(service: Any, name: str, value: Any) -> bool:
+    """Whether the attribute is called rather than read: no special name, no property, no class."""
+    if (name[:2] == name[-2:] == "__") or not callable(value) or isinstance(value, type):
+        return False
+    return not isinstance(getattr_static(type(service), name, None), property | cached_property)
+
+
+def _has_match(service: Any, pattern: Any) -> bool:
+    """Whether a method matches, or may: there are objects that make their methods when asked."""
+    if hasattr(type(service), "__getattr__"):
+        return True
+    static = type(service)
+    names = [name for name in dir(service) if pattern.fullmatch(name)]
+    return any(
+        not isinstance(getattr_static(static, name, None), property | cached_property)
+        and _is_method(service, name, getattr(service, name, None))
+        for name in names
+    )
+
+
+# Special methods that belong to the proxy itself, to the making of objects, or to copying them.
+OWN = frozenset(
+    """
+    __class__ __class_getitem__ __copy__ __deepcopy__ __del__ __delattr__ __delete__ __dict__
+    __dir__ __doc__ __get__ __getattr__ __getattribute__ __getnewargs__ __getnewargs_ex__
+    __getstate__ __init__ __init_subclass__ __module__ __new__ __reduce__ __reduce_ex__ __set__
+    __set_name__ __setattr__ __setstate__ __sizeof__ __slots__ __subclasshook__ __weakref__
+    """.split()
+)
+COPYING = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"))
+
+_get = object.__getattribute__
+
+
+class Proxy:
+    """Stands for an object; subclasses add the special methods that its class has."""
+
+    __slots__ = ("__weakref__", "_pattern", "_service", "_template", "_wrapped")
+
+    _service: Any
+    _pattern: Any
+    _template: Wraps
+    _wrapped: dict[str, tuple[Any, Any]]
+
+    def __init__(self, service: Any, pattern: Any, template: Wraps) -> None:
+        store = object.__setattr__
+        store(self, "_service", service)
+        store(self, "_pattern", pattern)
+        store(self, "_template", template)
+        store(self, "_wrapped", {})
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in COPYING:
+            return _get(self, name)
+        service = _get(self, "_service")
+        value = getattr(service, name)
+        if not _get(self, "_pattern").fullmatch(name) or not _is_method(service, name, value):
+            return value
+        return _retrying(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_get(self, "_service"), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_get(self, "_service"), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_get(self, "_service"))
+
+    def __copy__(self) -> Any:
+        return _again(self, copy.copy(_get(self, "_service")))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _again(self, copy.deepcopy(_get(self, "_service"), memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind = type(_get(self, "_service")).__qualname__
+        raise MisuseError(
+            f"a proxy of intercept() cannot be pickled: pickle the {kind} and intercept it anew"
+        )
+
+    def __reduce__(self) -> Any:
+        return self.__reduce_ex__(0)
+
+
+def _again(proxy: Proxy, service: Any) -> Any:
+    return type(proxy)(service, _get(proxy, "_pattern"), _get(proxy, "_template"))
+
+
+def _retrying(proxy: Proxy, name: str, value: Any) -> Any:
+    """The method with retry, made once as long as the object has the same one."""
+    known = _get(proxy, "_wrapped")
+    method, wrapped = known.get(name, (None, None))
+    if not _same(method, value):
+        wrapped = _get(proxy, "_template").wrap(value)
+        known[name] = value, wrapped
+    return wrapped
+
+
+def _same(method: Any, other: Any) -> bool:
+    if type(method) is MethodType and type(other) is MethodType:
+        # A bound method is made anew whenever it is asked for.
+        return method.__func__ is other.__func__ and method.__self__ is other.__self__
+    return method is other
+
+
+# Proxy classes by the class that they stand for; they hold names only.
+_classes: WeakKeyDictionary[type, type[Proxy]] = WeakKeyDictionary()
+
+
+def _proxy_class(kind: type) -> type[Proxy]:
+    """The proxy class for objects of this class, with all of its special methods."""
+    made = _classes.get(kind)
+    if made is None:
+        names = {name for name in dir(kind) if name[:2] == name[-2:] == "__"} - OWN
+        methods = {name: _special(name) for name in names if _is_special(_member(kind, name))}
+        # What is None (``__hash__``, ``__iter__``) says that there is no such method.
+        missing = {name: None for name in names if _member(kind, name, "") is None}
+        made = _classes[kind] = type("Proxy", (Proxy,), {"__slots__": (), **methods, **missing})
+    return made
+
+
+def _member(kind: type, name: str, default: Any = None) -> Any:
+    """What the interpreter finds under a special name: it looks into classes only."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), default)
+
+
+def _is_special(member: Any) -> bool:
+    """Whether it is a method, not a piece of data that the class keeps under such a name."""
+    kind = type(member)
+    return not hasattr(kind, "__set__") and (callable(member) or hasattr(kind, "__get__"))
+
+
+def _special(name: str) -> Any:
+    """The special method of the proxy that reaches the object's."""
+    if name == "__aenter__":
+
+        async def enter(self: Proxy) -> Any:
+            return _outside(self, await _bound(self, name)())
+
+        return enter
+
+    def special(self: Proxy, *args: Any, **kwargs: Any) -> Any:
+        return _outside(self, _bound(self, name)(*map(_inside, args), **kwargs))
+
+    return special
+
+
+def _bound(proxy: Proxy, name: str) -> Any:
+    service = _get(proxy, "_service")
+    kind = type(service)
+    member = _member(kind, name)
+    bind = getattr(type(member), "__get__", None)
+    return member if bind is None else bind(member, service, kind)
+
+
+def _outside(proxy: Proxy, value: Any) -> Any:
+    """An object that gives itself (``__enter__``, ``__iadd__``) gives its proxy."""
+    return proxy if value is _get(proxy, "_service") else value
+
+
+def _inside(value: Any) -> Any:
+    """The object of a proxy: operators of built-in classes take no stand-in."""
+    return _get(value, "_service") if issubclass(type(value), Proxy) else value
