@@ -1,0 +1,201 @@
+"""The kit for backoffs."""
+
+from __future__ import annotations
+
+import math
+import random as global_chance
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.backoff.base import Backoff
+from retrytemplate.testing.conformance.base import (
+    Conformance,
+    as_json,
+    check_frozen,
+    check_lets_go,
+    in_threads,
+    travelled,
+    unchanged,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Delay = float | None
+
+__all__ = ["BackoffConformance"]
+
+LAST = 1 - 2**-53
+"""The largest number that a source of chance gives."""
+DRAWS = (0.5, 0.0, LAST, 0.25, 0.75)
+MANY = 2000
+"""Long enough for a power of two to leave the range of a float."""
+
+
+class Chance:
+    """A source of chance that has ``random()`` and nothing else."""
+
+    __slots__ = ("_draws", "_turn")
+
+    def __init__(self, draws: Sequence[float] = DRAWS) -> None:
+        self._draws = draws
+        self._turn = 0
+
+    def random(self) -> float:
+        self._turn += 1
+        return self._draws[(self._turn - 1) % len(self._draws)]
+
+
+def unmoved(state: Any) -> Any:
+    return state
+
+
+def delays(
+    backoff: Backoff,
+    failures: Sequence[BaseException],
+    number: int = 12,
+    chance: Any = None,
+    travel: Callable[[Any], Any] = unmoved,
+) -> Iterator[Delay]:
+    """The first delays of one execution whose failures come in turn."""
+    chance = Chance() if chance is None else chance
+    state = travel(backoff.start())
+    for turn in range(number):
+        delay, state = backoff.next(state, failures[turn % len(failures)], chance)
+        state = travel(state)
+        yield delay
+
+
+class BackoffConformance(Conformance):
+    """Tests for a ``Backoff``: delays that can be slept, from state that can travel.
+
+    >>> from retrytemplate import Backoff
+    >>> class Linear(Backoff):
+    ...     def start(self):
+    ...         return 0
+    ...     def next(self, state, failure, random):
+    ...         return state + random.random(), state + 1
+    >>> class TestLinear(BackoffConformance):
+    ...     def make(self):
+    ...         return Linear()
+    >>> TestLinear().run_all()
+    {}
+    """
+
+    @abstractmethod
+    def make(self) -> Backoff:
+        """A new backoff, equal to every other that this makes."""
+
+    def courses(self) -> list[list[BaseException]]:
+        """The failures of the executions that are tried: one kind again and again, and all."""
+        return [[failure] for failure in self.failures_to_try] + [list(self.failures_to_try)]
+
+    def all_delays(self, backoff: Backoff, **options: Any) -> list[list[Delay]]:
+        """The delays of every course."""
+        return [list(delays(backoff, course, **options)) for course in self.courses()]
+
+    def test_it_is_a_backoff(self) -> None:
+        backoff = self.make()
+        assert isinstance(backoff, Backoff), f"{backoff!r} does not derive from Backoff"
+
+    def test_a_delay_is_a_finite_number_of_seconds_from_zero(self) -> None:
+        for draws in ((0.0,), (0.5,), (LAST,), DRAWS):
+            for course in self.courses():
+                for delay in delays(self.make(), course, chance=Chance(draws)):
+                    self._check(delay)
+
+    def _check(self, delay: Delay) -> None:
+        if delay is not None:
+            assert type(delay) in (float, int), f"got {delay!r}"
+            assert math.isfinite(delay) and delay >= 0, f"got {delay!r}"
+
+    def test_it_goes_on_for_a_long_time(self) -> None:
+        course = list(self.failures_to_try)
+        for draws in ((0.0,), (LAST,)):
+            for delay in delays(self.make(), course, number=MANY, chance=Chance(draws)):
+                self._check(delay)
+
+    def test_the_state_is_json_and_goes_on_alike_elsewhere(self) -> None:
+        here = self.all_delays(self.make(), travel=self._written)
+        elsewhere = self.all_delays(self.make(), travel=travelled)
+        assert elsewhere == here, "the state that was written and read back goes on otherwise"
+
+    def _written(self, state: Any) -> Any:
+        as_json(state)
+        return state
+
+    def test_a_state_is_never_changed_in_place(self) -> None:
+        backoff = self.make()
+        chance = Chance()
+        for course in self.courses():
+            state = backoff.start()
+            for failure in course * 3:
+                before = as_json(state)
+                _, fresh = backoff.next(state, failure, chance)
+                assert as_json(state) == before, "next() changed the state that it was given"
+                state = fresh
+
+    def test_the_same_chance_gives_the_same_delays(self) -> None:
+        backoff = self.make()
+        first = self.all_delays(backoff)
+        assert self.all_delays(backoff) == first, "the same backoff, asked again"
+        assert self.all_delays(self.make()) == first, "an equal backoff"
+
+    def test_all_chance_comes_from_the_source_that_it_is_given(self) -> None:
+        before = global_chance.getstate()
+        try:
+            global_chance.seed(1)
+            first = self.all_delays(self.make())
+            global_chance.seed(2)
+            unmixed = global_chance.getstate()
+            assert self.all_delays(self.make()) == first, "delays differ with random.seed()"
+            assert global_chance.getstate() == unmixed, "numbers were drawn from the module random"
+        finally:
+            global_chance.setstate(before)
+
+    def test_executions_do_not_mix(self) -> None:
+        backoff = self.make()
+        alone = self.all_delays(self.make())
+        under_way = [delays(backoff, course) for course in self.courses()]
+        together = zip(*(zip(*under_way, strict=True)), strict=True)
+        assert list(map(list, together)) == alone, "one execution's delays depend on another's"
+
+    def test_it_is_frozen(self) -> None:
+        check_frozen(self.make())
+
+    def test_use_leaves_it_as_it_was(self) -> None:
+        backoff = self.make()
+        with unchanged(backoff):
+            self.all_delays(backoff)
+
+    def test_threads_share_it(self) -> None:
+        backoff = self.make()
+        alone = self.all_delays(self.make())
+
+        def walk_all(thread: int) -> list[list[list[Delay]]]:
+            return [self.all_delays(backoff) for _ in range(5)]
+
+        for together in in_threads(walk_all):
+            assert together == [alone] * 5, "under threads the delays differ"
+
+    def test_it_lets_go_of_failures(self) -> None:
+        backoff = self.make()
+
+        def use(failure: BaseException) -> Any:
+            return backoff.next(backoff.start(), failure, Chance())
+
+        check_lets_go(use, type(backoff).__name__)
+
+    def test_one_that_never_waits_has_no_delays(self) -> None:
+        backoff = self.make().resolved()
+        assert type(backoff.never_waits) is bool
+        if backoff.never_waits:
+            for course in self.all_delays(backoff):
+                assert set(course) == {0}, "never_waits is True, but there are delays"
+
+    def test_reading_its_numbers_does_not_change_its_delays(self) -> None:
+        backoff = self.make()
+        assert type(backoff.dynamic) is bool
+        read = backoff.resolved()
+        assert isinstance(read, Backoff)
+        assert self.all_delays(read) == self.all_delays(backoff)

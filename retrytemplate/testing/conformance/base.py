@@ -1,0 +1,167 @@
+"""What all kits share."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from retrytemplate.errors import AttemptLostError, UnacceptableResultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["Conformance", "Probe", "as_json", "travelled"]
+
+PATIENCE = 30.0
+"""Real seconds after which a thread that has not come back is taken for stuck."""
+
+
+class Probe(Exception):
+    """An exception that can be seen to go away."""
+
+
+class Conformance(ABC):
+    """The tests of one kind of piece; each test makes pieces of its own.
+
+    ``failures_to_try`` are the exceptions that the piece is confronted with.  Add those that yours
+    treats in a special way.
+    """
+
+    failures_to_try: ClassVar[Sequence[BaseException]] = (
+        ValueError("wrong"),
+        ConnectionResetError(104, "reset by peer"),
+        TimeoutError(),
+        KeyError("missing"),
+        RuntimeError("from a cause"),
+        ExceptionGroup("several", [OSError("one"), ValueError("two")]),
+        AttemptLostError("the worker died", worker="other"),
+        UnacceptableResultError("not this value", 202),
+    )
+
+    @abstractmethod
+    def make(self) -> Any:
+        """A new piece, equal to every other that this makes."""
+
+    @classmethod
+    def names_of_tests(cls) -> list[str]:
+        """The names of the tests in this kit."""
+        return [name for name in dir(cls) if name.startswith("test_") and getattr(cls, name)]
+
+    def run_all(self) -> dict[str, Exception]:
+        """Run every test; return the errors of those that failed by the test's name."""
+        failed: dict[str, Exception] = {}
+        for name in self.names_of_tests():
+            try:
+                getattr(self, name)()
+            except Exception as error:
+                failed[name] = error
+        return failed
+
+
+def as_json(value: Any) -> str:
+    """The value as JSON text; what is no JSON value fails the test."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"state must be a JSON value, got {value!r}: {error}") from None
+    back = json.loads(text)
+    assert back == value and _same_types(value, back), (
+        f"state must come back from JSON as it went in: {value!r} became {back!r}"
+    )
+    return text
+
+
+def _same_types(value: Any, back: Any) -> bool:
+    """Whether nothing changed that ``==`` does not see: 1 and True, 1 and 1.0."""
+    if type(value) is not type(back):
+        return False
+    if isinstance(value, dict):
+        return all(_same_types(each, back[key]) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_same_types, value, back))
+    return True
+
+
+def travelled(value: Any) -> Any:
+    """The value as another process would get it."""
+    return json.loads(as_json(value))
+
+
+def attributes_of(piece: Any) -> dict[str, Any]:
+    """The attributes of an object, whether in its ``__dict__`` or in slots."""
+    names: list[str] = list(getattr(piece, "__dict__", ()))
+    for kind in type(piece).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        names += (slots,) if isinstance(slots, str) else slots
+    names = [name for name in names if not name.startswith("__")]
+    return {name: getattr(piece, name) for name in names if hasattr(piece, name)}
+
+
+def check_frozen(piece: Any) -> None:
+    """Fail where an attribute can be replaced."""
+    for name, value in attributes_of(piece).items():
+        try:
+            setattr(piece, name, value)
+        except (AttributeError, TypeError):
+            continue
+        raise AssertionError(
+            f"{type(piece).__name__}.{name} can be replaced: one object serves all threads, so "
+            "make it frozen (attrs.frozen, dataclass(frozen=True))"
+        )
+
+
+@contextmanager
+def unchanged(piece: Any) -> Iterator[None]:
+    """Fail where what happens inside changes the piece."""
+    before = {name: repr(value) for name, value in attributes_of(piece).items()}
+    yield
+    after = {name: repr(value) for name, value in attributes_of(piece).items()}
+    assert after == before, f"using {type(piece).__name__} changed its attributes"
+
+
+def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
+    """What *work* returns in each of several threads that begin together and switch often."""
+    barrier = threading.Barrier(number)
+    results: list[Any] = [AssertionError("stuck")] * number
+
+    def one(place: int) -> None:
+        barrier.wait(PATIENCE)
+        try:
+            results[place] = work(place)
+        except BaseException as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=one, args=(place,), daemon=True) for place in range(number)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + PATIENCE
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+    finally:
+        sys.setswitchinterval(interval)
+    assert not any(thread.is_alive() for thread in threads), "a thread is stuck"
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def check_lets_go(use: Callable[[BaseException], Any], who: str) -> None:
+    """Fail where a failure that *use* is given is still alive afterwards."""
+    failure = Probe("let go of me")
+    seen = weakref.ref(failure)
+    kept = use(failure)
+    del failure
+    gc.collect()
+    assert seen() is None, f"{who} keeps the exception alive, and with it the frames it came from"
+    del kept

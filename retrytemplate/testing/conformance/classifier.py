@@ -1,0 +1,128 @@
+"""The kit for classifiers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Protocol
+
+from retrytemplate.testing.conformance.base import (
+    Conformance,
+    Probe,
+    check_frozen,
+    check_lets_go,
+    in_threads,
+    unchanged,
+)
+
+__all__ = ["ClassifierConformance"]
+
+LOOKS = 10_000
+"""How often a classifier may look at the cause of a cause before it is taken for lost."""
+
+
+class Classifier(Protocol):
+    """What decides by an exception: ``ExceptionClassifier`` is one."""
+
+    def classify(self, exc: BaseException | None) -> Any: ...
+
+
+class OwnCause(Exception):
+    """An exception that is its own cause; it says so only so many times."""
+
+    looks = 0
+
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]  # counted, so that it ends
+        self.looks += 1
+        assert self.looks < LOOKS, "the classifier follows a circle of causes for ever"
+        return self
+
+
+class Unspeakable(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class ClassifierConformance(Conformance):
+    """Tests for a classifier: whatever goes wrong, it answers, and the answer does not drift.
+
+    >>> from retrytemplate import ExceptionClassifier
+    >>> class TestMine(ClassifierConformance):
+    ...     def make(self):
+    ...         return ExceptionClassifier({OSError: True})
+    >>> TestMine().run_all()
+    {}
+    """
+
+    @abstractmethod
+    def make(self) -> Classifier:
+        """A new classifier, equal to every other that this makes."""
+
+    def failures(self) -> list[BaseException]:
+        """All exceptions that are classified: ``failures_to_try``, and what builds on them."""
+        tried = list(self.failures_to_try)
+        chained = RuntimeError("at the end of a chain")
+        chained.__cause__ = ConnectionError("the cause")
+        unchecked = [each for each in tried if isinstance(each, Exception)]
+        nested = ExceptionGroup("outer", [ExceptionGroup("inner", unchecked), Probe()])
+        return [*tried, chained, Probe(), nested]
+
+    def answers(self, classifier: Classifier) -> list[Any]:
+        """The values of all failures, and of None."""
+        return [classifier.classify(failure) for failure in (*self.failures(), None)]
+
+    def test_the_same_failure_gets_the_same_value(self) -> None:
+        classifier = self.make()
+        first = self.answers(classifier)
+        assert self.answers(classifier) == first, "the same classifier, asked again"
+        assert self.answers(self.make()) == first, "an equal classifier"
+
+    def test_the_order_of_the_failures_does_not_matter(self) -> None:
+        classifier = self.make()
+        backwards = [classifier.classify(each) for each in (None, *reversed(self.failures()))]
+        assert backwards[::-1] == self.answers(self.make()), "one answer depends on another"
+
+    def test_circles_of_causes_end(self) -> None:
+        try:
+            self.make().classify(OwnCause())
+        except RecursionError:
+            raise AssertionError("the classifier follows a circle of causes for ever") from None
+
+    def test_an_exception_without_text_is_classified(self) -> None:
+        try:
+            self.make().classify(Unspeakable())
+        except ValueError:
+            raise AssertionError("str() of an exception may raise") from None
+
+    def test_failures_stay_as_they_are(self) -> None:
+        failures = self.failures()
+        before = [self._look(failure) for failure in failures]
+        classifier = self.make()
+        for failure in failures:
+            classifier.classify(failure)
+        assert [self._look(failure) for failure in failures] == before, "a failure was changed"
+
+    def _look(self, failure: BaseException) -> tuple[Any, ...]:
+        return failure.args, failure.__cause__, failure.__context__, dict(vars(failure))
+
+    def test_it_is_frozen(self) -> None:
+        check_frozen(self.make())
+
+    def test_use_leaves_it_as_it_was(self) -> None:
+        classifier = self.make()
+        with unchanged(classifier):
+            self.answers(classifier)
+
+    def test_threads_share_it(self) -> None:
+        classifier = self.make()
+        alone = self.answers(self.make())
+        for together in in_threads(lambda _: [self.answers(classifier) for _ in range(20)]):
+            assert together == [alone] * 20, "under threads the values differ"
+
+    def test_it_lets_go_of_failures(self) -> None:
+        classifier = self.make()
+        check_lets_go(classifier.classify, type(classifier).__name__)

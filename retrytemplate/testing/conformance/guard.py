@@ -1,0 +1,144 @@
+"""The kit for guards."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import abstractmethod
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import Rejected
+from retrytemplate.guards import Guard
+from retrytemplate.testing.clock import VirtualClock
+from retrytemplate.testing.conformance.base import Conformance, in_threads
+
+if TYPE_CHECKING:
+    from retrytemplate.context import RetryContext
+
+__all__ = ["GuardConformance"]
+
+MANY = 300
+
+
+class Broken(Exception):
+    """What the guarded calls of these tests fail with."""
+
+
+class GuardConformance(Conformance):
+    """Tests for a ``Guard``: it grants, or refuses with ``Rejected``, and gets back what it lent.
+
+    Methods may be coroutine functions.
+
+    >>> from retrytemplate import Guard
+    >>> class TestMine(GuardConformance):
+    ...     def make(self):
+    ...         return Guard()
+    >>> TestMine().run_all()
+    {}
+    """
+
+    @abstractmethod
+    def make(self) -> Guard:
+        """A new guard, in a state in which it admits a call."""
+
+    def test_it_is_a_guard(self) -> None:
+        guard = self.make()
+        assert isinstance(guard, Guard), f"{guard!r} does not derive from Guard"
+
+    def test_a_first_call_is_admitted(self) -> None:
+        assert _call(self.make(), fails=False) is None, "make() gives a guard that admits a call"
+
+    def test_calls_that_fail_again_and_again_meet_rejections_only(self) -> None:
+        guard = self.make()
+        for _ in range(MANY):
+            error = _call(guard, fails=True)
+            assert isinstance(error, Broken | Rejected), f"the guard raised {error!r}"
+
+    def test_a_rejection_says_when_to_come_back_or_nothing(self) -> None:
+        for rejection in self._rejections():
+            assert rejection.name is None or isinstance(rejection.name, str)
+            after = rejection.retry_after
+            assert after is None or (math.isfinite(after) and after >= 0), f"got {after!r}"
+
+    def test_every_rejection_is_an_object_of_its_own(self) -> None:
+        rejections = self._rejections()
+        assert len({id(each) for each in rejections}) == len(rejections), (
+            "one exception object raised twice mixes the tracebacks of its callers"
+        )
+
+    def _rejections(self) -> list[Rejected]:
+        """What one guard refuses with, by any of its methods."""
+        guard = self.make()
+        context = _some_context()
+        asked = [
+            error
+            for _ in range(MANY)
+            for error in (_ask(guard.admit, context), _ask(guard.reserve, context, 1.0))
+        ]
+        assert all(error is None or isinstance(error, Rejected) for error in asked)
+        return [error for error in asked if isinstance(error, Rejected)]
+
+    def test_what_is_given_back_can_be_had_again(self) -> None:
+        guard = self.make()
+        context = _some_context()
+        assert _ask(guard.admit, context) is None
+        if _ask(guard.reserve, context, 1.0) is not None:
+            return
+        for _ in range(MANY):
+            assert _ask(guard.give_back, context) is None
+            refused = _ask(guard.reserve, context, 1.0)
+            assert refused is None, f"what was given back is used up: {refused!r}"
+
+    def test_an_interrupted_wait_is_given_back(self) -> None:
+        guard = self.make()
+        granted = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
+        for _ in range(MANY):
+            again = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
+            assert type(again) is type(granted), "an interrupted wait uses something up"
+
+    def test_threads_share_it(self) -> None:
+        guard = self.make()
+
+        def work(thread: int) -> list[BaseException | None]:
+            return [_call(guard, fails=turn % 2 == 0) for turn in range(20)]
+
+        for errors in in_threads(work):
+            for error in errors:
+                assert error is None or isinstance(error, Broken | Rejected), f"got {error!r}"
+
+
+def _call(guard: Guard, *, fails: bool, clock: VirtualClock | None = None) -> BaseException | None:
+    """One call under the guard, of three attempts at most; the exception that comes out."""
+    from retrytemplate.backoff import FixedBackoff
+    from retrytemplate.template import RetryTemplate
+
+    def work() -> None:
+        if fails:
+            raise Broken("again")
+
+    template = RetryTemplate(
+        backoff=FixedBackoff(1.0), guards=[guard], clock=clock or VirtualClock()
+    )
+    return asyncio.run(template.outcome_async(work)).exception
+
+
+def _some_context() -> RetryContext:
+    from retrytemplate.template import RetryTemplate
+
+    return RetryTemplate(clock=VirtualClock()).execute(lambda context: context)
+
+
+def _ask(method: Any, *arguments: Any) -> BaseException | None:
+    """Call a method of a guard, await it if need be; the exception that comes out."""
+
+    async def settle(answer: Any) -> None:
+        await answer
+
+    try:
+        answer = method(*arguments)
+        if isawaitable(answer):
+            asyncio.run(settle(answer))
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,237 @@
+"""The kit for listeners."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import Veto
+from retrytemplate.listeners.base import HOOKS, RetryListener
+from retrytemplate.testing.clock import VirtualClock
+from retrytemplate.testing.conformance.base import Conformance, check_lets_go, in_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.context import RetryContext
+    from retrytemplate.template import RetryTemplate
+
+    Scenario = Callable[[RetryTemplate], Any]
+
+__all__ = ["ListenerConformance"]
+
+
+class Broken(Exception):
+    """What the calls of these tests fail with."""
+
+
+class Refuses(RetryListener):
+    """Vetoes every execution."""
+
+    def open(self, context: RetryContext) -> Any:
+        raise Veto("not now")
+
+
+class Cancelled(BaseException):
+    """What ends a call from outside."""
+
+
+class ListenerConformance(Conformance):
+    """Tests for a ``RetryListener`` that only listens: every call ends as it does without it.
+
+    Hooks may be coroutine functions.  A listener that is meant to change what happens, or that
+    keeps what it hears, takes out the tests that say otherwise.
+
+    >>> from retrytemplate import RetryListener
+    >>> class Counting(RetryListener):
+    ...     failed = 0
+    ...     def on_error(self, context, exception):
+    ...         self.failed += 1
+    >>> class TestCounting(ListenerConformance):
+    ...     def make(self):
+    ...         return Counting()
+    >>> TestCounting().run_all()
+    {}
+    """
+
+    @abstractmethod
+    def make(self) -> RetryListener:
+        """A new listener."""
+
+    def test_it_is_a_listener(self) -> None:
+        listener = self.make()
+        assert isinstance(listener, RetryListener), f"{listener!r} does not derive from it"
+
+    def test_calls_end_as_they_do_without_it(self) -> None:
+        for name, scenario in SCENARIOS.items():
+            self._same_end(name, scenario)
+
+    def test_executions_with_a_state_end_as_they_do_without_it(self) -> None:
+        for name, scenario in STATEFUL.items():
+            self._same_end(name, scenario)
+
+    def test_an_execution_that_another_listener_refuses_ends_as_it_does_without_it(self) -> None:
+        for before in (True, False):
+            self._same_end("refused", _succeeds, refusal_first=before)
+
+    def test_a_call_that_is_cut_off_ends_as_it_does_without_it(self) -> None:
+        for name, scenario in CUT_OFF.items():
+            self._same_end(name, scenario)
+
+    def _same_end(
+        self, name: str, scenario: Scenario, *, refusal_first: bool | None = None
+    ) -> None:
+        refusal: list[RetryListener] = [] if refusal_first is None else [Refuses()]
+        expected = _end(scenario, _template(refusal))
+        mine = self.make()
+        listeners = [*refusal, mine] if refusal_first else [mine, *refusal]
+        for number in range(2):
+            found = _end(scenario, _template(listeners))
+            assert found == expected, f"{name}, call {number + 1}: {found} instead of {expected}"
+
+    def test_one_object_serves_nested_executions(self) -> None:
+        self._same_end("one execution inside another", _nested)
+
+    def test_threads_share_it(self) -> None:
+        template = _template([self.make()])
+        expected = {name: _end(scenario, _template([])) for name, scenario in SCENARIOS.items()}
+
+        def work(thread: int) -> list[dict[str, Any]]:
+            return [
+                {name: _end(scenario, template) for name, scenario in SCENARIOS.items()}
+                for _ in range(10)
+            ]
+
+        for ends in in_threads(work):
+            assert ends == [expected] * 10, "under threads calls end otherwise"
+
+    def test_it_lets_go_of_failures(self) -> None:
+        listener = self.make()
+        template = _template([listener])
+
+        def use(failure: BaseException) -> None:
+            def raises(context: RetryContext) -> None:
+                raise failure
+
+            try:
+                _execute(template, raises)
+            except Exception as error:
+                error.__traceback__ = None
+
+        check_lets_go(use, type(listener).__name__)
+
+
+def _template(listeners: list[RetryListener]) -> RetryTemplate:
+    from retrytemplate.backoff import FixedBackoff
+    from retrytemplate.template import RetryTemplate
+
+    clock = VirtualClock()
+    return RetryTemplate(
+        backoff=FixedBackoff(1.0), name="conformance", listeners=listeners, clock=clock
+    )
+
+
+def _execute(template: RetryTemplate, callback: Callable[..., Any], **options: Any) -> Any:
+    """Execute by the synchronous way, or the asynchronous one where a hook needs it."""
+    if _needs_async(template):
+        return asyncio.run(template.execute_async(callback, **options))
+    return template.execute(callback, **options)
+
+
+def _needs_async(template: RetryTemplate) -> bool:
+    hooks = [getattr(each, hook) for each in template.listeners for hook in HOOKS]
+    return any(map(iscoroutinefunction, hooks))
+
+
+def _end(scenario: Scenario, template: RetryTemplate) -> Any:
+    """How a scenario ends: its value, or the type and text of what it raises."""
+    try:
+        return scenario(template)
+    except (Exception, Cancelled) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _failing(times: int) -> Callable[[RetryContext], str]:
+    def work(context: RetryContext) -> str:
+        if context.attempt <= times:
+            raise Broken(f"attempt {context.attempt}")
+        return f"worked at {context.attempt}"
+
+    return work
+
+
+def _succeeds(template: RetryTemplate) -> Any:
+    return _execute(template, _failing(0))
+
+
+def _fails(template: RetryTemplate) -> Any:
+    return _execute(template, _failing(99))
+
+
+def _recovers(template: RetryTemplate) -> Any:
+    return _execute(template, _failing(99), recovery=lambda context: "recovered")
+
+
+def _recovery_fails(template: RetryTemplate) -> Any:
+    return _execute(template, _failing(99), recovery=lambda context: [][0])
+
+
+def _gives_up(template: RetryTemplate) -> Any:
+    def work(context: RetryContext) -> None:
+        context.give_up()
+        raise Broken("no use")
+
+    return _execute(template, work)
+
+
+def _nested(template: RetryTemplate) -> Any:
+    def breaks() -> None:
+        raise Broken("inside")
+
+    async def outer_async(context: RetryContext) -> str:
+        return repr(await template.outcome_async(breaks))
+
+    def outer(context: RetryContext) -> str:
+        return repr(template.outcome(breaks))
+
+    return _execute(template, outer_async if _needs_async(template) else outer)
+
+
+def _redelivered(template: RetryTemplate, **options: Any) -> list[Any]:
+    from retrytemplate.context import RetryState
+
+    def deliver(template: RetryTemplate) -> Any:
+        return _execute(template, _failing(99), state=RetryState("order-17"), **options)
+
+    return [_end(deliver, template) for _ in range(5)]
+
+
+def _cut_off(context: RetryContext) -> None:
+    raise Cancelled("from outside")
+
+
+def _cut_off_while_waiting(template: RetryTemplate) -> Any:
+    clock = VirtualClock(interrupt_at=2, interrupt_with=Cancelled)
+    return _fails(template.with_(clock=clock))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "a success": _succeeds,
+    "a success at the third attempt": lambda template: _execute(template, _failing(2)),
+    "three failures": _fails,
+    "a recovery": _recovers,
+    "a recovery that fails": _recovery_fails,
+    "giving up": _gives_up,
+}
+STATEFUL: dict[str, Scenario] = {
+    "redeliveries to the end": _redelivered,
+    "redeliveries and a recovery": lambda template: _redelivered(
+        template, recovery=lambda context: "recovered"
+    ),
+}
+CUT_OFF: dict[str, Scenario] = {
+    "cut off in an attempt": lambda template: _execute(template, _cut_off),
+    "cut off in a wait": _cut_off_while_waiting,
+}

@@ -1,0 +1,238 @@
+"""The kit for retry policies."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrytemplate.policies import AlwaysRetryPolicy, NeverRetryPolicy, TimeoutRetryPolicy
+from retrytemplate.policies.base import RetryPolicy, StatefulRetryPolicy
+from retrytemplate.testing.conformance.base import (
+    Conformance,
+    Probe,
+    as_json,
+    check_frozen,
+    check_lets_go,
+    in_threads,
+    travelled,
+    unchanged,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Script = list[tuple[BaseException, float]]
+
+__all__ = ["PolicyConformance"]
+
+START = 1000.0
+STEPS = (0.0, 0.25, 1.0, 7.0, 60.0)
+FOR_EVER = 1e12
+
+
+class Answer(NamedTuple):
+    """What a policy says after one failure (or before the first)."""
+
+    allowed: Any
+    recovery_forbidden: Any
+    state: Any
+
+
+def unmoved(state: Any) -> Any:
+    return state
+
+
+def answers(
+    policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = unmoved
+) -> Iterator[Answer]:
+    """Walk a policy through the failures of a script, in the way that a template does."""
+    if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
+        yield from _stateful_answers(policy, script, travel)
+        return
+    yield Answer(policy.allows(0, None), False, None)
+    for count, (failure, _) in enumerate(script, 1):
+        allowed = policy.allows(count, failure)
+        forbidden = not allowed and policy.forbids_recovery(count, failure)
+        yield Answer(allowed, forbidden, None)
+
+
+def _stateful_answers(
+    policy: StatefulRetryPolicy, script: Script, travel: Callable[[Any], Any]
+) -> Iterator[Answer]:
+    allowed, state = policy.decide(travel(policy.start(START)), START)
+    yield Answer(allowed, False, state)
+    for failure, now in script:
+        state = travel(policy.record(travel(state), failure, now))
+        allowed, state = policy.decide(state, now)
+        yield Answer(allowed, not allowed and policy.recovery_forbidden(state), state)
+
+
+class PolicyConformance(Conformance):
+    """Tests for a ``RetryPolicy``: its verdicts depend on what it is told, and on nothing else.
+
+    >>> from retrytemplate import RetryPolicy
+    >>> class UpTo(RetryPolicy):
+    ...     def allows(self, failures, failure):
+    ...         return failures < 3
+    >>> class TestUpTo(PolicyConformance):
+    ...     def make(self):
+    ...         return UpTo()
+    >>> TestUpTo().run_all()
+    {}
+    """
+
+    @abstractmethod
+    def make(self) -> RetryPolicy:
+        """A new policy, equal to every other that this makes."""
+
+    def scripts(self) -> list[Script]:
+        """The courses of events that the policy is led through: failures, and when they happen."""
+        tried = list(self.failures_to_try)
+        found = [[(failure, START + step) for _ in range(6)] for failure in tried for step in STEPS]
+        for first in range(len(tried)):
+            turn = tried[first:] + tried[:first]
+            now, script = START, []
+            for number, failure in enumerate(turn * 2):
+                now += STEPS[number % len(STEPS)]
+                script.append((failure, now))
+            found.append(script)
+        return found
+
+    def test_it_is_a_policy(self) -> None:
+        policy = self.make()
+        assert isinstance(policy, RetryPolicy), f"{policy!r} does not derive from RetryPolicy"
+        assert type(policy.needs_state) is bool
+        if policy.needs_state:
+            assert isinstance(policy, StatefulRetryPolicy), "state needs a StatefulRetryPolicy"
+
+    def test_the_first_attempt_is_allowed(self) -> None:
+        assert next(answers(self.make(), [])).allowed, "nothing has failed yet"
+
+    def test_a_verdict_is_true_or_false(self) -> None:
+        for script in self.scripts():
+            for answer in answers(self.make(), script):
+                assert type(answer.allowed) is bool, f"got {answer.allowed!r}"
+                assert type(answer.recovery_forbidden) is bool, f"got {answer.recovery_forbidden!r}"
+
+    def test_the_same_course_of_events_gets_the_same_verdicts(self) -> None:
+        policy = self.make()
+        for script in self.scripts():
+            first = list(answers(policy, script))
+            assert list(answers(policy, script)) == first, "the same policy, asked again"
+            assert list(answers(self.make(), script)) == first, "an equal policy"
+
+    def test_executions_do_not_mix(self) -> None:
+        policy = self.make()
+        scripts = self.scripts()
+        alone = [list(answers(self.make(), script)) for script in scripts]
+        under_way = [answers(policy, script) for script in scripts]
+        together: list[list[Answer]] = [[] for _ in scripts]
+        for _ in range(max(map(len, scripts)) + 1):
+            for walk, seen in zip(under_way, together, strict=True):
+                seen.extend(answer for answer in [next(walk, None)] if answer is not None)
+        assert together == alone, "one execution's failures show in another's verdicts"
+
+    def test_the_state_is_json_and_decides_alike_elsewhere(self) -> None:
+        policy = self.make()
+        for script in self.scripts():
+            here = list(answers(policy, script))
+            for answer in here:
+                as_json(answer.state)
+            elsewhere = list(answers(self.make(), script, travelled))
+            assert elsewhere == here, "the state that was written and read back decides otherwise"
+
+    def test_a_state_is_never_changed_in_place(self) -> None:
+        policy = self.make()
+        if not (isinstance(policy, StatefulRetryPolicy) and policy.needs_state):
+            return
+        for script in self.scripts():
+            state, before = self._state(policy.start(START))
+            for failure, now in script:
+                fresh = policy.record(state, failure, now)
+                assert as_json(state) == before, "record() changed the state that it was given"
+                state, before = self._state(fresh)
+                verdict = policy.decide(state, now)
+                assert as_json(state) == before, "decide() changed the state that it was given"
+                assert policy.decide(state, now) == verdict, "the same state, asked again"
+                state, before = self._state(verdict[1])
+
+    def _state(self, state: Any) -> tuple[Any, str]:
+        return state, as_json(state)
+
+    def test_it_is_frozen(self) -> None:
+        check_frozen(self.make())
+
+    def test_use_leaves_it_as_it_was(self) -> None:
+        policy = self.make()
+        with unchanged(policy):
+            for script in self.scripts():
+                list(answers(policy, script))
+
+    def test_threads_share_it(self) -> None:
+        policy = self.make()
+        scripts = self.scripts()
+        alone = [list(answers(self.make(), script)) for script in scripts]
+
+        def walk_all(thread: int) -> list[list[Answer]]:
+            return [list(answers(policy, script)) for script in scripts]
+
+        for together in in_threads(walk_all):
+            assert together == alone, "under threads the verdicts differ"
+
+    def test_it_lets_go_of_failures(self) -> None:
+        policy = self.make()
+
+        def use(failure: BaseException) -> Any:
+            return list(answers(policy, [(failure, START)]))
+
+        check_lets_go(use, type(policy).__name__)
+
+    def test_declared_numbers_of_attempts_are_counts(self) -> None:
+        policy = self.make().resolved()
+        for number in (policy.max_attempts, policy.attempt_limit):
+            assert number is None or (type(number) is int and number >= 1), f"got {number!r}"
+
+    def test_there_is_no_attempt_after_the_limit(self) -> None:
+        policy = self.make().resolved()
+        limit = policy.attempt_limit
+        if limit is None or limit > 1000:
+            return
+        for failure in self.failures_to_try:
+            *_, last = answers(policy, [(failure, START)] * limit)
+            assert not last.allowed, f"attempt_limit is {limit}, but another attempt is allowed"
+
+    def test_reading_its_numbers_does_not_change_its_verdicts(self) -> None:
+        policy = self.make()
+        assert type(policy.dynamic) is bool
+        read = policy.resolved()
+        assert isinstance(read, RetryPolicy)
+        for script in self.scripts():
+            assert self._verdicts(read, script) == self._verdicts(policy, script)
+
+    def test_it_decides_alike_as_a_member_of_a_tree(self) -> None:
+        policy = self.make()
+        trees = {
+            "policy & always": policy & AlwaysRetryPolicy(),
+            "policy | never": policy | NeverRetryPolicy(),
+            "policy & a member with state": policy & TimeoutRetryPolicy(FOR_EVER),
+        }
+        for script in self.scripts():
+            alone = self._verdicts(policy, script)
+            for name, tree in trees.items():
+                assert self._verdicts(tree, script) == alone, f"{name} decides otherwise"
+
+    def _verdicts(self, policy: RetryPolicy, script: Script) -> list[bool]:
+        return [answer.allowed for answer in answers(policy, script)]
+
+    def test_what_it_says_of_itself_has_the_right_form(self) -> None:
+        policy = self.make()
+        assert type(policy.keeps_context) is bool
+        assert isinstance(policy.result_rules(), tuple)
+        for failure in (*self.failures_to_try, Probe()):
+            assert type(policy.names(failure)) is bool
+        if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
+            for script in self.scripts():
+                for answer in answers(policy, script):
+                    count = policy.failures(answer.state)
+                    assert count is None or (type(count) is int and count >= 0), f"got {count!r}"
+                    as_json(dict(policy.attributes(answer.state)))

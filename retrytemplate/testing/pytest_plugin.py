@@ -1,0 +1,39 @@
+"""Fixtures for pytest, which finds them by itself where this library is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retrytemplate.testing import VirtualClock
+
+# The kits speak through their assertions.
+pytest.register_assert_rewrite("retrytemplate.testing.conformance")
+
+
+@pytest.fixture
+def no_waiting() -> Iterator[VirtualClock]:
+    """No retry of any template waits during this test; gives the clock with its ``sleeps``.
+
+    See ``retrytemplate.testing.no_waiting``.
+    """
+    from retrytemplate import testing
+
+    with testing.no_waiting() as clock:
+        yield clock
+
+
+@pytest.fixture
+def retry_clock() -> Iterator[VirtualClock]:
+    """A ``VirtualClock`` that every ``SystemClock`` follows during this test: time stands still.
+
+    Only sleeping and ``retry_clock.advance`` move it on, so that elapsed times are exact.
+    """
+    from retrytemplate import testing
+
+    with testing.no_waiting(testing.VirtualClock()) as clock:
+        yield clock

@@ -1,0 +1,138 @@
+"""Listeners that write down what they are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrytemplate.listeners.base import RetryListener
+from retrytemplate.testing.clock import checkpoint
+
+if TYPE_CHECKING:
+    from retrytemplate.context import RetryContext
+
+__all__ = ["AsyncRecorder", "Event", "Recorder"]
+
+
+class Event(NamedTuple):
+    """One call of a hook.
+
+    ``value`` is what the hook was given: the result, the exception, the delay; None for ``open``
+    and ``before_attempt``.  An event equals a tuple of its three parts.
+    """
+
+    hook: str
+    attempt: int
+    value: Any = None
+
+
+class Recorder(RetryListener):
+    """A listener that records every hook, for tests to look at afterwards.
+
+    >>> from retrytemplate import FixedBackoff, RetryTemplate
+    >>> from retrytemplate.testing import VirtualClock
+    >>> recorder = Recorder()
+    >>> template = RetryTemplate(
+    ...     backoff=FixedBackoff(0.5), listeners=[recorder], clock=VirtualClock()
+    ... )
+    >>> template.call(iter([0, 1]).__next__)
+    0
+    >>> recorder.events
+    [Event(hook='open', attempt=0, value=None), \
+Event(hook='before_attempt', attempt=1, value=None), \
+Event(hook='on_success', attempt=1, value=0), \
+Event(hook='close', attempt=1, value=None)]
+    >>> recorder.clear()
+    >>> outcome = template.outcome(int, "seventeen")
+    >>> recorder.hooks
+    ['open', 'before_attempt', 'on_error', 'on_backoff', 'before_attempt', 'on_error', \
+'on_backoff', 'before_attempt', 'on_error', 'close']
+    >>> recorder.delays, len(recorder.errors)
+    ([0.5, 0.5], 3)
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def clear(self) -> None:
+        """Forget all events."""
+        self.events.clear()
+
+    @property
+    def hooks(self) -> list[str]:
+        """The names of the hooks, in the order in which they were called."""
+        return [event.hook for event in self.events]
+
+    @property
+    def delays(self) -> list[float]:
+        """What ``on_backoff`` was given, in seconds."""
+        return self.values("on_backoff")
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What ``on_error`` was given."""
+        return self.values("on_error")
+
+    @property
+    def results(self) -> list[Any]:
+        """What ``on_success`` was given."""
+        return self.values("on_success")
+
+    def values(self, hook: str) -> list[Any]:
+        """What one hook was given, call by call."""
+        return [event.value for event in self.events if event.hook == hook]
+
+    def _note(self, hook: str, context: RetryContext, value: Any = None) -> None:
+        self.events.append(Event(hook, context.attempt, value))
+
+    def open(self, context: RetryContext) -> Any:
+        self._note("open", context)
+
+    def before_attempt(self, context: RetryContext) -> Any:
+        self._note("before_attempt", context)
+
+    def on_success(self, context: RetryContext, result: Any) -> Any:
+        self._note("on_success", context, result)
+
+    def on_error(self, context: RetryContext, exception: BaseException) -> Any:
+        self._note("on_error", context, exception)
+
+    def on_backoff(self, context: RetryContext, delay: float) -> Any:
+        self._note("on_backoff", context, delay)
+
+    def on_recovery(self, context: RetryContext, result: Any) -> Any:
+        self._note("on_recovery", context, result)
+
+    def close(self, context: RetryContext, exception: BaseException | None) -> Any:
+        self._note("close", context, exception)
+
+
+class AsyncRecorder(Recorder):
+    """A ``Recorder`` whose hooks are coroutine functions and let other tasks run."""
+
+    async def open(self, context: RetryContext) -> Any:
+        await checkpoint()
+        super().open(context)
+
+    async def before_attempt(self, context: RetryContext) -> Any:
+        await checkpoint()
+        super().before_attempt(context)
+
+    async def on_success(self, context: RetryContext, result: Any) -> Any:
+        await checkpoint()
+        super().on_success(context, result)
+
+    async def on_error(self, context: RetryContext, exception: BaseException) -> Any:
+        await checkpoint()
+        super().on_error(context, exception)
+
+    async def on_backoff(self, context: RetryContext, delay: float) -> Any:
+        await checkpoint()
+        super().on_backoff(context, delay)
+
+    async def on_recovery(self, context: RetryContext, result: Any) -> Any:
+        await checkpoint()
+        super().on_recovery(context, result)
+
+    async def close(self, context: RetryContext, exception: BaseException | None) -> Any:
+        await checkpoint()
+        super().close(context, exception)

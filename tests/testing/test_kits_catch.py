@@ -1,0 +1,999 @@
+"""Each kit fails pieces that are wrong, by the test that names the fault."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+from attrs import evolve, frozen
+
+from retrytemplate import (
+    Backoff,
+    CircuitOpenError,
+    ExceptionClassifier,
+    Guard,
+    MemoryRetryContextCache,
+    RetryBudgetExhaustedError,
+    RetryListener,
+    RetryPolicy,
+    StatefulRetryPolicy,
+)
+from retrytemplate.caches.record import Record
+from retrytemplate.errors import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
+from retrytemplate.testing import (
+    AsyncCacheConformance,
+    BackoffConformance,
+    CacheConformance,
+    ClassifierConformance,
+    ClockConformance,
+    Conformance,
+    GuardConformance,
+    ListenerConformance,
+    PolicyConformance,
+    VirtualClock,
+)
+from retrytemplate.testing.conformance import base
+from tests.testing.test_kits_on_ours import AsyncMemory, kit_for
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch):
+    monkeypatch.setattr(base, "PATIENCE", 0.5)
+
+
+PAD = [None]
+"""What pieces write on that are wrong only where another thread comes between two lines."""
+
+
+# -- policies ------------------------------------------------------------------------------------
+
+
+class CountsOnItself(RetryPolicy):
+    def __init__(self):
+        self.failed = 0
+
+    def allows(self, failures, failure):
+        self.failed += failure is not None
+        return self.failed < 3
+
+
+class SaysOne(RetryPolicy):
+    def allows(self, failures, failure):
+        return failures < 3 and 1
+
+
+class RefusesToBegin(RetryPolicy):
+    def allows(self, failures, failure):
+        return failure is not None
+
+
+class TossesACoin(RetryPolicy):
+    def allows(self, failures, failure):
+        return failure is None or random.random() < 0.5
+
+
+class NeedsNothing:
+    needs_state = False
+    dynamic = False
+
+
+class GoesBeyondItsLimit(RetryPolicy):
+    attempt_limit = 3
+
+    def allows(self, failures, failure):
+        return failures <= 3
+
+
+class DeclaresZero(RetryPolicy):
+    max_attempts = 0
+    attempt_limit = None
+
+    def allows(self, failures, failure):
+        return True
+
+
+class WorthMore(RetryPolicy):
+    """Reading its numbers makes it another policy."""
+
+    def allows(self, failures, failure):
+        return failures < 3
+
+    def resolved(self):
+        return GoesBeyondItsLimit()
+
+
+class Counting(StatefulRetryPolicy):
+    """Right, for others to be wrong in one thing."""
+
+    def start(self, now):
+        return {"failed": 0}
+
+    def record(self, state, failure, now):
+        return {"failed": state["failed"] + 1}
+
+    def decide(self, state, now):
+        return state["failed"] < 3, state
+
+
+class ChangesItsState(Counting):
+    def record(self, state, failure, now):
+        state["failed"] += 1
+        return state
+
+
+class ChangesItsStateWhenAsked(Counting):
+    def decide(self, state, now):
+        state["failed"] += 1
+        return state["failed"] < 6, state
+
+
+class KeepsTheException(Counting):
+    def record(self, state, failure, now):
+        return {"failed": state["failed"] + 1, "last": failure}
+
+
+class KeepsASet(Counting):
+    def start(self, now):
+        return {"failed": 0, "seen": set()}
+
+
+class CountsWithTuples(Counting):
+    def start(self, now):
+        return (0,)
+
+    def record(self, state, failure, now):
+        return (*state, 1)
+
+    def decide(self, state, now):
+        return len(state) < 3, state
+
+
+class KeepsKeysOfNumbers(Counting):
+    """JSON makes strings of them, and the count begins again."""
+
+    def start(self, now):
+        return {}
+
+    def record(self, state, failure, now):
+        return {**state, 1: state.get(1, 0) + 1}
+
+    def decide(self, state, now):
+        return state.get(1, 0) < 3, state
+
+
+class RemembersOutside(Counting):
+    last = None
+
+    def record(self, state, failure, now):
+        type(self).last = failure
+        return super().record(state, failure, now)
+
+
+class SharesAScratchPad(Counting):
+    def record(self, state, failure, now):
+        PAD[0] = state["failed"]
+        time.sleep(0)
+        return {"failed": PAD[0] + 1}
+
+
+class SaysMaybe(Counting):
+    def names(self, failure):
+        return None
+
+
+class ShowsAnObject(Counting):
+    def attributes(self, state):
+        return {"me": self}
+
+
+class AnswersOnlyAtTheRoot(Counting):
+    """Its verdict depends on where it stands."""
+
+    def __and__(self, other):
+        return other
+
+
+POLICIES = [
+    (CountsOnItself, "test_the_same_course_of_events_gets_the_same_verdicts"),
+    (CountsOnItself, "test_executions_do_not_mix"),
+    (CountsOnItself, "test_it_is_frozen"),
+    (CountsOnItself, "test_use_leaves_it_as_it_was"),
+    (SaysOne, "test_a_verdict_is_true_or_false"),
+    (RefusesToBegin, "test_the_first_attempt_is_allowed"),
+    (TossesACoin, "test_the_same_course_of_events_gets_the_same_verdicts"),
+    (NeedsNothing, "test_it_is_a_policy"),
+    (GoesBeyondItsLimit, "test_there_is_no_attempt_after_the_limit"),
+    (DeclaresZero, "test_declared_numbers_of_attempts_are_counts"),
+    (WorthMore, "test_reading_its_numbers_does_not_change_its_verdicts"),
+    (ChangesItsState, "test_a_state_is_never_changed_in_place"),
+    (ChangesItsStateWhenAsked, "test_a_state_is_never_changed_in_place"),
+    (KeepsTheException, "test_the_state_is_json_and_decides_alike_elsewhere"),
+    (KeepsTheException, "test_it_lets_go_of_failures"),
+    (KeepsASet, "test_the_state_is_json_and_decides_alike_elsewhere"),
+    (CountsWithTuples, "test_the_state_is_json_and_decides_alike_elsewhere"),
+    (KeepsKeysOfNumbers, "test_the_state_is_json_and_decides_alike_elsewhere"),
+    (RemembersOutside, "test_it_lets_go_of_failures"),
+    (SharesAScratchPad, "test_threads_share_it"),
+    (SaysMaybe, "test_what_it_says_of_itself_has_the_right_form"),
+    (ShowsAnObject, "test_what_it_says_of_itself_has_the_right_form"),
+    (AnswersOnlyAtTheRoot, "test_it_decides_alike_as_a_member_of_a_tree"),
+]
+
+
+# -- backoffs ------------------------------------------------------------------------------------
+
+
+class Doubling(Backoff):
+    """Right, for others to be wrong in one thing."""
+
+    def start(self):
+        return [1.0]
+
+    def next(self, state, failure, random):
+        return state[0], [min(state[0] * 2, 30.0)]
+
+
+class DoublesForEver(Doubling):
+    def next(self, state, failure, random):
+        return float(2 ** int(state[0])), [state[0] + 1]
+
+
+class OvershootsDownwards(Doubling):
+    def next(self, state, failure, random):
+        return state[0] - 2 * random.random(), state
+
+
+class SaysNow(Doubling):
+    def next(self, state, failure, random):
+        return False, state
+
+
+class DoublesInPlace(Doubling):
+    def next(self, state, failure, random):
+        state[0] *= 2
+        return state[0] / 2, state
+
+
+class CountsItsCalls(Doubling):
+    def __init__(self):
+        self.calls = 0
+
+    def next(self, state, failure, random):
+        self.calls += 1
+        return float(self.calls), state
+
+
+class UsesMoreOfChance(Doubling):
+    def next(self, state, failure, random):
+        return random.uniform(0.5, 1.5), state
+
+
+class UsesTheModule(Doubling):
+    def next(self, state, failure, chance):
+        return random.random(), state
+
+
+class KeepsAnIterator(Doubling):
+    def start(self):
+        return iter([1.0] * 10_000)
+
+    def next(self, state, failure, random):
+        return next(state), state
+
+
+class DelaysByTheFailure(Doubling):
+    """The state holds the failure."""
+
+    def next(self, state, failure, random):
+        return 1.0, [failure]
+
+
+class LiesAboutWaiting(Doubling):
+    never_waits = True
+
+
+class ResolvesToAnother(Doubling):
+    def resolved(self):
+        return OvershootsDownwards()
+
+
+class SharesPad(Doubling):
+    def next(self, state, failure, random):
+        PAD[0] = state[0]
+        time.sleep(0)
+        return PAD[0], [state[0] + 1]
+
+
+class HalfABackoff:
+    dynamic = False
+
+
+BACKOFFS = [
+    (HalfABackoff, "test_it_is_a_backoff"),
+    (DoublesForEver, "test_it_goes_on_for_a_long_time"),
+    (OvershootsDownwards, "test_a_delay_is_a_finite_number_of_seconds_from_zero"),
+    (SaysNow, "test_a_delay_is_a_finite_number_of_seconds_from_zero"),
+    (DoublesInPlace, "test_a_state_is_never_changed_in_place"),
+    (CountsItsCalls, "test_the_same_chance_gives_the_same_delays"),
+    (CountsItsCalls, "test_executions_do_not_mix"),
+    (CountsItsCalls, "test_it_is_frozen"),
+    (CountsItsCalls, "test_use_leaves_it_as_it_was"),
+    (UsesMoreOfChance, "test_a_delay_is_a_finite_number_of_seconds_from_zero"),
+    (UsesTheModule, "test_all_chance_comes_from_the_source_that_it_is_given"),
+    (KeepsAnIterator, "test_the_state_is_json_and_goes_on_alike_elsewhere"),
+    (DelaysByTheFailure, "test_it_lets_go_of_failures"),
+    (LiesAboutWaiting, "test_one_that_never_waits_has_no_delays"),
+    (ResolvesToAnother, "test_reading_its_numbers_does_not_change_its_delays"),
+    (SharesPad, "test_threads_share_it"),
+]
+
+
+# -- classifiers ---------------------------------------------------------------------------------
+
+
+class CachesWhatItFinds:
+    """What it has seen becomes a rule for relatives."""
+
+    def __init__(self):
+        self.rules = {}
+
+    def classify(self, exc):
+        for kind, value in self.rules.items():
+            if isinstance(exc, kind):
+                return value
+        self.rules[type(exc).__base__] = isinstance(exc, ValueError)
+        return isinstance(exc, ValueError)
+
+
+class FirstSeenWins:
+    seen = ()
+
+    def classify(self, exc):
+        FirstSeenWins.seen = (*FirstSeenWins.seen, type(exc))
+        return len(FirstSeenWins.seen) < 5
+
+
+class FollowsCausesForEver:
+    def classify(self, exc):
+        while exc is not None:
+            if isinstance(exc, OSError):
+                return True
+            exc = exc.__cause__
+        return False
+
+
+class FollowsCausesDeeper:
+    def classify(self, exc):
+        return exc is not None and (isinstance(exc, OSError) or self.classify(exc.__cause__))
+
+
+class ReadsTheText:
+    def classify(self, exc):
+        return "peer" in str(exc)
+
+
+class LeavesAMark:
+    def classify(self, exc):
+        if exc is not None:
+            exc.classified = True
+        return True
+
+
+class RemembersTheLast:
+    def __init__(self):
+        self.last = None
+
+    def classify(self, exc):
+        self.last = exc
+        return True
+
+
+class SharesAPad:
+    def classify(self, exc):
+        PAD[0] = exc
+        time.sleep(0)
+        return isinstance(PAD[0], OSError)
+
+
+CLASSIFIERS = [
+    (CachesWhatItFinds, "test_the_order_of_the_failures_does_not_matter"),
+    (CachesWhatItFinds, "test_use_leaves_it_as_it_was"),
+    (FirstSeenWins, "test_the_same_failure_gets_the_same_value"),
+    (FollowsCausesForEver, "test_circles_of_causes_end"),
+    (FollowsCausesDeeper, "test_circles_of_causes_end"),
+    (ReadsTheText, "test_an_exception_without_text_is_classified"),
+    (LeavesAMark, "test_failures_stay_as_they_are"),
+    (RemembersTheLast, "test_it_lets_go_of_failures"),
+    (RemembersTheLast, "test_it_is_frozen"),
+    (SharesAPad, "test_threads_share_it"),
+]
+
+
+# -- clocks --------------------------------------------------------------------------------------
+
+
+class GoesBack(VirtualClock):
+    def monotonic(self):
+        return -super().monotonic()
+
+
+class DoesNotSleep(VirtualClock):
+    def sleep(self, delay):
+        pass
+
+    async def sleep_async(self, delay):
+        await super().sleep_async(0.0)
+
+
+class GivesNoWay(VirtualClock):
+    async def sleep_async(self, delay):
+        self.sleep(delay)
+
+
+class RefusesNothing(VirtualClock):
+    def sleep(self, delay):
+        if not delay:
+            raise ValueError("nothing to sleep")
+        super().sleep(delay)
+
+
+class HasNoTime(VirtualClock):
+    def time(self):
+        return None
+
+
+class SwallowsCancellation(VirtualClock):
+    async def sleep_async(self, delay):
+        try:
+            await super().sleep_async(delay)
+        except BaseException:
+            self.advance(delay)
+
+
+class Stopwatch:
+    def monotonic(self):
+        return 0.0
+
+
+class WavesInThreads(VirtualClock):
+    def sleep(self, delay):
+        here = threading.current_thread()
+        self.advance(-2.0) if here is not threading.main_thread() else super().sleep(delay)
+
+    def advance(self, seconds):
+        self._now += seconds
+
+
+CLOCKS = [
+    (Stopwatch, "test_it_is_a_clock"),
+    (GoesBack, "test_the_monotonic_time_never_goes_back"),
+    (DoesNotSleep, "test_a_sleep_takes_its_time"),
+    (DoesNotSleep, "test_an_asynchronous_sleep_takes_its_time"),
+    (GivesNoWay, "test_other_tasks_run_during_an_asynchronous_sleep"),
+    (GivesNoWay, "test_a_cancellation_is_delivered_in_an_asynchronous_sleep"),
+    (SwallowsCancellation, "test_a_cancellation_is_delivered_in_an_asynchronous_sleep"),
+    (RefusesNothing, "test_a_sleep_of_nothing_returns"),
+    (HasNoTime, "test_both_times_are_finite_numbers_of_seconds"),
+    (WavesInThreads, "test_threads_share_it"),
+]
+
+
+# -- guards --------------------------------------------------------------------------------------
+
+
+class Budget(Guard):
+    """Right, for others to be wrong in one thing."""
+
+    def __init__(self):
+        self.left = 5
+
+    def reserve(self, context, delay):
+        if not self.left:
+            raise RetryBudgetExhaustedError("used up", name="budget", retry_after=1.0)
+        self.left -= 1
+
+    def give_back(self, context):
+        self.left += 1
+
+
+class KeepsWhatItLent(Budget):
+    def give_back(self, context):
+        pass
+
+
+class RaisesSomethingElse(Budget):
+    def admit(self, context):
+        if not self.left:
+            raise RuntimeError("used up")
+
+
+class RaisesOneObject(Budget):
+    refusal = CircuitOpenError("open")
+
+    def reserve(self, context, delay):
+        raise self.refusal
+
+
+class SaysComeBackYesterday(Budget):
+    def reserve(self, context, delay):
+        raise CircuitOpenError("open", retry_after=-1.0)
+
+
+class RefusesAll(Guard):
+    def admit(self, context):
+        raise CircuitOpenError("open")
+
+
+class LeavesItsLockTaken(Budget):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+        self.given_up = False
+
+    def reserve(self, context, delay):
+        if self.given_up or not self.lock.acquire(timeout=base.PATIENCE * 2):
+            self.given_up = True
+            raise AssertionError("stuck")
+        super().reserve(context, delay)
+        self.lock.release()
+
+
+class NoGuard:
+    def admit(self, context):
+        pass
+
+
+GUARDS = [
+    (NoGuard, "test_it_is_a_guard"),
+    (KeepsWhatItLent, "test_what_is_given_back_can_be_had_again"),
+    (KeepsWhatItLent, "test_an_interrupted_wait_is_given_back"),
+    (RaisesSomethingElse, "test_calls_that_fail_again_and_again_meet_rejections_only"),
+    (RaisesOneObject, "test_every_rejection_is_an_object_of_its_own"),
+    (SaysComeBackYesterday, "test_a_rejection_says_when_to_come_back_or_nothing"),
+    (RefusesAll, "test_a_first_call_is_admitted"),
+    (LeavesItsLockTaken, "test_threads_share_it"),
+]
+
+
+# -- listeners -----------------------------------------------------------------------------------
+
+
+class Raises(RetryListener):
+    def on_error(self, context, exception):
+        raise RuntimeError("the listener's own")
+
+
+class Vetoes(RetryListener):
+    def open(self, context):
+        return False
+
+
+class NeedsOpen(RetryListener):
+    """Falls over where its open was never called."""
+
+    def __init__(self):
+        self.names = []
+
+    def open(self, context):
+        self.names.append(context.name)
+
+    def close(self, context, exception):
+        self.names.pop()
+
+
+class GivesUp(RetryListener):
+    def on_backoff(self, context, delay):
+        context.give_up()
+
+
+class SwallowsTheEnd(RetryListener):
+    def close(self, context, exception):
+        if isinstance(exception, BaseException) and not isinstance(exception, Exception):
+            raise ValueError("cut off")
+
+
+class PutsObjectsIntoAttributes(RetryListener):
+    def before_attempt(self, context):
+        context.attributes["listener"] = self
+
+
+class KeepsTheError(RetryListener):
+    last = None
+
+    def on_error(self, context, exception):
+        self.last = exception
+
+
+class OneAtATime(RetryListener):
+    """Cannot be entered twice."""
+
+    def __init__(self):
+        self.inside = False
+
+    def open(self, context):
+        if self.inside:
+            raise RuntimeError("entered twice")
+        self.inside = True
+
+    def close(self, context, exception):
+        self.inside = False
+
+
+class FailsInOtherThreads(RetryListener):
+    def open(self, context):
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("wrong thread")
+
+
+class AsyncRaises(RetryListener):
+    async def on_success(self, context, result):
+        await asyncio.sleep(0)
+        raise RuntimeError("the listener's own")
+
+
+LISTENERS = [
+    (Stopwatch, "test_it_is_a_listener"),
+    (Raises, "test_calls_end_as_they_do_without_it"),
+    (AsyncRaises, "test_calls_end_as_they_do_without_it"),
+    (Vetoes, "test_calls_end_as_they_do_without_it"),
+    (GivesUp, "test_calls_end_as_they_do_without_it"),
+    (NeedsOpen, "test_an_execution_that_another_listener_refuses_ends_as_it_does_without_it"),
+    (SwallowsTheEnd, "test_a_call_that_is_cut_off_ends_as_it_does_without_it"),
+    (PutsObjectsIntoAttributes, "test_executions_with_a_state_end_as_they_do_without_it"),
+    (KeepsTheError, "test_it_lets_go_of_failures"),
+    (OneAtATime, "test_one_object_serves_nested_executions"),
+    (FailsInOtherThreads, "test_threads_share_it"),
+]
+
+
+# -- caches --------------------------------------------------------------------------------------
+
+
+class Memory(MemoryRetryContextCache):
+    """Right, for others to be wrong in one thing."""
+
+
+class LetsEverybodyIn(Memory):
+    def begin(self, key, *, worker, lease=None, fresh=False):
+        return super().begin(key, worker="one", lease=lease, fresh=fresh)
+
+
+class BelievesOldClaims(Memory):
+    def _check(self, claim):
+        self._claims.setdefault(claim.key, claim)
+
+
+class KeepsSuccesses(Memory):
+    def succeed(self, claim, *, connection=None, remember=None):
+        self.release(claim)
+
+
+class ForgetsThatItRemembers(Memory):
+    def succeed(self, claim, *, connection=None, remember=None):
+        super().succeed(claim)
+
+
+class ForgetsOnRelease(Memory):
+    def release(self, claim):
+        super().release(claim)
+        self.forget(claim.key)
+
+
+class ForgetsHalf(Memory):
+    def forget(self, key):
+        self._records.pop(key, None)
+        self._claims.pop(key, None)
+
+
+class IsNeverFresh(Memory):
+    def begin(self, key, *, worker, lease=None, fresh=False):
+        return super().begin(key, worker=worker, lease=lease)
+
+
+class TakesWhatItWantsFresh(Memory):
+    def begin(self, key, *, worker, lease=None, fresh=False):
+        if fresh:
+            self.forget(key)
+        return super().begin(key, worker=worker, lease=lease, fresh=fresh)
+
+
+class FoldsCase(Memory):
+    def begin(self, key, **options):
+        return super().begin(key.lower(), **options)
+
+    def peek(self, key):
+        return super().peek(key.lower())
+
+
+class CutsKeys(Memory):
+    def begin(self, key, **options):
+        return super().begin(key[:255], **options)
+
+    def peek(self, key):
+        return super().peek(key[:255])
+
+
+class RoundsTimes(Memory):
+    def _store(self, key, record):
+        before = record.not_before
+        super()._store(key, evolve(record, not_before=before and float(int(before))))
+
+
+class DropsHistory(Memory):
+    def _store(self, key, record):
+        super()._store(key, evolve(record, history=record.history[-1:]))
+
+
+class StartsFencesAnew(Memory):
+    def begin(self, key, **options):
+        claim = super().begin(key, **options)
+        claim.fence = 1 if claim.record is None else claim.record.fence + 1
+        return claim
+
+
+class SwapsWithoutLooking(Memory):
+    def swap(self, key, record, version):
+        self._store(key, record)
+        return True
+
+
+class ReadsThenWrites(Memory):
+    """The race of every cache that has no compare-and-set: two steps instead of one."""
+
+    def begin(self, key, *, worker, lease=None, fresh=False):
+        held = self._claims.get(key)
+        time.sleep(0.0005)
+        if held is not None and held.worker != worker:
+            raise AttemptInProgressError("held", worker=held.worker)
+        self._claims.pop(key, None)
+        claim = super().begin(key, worker=worker, fresh=fresh)
+        time.sleep(0.0005)
+        return claim
+
+    def fail(self, claim, record):
+        self._store(claim.key, record)
+        if record.worker is None:
+            self._claims.pop(claim.key, None)
+
+    def swap(self, key, record, version):
+        current = self.peek(key)
+        time.sleep(0.0005)
+        if (0 if current is None else current.version) != version:
+            return False
+        self._store(key, record)
+        return True
+
+
+class MixesKeys(Memory):
+    """One place for all keys of a scope."""
+
+    def begin(self, key, **options):
+        return super().begin(key.rpartition("/")[0], **options)
+
+
+class CannotPeek(Memory):
+    peek = None
+
+
+class KnowsEveryKey(Memory):
+    def __contains__(self, key):
+        return True
+
+
+class WritesOnce(Memory):
+    def _store(self, key, record):
+        if key not in self._records:
+            super()._store(key, record)
+
+
+class SwapsNever(Memory):
+    def swap(self, key, record, version):
+        return False
+
+
+class CannotRenew(Memory):
+    def renew(self, claim):
+        raise LeaseLostError("there is no lease in memory")
+
+
+class MarksReleases(Memory):
+    def release(self, claim):
+        if self.holds(claim):
+            super().release(claim)
+            self._store(claim.key, claim.record or Record())
+
+
+CACHES = [
+    (CannotPeek, "test_it_has_the_methods_of_a_cache"),
+    (KnowsEveryKey, "test_an_unknown_key_has_no_record"),
+    (WritesOnce, "test_failures_add_up"),
+    (SwapsNever, "test_a_shared_record_is_written_on_the_version_that_was_read"),
+    (CannotRenew, "test_a_lease_can_be_renewed"),
+    (MarksReleases, "test_a_release_leaves_a_new_key_unknown"),
+    (AsyncMemory, "test_it_has_the_methods_of_a_cache"),
+    (LetsEverybodyIn, "test_a_key_is_held_from_the_beginning_of_an_attempt"),
+    (LetsEverybodyIn, "test_a_key_with_failures_is_held_too"),
+    (LetsEverybodyIn, "test_a_failure_that_is_followed_in_place_keeps_the_key"),
+    (BelievesOldClaims, "test_a_claim_that_another_has_taken_over_writes_nothing"),
+    (BelievesOldClaims, "test_a_claim_that_has_ended_writes_nothing"),
+    (BelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
+    (KeepsSuccesses, "test_a_success_forgets_the_key"),
+    (ForgetsThatItRemembers, "test_a_remembered_success_is_not_done_again"),
+    (ForgetsOnRelease, "test_a_release_leaves_the_failures_as_they_were"),
+    (ForgetsHalf, "test_forgetting_drops_everything_under_a_key"),
+    (IsNeverFresh, "test_a_fresh_start_forgets_failures_and_remembered_success"),
+    (TakesWhatItWantsFresh, "test_a_fresh_start_does_not_take_a_key_that_is_held"),
+    (FoldsCase, "test_keys_that_differ_in_value_or_type_are_different_keys"),
+    (CutsKeys, "test_keys_that_differ_in_value_or_type_are_different_keys"),
+    (RoundsTimes, "test_a_failure_is_found_by_the_next_attempt"),
+    (DropsHistory, "test_a_failure_can_be_looked_at"),
+    (StartsFencesAnew, "test_every_attempt_is_counted_before_it_runs"),
+    (StartsFencesAnew, "test_the_holder_may_begin_its_next_attempt"),
+    (SwapsWithoutLooking, "test_a_shared_record_is_not_written_on_another_version"),
+    (ReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
+    (ReadsThenWrites, "test_concurrency_no_failure_is_lost"),
+    (ReadsThenWrites, "test_concurrency_no_change_of_a_shared_record_is_lost"),
+    (MixesKeys, "test_concurrency_keys_do_not_disturb_each_other"),
+    (MixesKeys, "test_other_keys_are_free"),
+]
+
+
+class AsyncReadsThenWrites(AsyncMemory):
+    """Gives way between looking and taking."""
+
+    async def begin(self, key, *, worker, lease=None, fresh=False):
+        held = self._cache._claims.get(key)
+        await asyncio.sleep(0)
+        if held is not None and held.worker != worker:
+            raise AttemptInProgressError("held", worker=held.worker)
+        self._cache._claims.pop(key, None)
+        return self._cache.begin(key, worker=worker, fresh=fresh)
+
+
+class AsyncDoesNotRemember(AsyncMemory):
+    async def succeed(self, claim, *, connection=None, remember=None):
+        self._cache.succeed(claim)
+
+
+class AsyncBelievesOldClaims(AsyncMemory):
+    async def renew(self, claim):
+        pass
+
+
+ASYNC_CACHES = [
+    (Memory, "test_it_has_the_methods_of_a_cache"),
+    (AsyncReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
+    (AsyncReadsThenWrites, "test_concurrency_no_failure_is_lost"),
+    (AsyncDoesNotRemember, "test_a_remembered_success_is_not_done_again"),
+    (AsyncBelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
+]
+
+PLANTED = [
+    (PolicyConformance, POLICIES),
+    (BackoffConformance, BACKOFFS),
+    (ClassifierConformance, CLASSIFIERS),
+    (ClockConformance, CLOCKS),
+    (GuardConformance, GUARDS),
+    (ListenerConformance, LISTENERS),
+    (CacheConformance, CACHES),
+    (AsyncCacheConformance, ASYNC_CACHES),
+]
+
+
+@pytest.mark.parametrize(
+    ("kit", "wrong", "test"),
+    [
+        pytest.param(kit, wrong, test, id=f"{wrong.__name__}-{test}")
+        for kit, pairs in PLANTED
+        for wrong, test in pairs
+    ],
+)
+def test_a_wrong_piece_fails_the_test_that_names_its_fault(kit, wrong, test):
+    with pytest.raises(Exception) as caught:
+        getattr(kit_for(kit, wrong), test)()
+    assert not isinstance(caught.value, AttributeError) or wrong in UNFINISHED, caught.value
+
+
+UNFINISHED = (UsesMoreOfChance,)
+
+
+@pytest.mark.parametrize(
+    ("kit", "right"),
+    [
+        (PolicyConformance, Counting),
+        (BackoffConformance, Doubling),
+        (GuardConformance, Budget),
+        (CacheConformance, Memory),
+    ],
+)
+def test_what_the_wrong_ones_are_made_from_is_right(kit, right):
+    assert kit_for(kit, right).run_all() == {}
+
+
+@pytest.mark.parametrize("kit", [kit for kit, _ in PLANTED if kit is not AsyncCacheConformance])
+def test_every_test_of_a_kit_fails_something(kit):
+    caught = {test for each, pairs in PLANTED if each is kit for _, test in pairs}
+    assert set(kit.names_of_tests()) - caught == set()
+
+
+# -- the kits as such ----------------------------------------------------------------------------
+
+
+def test_a_kit_says_which_tests_failed_and_why():
+    failed = kit_for(PolicyConformance, SaysOne).run_all()
+    assert list(failed) == ["test_a_verdict_is_true_or_false"]
+    assert "got 1" in str(failed["test_a_verdict_is_true_or_false"])
+
+
+def test_a_test_can_be_left_out():
+    class Kit(PolicyConformance):
+        test_a_verdict_is_true_or_false = None
+
+        def make(self):
+            return SaysOne()
+
+    assert "test_a_verdict_is_true_or_false" not in Kit.names_of_tests()
+    assert Kit().run_all() == {}
+
+
+def test_a_kit_needs_to_know_how_to_make_the_piece():
+    for kit, _ in PLANTED:
+        assert issubclass(kit, Conformance)
+        with pytest.raises(TypeError, match="make"):
+            kit()
+
+
+def test_frozen_means_that_no_attribute_can_be_replaced():
+    @frozen
+    class Right:
+        number: int = 1
+
+    class Slots:
+        __slots__ = "number"
+
+        def __init__(self):
+            self.number = 1
+
+    class Plain:
+        def __init__(self):
+            self.number = 1
+
+    base.check_frozen(Right())
+    base.check_frozen(ExceptionClassifier({}))
+    for wrong in (Slots(), Plain()):
+        with pytest.raises(AssertionError, match="number can be replaced"):
+            base.check_frozen(wrong)
+
+
+@pytest.mark.parametrize("value", [(1,), {1: 2}, {1, 2}, float("nan"), b"x", [object()]])
+def test_only_what_comes_back_the_same_counts_as_json(value):
+    with pytest.raises(AssertionError, match="state must"):
+        base.as_json(value)
+
+
+@pytest.mark.parametrize("value", [None, True, 0, 1.5, "ä", [], {}, {"a": [1, None, {"b": 0.1}]}])
+def test_json_values_come_back_the_same(value):
+    assert base.travelled(value) == value
+
+
+def test_errors_in_threads_reach_the_test():
+    def work(place):
+        if place == 3:
+            raise AlreadyCompletedError("from a thread")
+        return place
+
+    with pytest.raises(AlreadyCompletedError):
+        base.in_threads(work)
+    with pytest.raises(LeaseLostError):
+        base.in_threads(lambda place: (_ for _ in ()).throw(LeaseLostError("gone")))
+
+
+def test_a_stuck_thread_fails_the_test():
+    release = threading.Event()
+    try:
+        with pytest.raises(AssertionError, match="stuck"):
+            base.in_threads(lambda place: place == 0 and release.wait(30.0), number=2)
+    finally:
+        release.set()

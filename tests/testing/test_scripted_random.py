@@ -1,0 +1,51 @@
+"""Chance, read from a list."""
+
+import threading
+
+import pytest
+
+from retrytemplate.testing import ScriptedRandom
+
+
+def test_the_numbers_come_in_their_order():
+    chance = ScriptedRandom([0.0, 0.5, 0.999])
+    assert [chance.random() for _ in range(3)] == [0.0, 0.5, 0.999]
+    assert chance.drawn == 3
+
+
+def test_a_used_up_script_fails_the_test():
+    chance = ScriptedRandom([0.5])
+    chance.random()
+    with pytest.raises(AssertionError, match="all 1 numbers are used up"):
+        chance.random()
+    assert chance.drawn == 1
+
+
+def test_a_cycle_begins_again():
+    chance = ScriptedRandom(iter([0.25, 0.75]), cycle=True)
+    assert [chance.random() for _ in range(5)] == [0.25, 0.75, 0.25, 0.75, 0.25]
+
+
+@pytest.mark.parametrize("value", [1.0, 1, -0.1, float("nan"), "0.5", None])
+def test_numbers_that_no_source_gives_are_refused(value):
+    with pytest.raises((TypeError, ValueError), match=r"values must be numbers in \[0, 1\)"):
+        ScriptedRandom([0.5, value])
+
+
+def test_a_cycle_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one number"):
+        ScriptedRandom([], cycle=True)
+
+
+def test_threads_get_each_number_once(quick_switching):
+    chance = ScriptedRandom([number / 1000 for number in range(1000)])
+    drawn = []
+    threads = [
+        threading.Thread(target=lambda: drawn.extend(chance.random() for _ in range(125)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(drawn) == list(chance.values)

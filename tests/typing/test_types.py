@@ -1,0 +1,51 @@
+"""What a user's type checker makes of the library.
+
+The files beside this one are read by the checkers and never run; CI reads them with pyright, too.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+WRONG = """
+from typing import assert_type
+from retrytemplate import RetryTemplate
+
+@RetryTemplate().wrap
+def fetch(url: str) -> bytes: return b""
+
+assert_type(fetch("page"), str)
+"""
+
+
+def checked(*paths: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", *map(str, paths)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mypy")
+
+
+@pytest.mark.statement("S0-04")
+def test_types_survive_every_way_into_a_template(cache: Path) -> None:
+    done = checked(*sorted(HERE.glob("[!_]*.py")), cache=cache)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_type_that_did_not_survive_would_be_found(cache: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG)
+    done = checked(wrong, cache=cache)
+    assert "assert-type" in done.stdout, done.stdout + done.stderr
