@@ -1,0 +1,63 @@
+"""The command ``retrytemplate``: one verb a file.
+
+A verb is a module with ``add_parser(subparsers)`` and ``run(args) -> int``, and a line in
+``VERBS``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retrytemplate.cli import demo, simulate
+from retrytemplate.cli.usage import UsageError
+from retrytemplate.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["VERBS", "main"]
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+
+
+class Verb(Protocol):
+    """What a verb's module holds."""
+
+    def add_parser(self, subparsers: Any) -> Any:
+        """Add the verb's parser, under the verb's name."""
+
+    def run(self, args: Namespace) -> int:
+        """Do it.  0: done, 1: the work failed, 2: wrong use."""
+        ...
+
+
+VERBS: Mapping[str, Verb] = {
+    "demo": demo,
+    "simulate": simulate,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 done, 1 the work failed, 2 wrong use.
+
+    Where the arguments cannot be read, and for ``--help``, ``SystemExit`` as argparse raises it.
+    """
+    parser = ArgumentParser(prog="retrytemplate", description="Retry with templates.")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in VERBS.values():
+        verb.add_parser(subparsers)
+    args = parser.parse_args(argv)
+    try:
+        code = VERBS[args.verb].run(args)
+        sys.stdout.flush()
+    except (UsageError, MissingExtraError) as error:
+        print(f"retrytemplate {args.verb}: {error}", file=sys.stderr)
+        return WRONG_USE
+    except BrokenPipeError:
+        # The reader went away (| head).  The interpreter flushes once more at exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code

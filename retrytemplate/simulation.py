@@ -1,0 +1,330 @@
+"""What a policy and a backoff would do if every attempt failed: delays, percentiles, worst case."""
+
+from __future__ import annotations
+
+from math import floor, inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate import _checks
+from retrytemplate.backoff.base import Backoff
+from retrytemplate.backoff.retry_after import RetryAfterBackoff
+from retrytemplate.errors import AttemptLostError
+from retrytemplate.policies._member import keeping_state
+from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.composite import CompositeRetryPolicy
+from retrytemplate.policies.result import ResultRetryPolicy
+from retrytemplate.policies.timeout import TimeoutRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from retrytemplate.backoff.base import RandomSource
+
+__all__ = ["Simulation", "WorstCase", "interpolated", "simulate", "worst_case"]
+
+TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
+
+# Steps after which a backoff that still changes is taken to have shown its longest delay.
+LONG_ENOUGH = 10_000
+
+
+def interpolated(ordered: Sequence[float], p: float) -> float:
+    """The value at *p* (0 to 1) of an ordered sequence, linear between its neighbours.
+
+    :raises ValueError: where the sequence is empty, or *p* out of range.
+
+    >>> interpolated([1.0, 2.0, 4.0], 0.75)
+    3.0
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must be a number from 0 to 1, got {p!r}")
+    if not ordered:
+        raise ValueError("there is no percentile of nothing: no delay was recorded")
+    place = p * (len(ordered) - 1)
+    below = floor(place)
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    return min(low + (place - below) * (high - low), high)
+
+
+def _sequences(value: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, value))
+
+
+def _delays_only(instance: Any, attribute: Any, value: tuple[tuple[float, ...], ...]) -> None:
+    for sequence in value:
+        for delay in sequence:
+            _checks.check_at_least("a delay of sequences", delay, 0)
+
+
+@frozen
+class Simulation:
+    """The delays of many runs in which every attempt failed.  All values are seconds.
+
+    :param sequences: for each run its delays, in order.
+    :param cut: how many of the runs were cut off although the policy would have gone on.
+
+    >>> simulation = Simulation([[1.0, 2.0], [1.0, 4.0]])
+    >>> simulation.percentile(0.5), simulation.longest_sequence, simulation.longest_total
+    (1.5, (1.0, 4.0), 5.0)
+
+    Source: ``RetrySimulation`` of Spring Retry.
+    """
+
+    sequences: tuple[tuple[float, ...], ...] = field(
+        converter=_sequences, validator=_delays_only, repr=False
+    )
+    cut: int = field(default=0, kw_only=True)
+    delays: tuple[float, ...] = field(init=False, eq=False, repr=False)
+    """Every delay of every run, in ascending order."""
+
+    totals: tuple[float, ...] = field(init=False, eq=False, repr=False)
+    """What each run waited in all, in ascending order."""
+
+    def __attrs_post_init__(self) -> None:
+        every = (delay for sequence in self.sequences for delay in sequence)
+        object.__setattr__(self, "delays", tuple(sorted(every)))
+        object.__setattr__(self, "totals", tuple(sorted(map(sum, self.sequences))))
+
+    def percentile(self, p: float) -> float:
+        """The delay at *p*, from 0 (the shortest) to 1 (the longest), over all delays of all runs.
+
+        :raises ValueError: where nothing was waited for, or *p* is out of range.
+        """
+        return interpolated(self.delays, p)
+
+    @property
+    def percentiles(self) -> tuple[float, ...]:
+        """The delays at 10, 20, ... 90 %; empty where nothing was waited for."""
+        return tuple(map(self.percentile, TENTHS)) if self.delays else ()
+
+    @property
+    def longest_sequence(self) -> tuple[float, ...]:
+        """The delays of the run that waited longest, the first one of equals."""
+        return max(self.sequences, key=sum, default=())
+
+    @property
+    def longest_total(self) -> float:
+        """What the run that waited longest waited in all."""
+        return sum(self.longest_sequence)
+
+    @property
+    def retries(self) -> int:
+        """The largest number of retries that a run came to."""
+        return max(map(len, self.sequences), default=0)
+
+    def before_retry(self, number: int) -> tuple[float, ...]:
+        """The delays before the retry of that number, from 1, in ascending order.
+
+        Only of the runs that came so far.
+        """
+        _checks.whole("number", number, 1)
+        runs = self.sequences
+        return tuple(sorted(run[number - 1] for run in runs if len(run) >= number))
+
+
+@frozen
+class WorstCase:
+    """The longest that one execution can take, deadlines aside; infinite where nothing bounds it.
+
+    ``attempts`` is the largest number of attempts (None: nothing bounds it), ``waiting`` what is
+    waited between them at most, ``duration`` both together, in seconds.
+    """
+
+    attempts: int | None
+    waiting: float
+    duration: float
+
+
+def simulate(
+    policy: RetryPolicy,
+    backoff: Backoff,
+    runs: int = 1000,
+    random: RandomSource | None = None,
+    *,
+    failure: Exception | None = None,
+    attempt_duration: _checks.Seconds = 0.0,
+    max_attempts_per_run: int = 1000,
+) -> Simulation:
+    """Let every attempt fail, *runs* times, and keep the delays.  Nothing is waited for.
+
+    :param policy: when to try again.
+    :param backoff: how long to wait.
+    :param runs: how often, from 1.
+    :param random: where the jitter's chance comes from; ``random.Random(1)`` repeats itself.
+    :param failure: what every attempt fails with.  By default a failure that counts with every
+        policy of this library, whatever exceptions its rules name.
+    :param attempt_duration: how long an attempt takes, in seconds or as a ``timedelta``: policies
+        that look at the time see it pass.
+    :param max_attempts_per_run: where a run is cut off that does not end by itself, from 1.
+    :raises TypeError: for what is no policy, no backoff, no exception, no number.
+    :raises ValueError: for a number out of its range.
+
+    >>> from retrytemplate.backoff import ExponentialBackoff
+    >>> from retrytemplate.policies import SimpleRetryPolicy
+    >>> simulation = simulate(SimpleRetryPolicy(4), ExponentialBackoff(initial=1.0), runs=1)
+    >>> simulation.longest_sequence
+    (1.0, 2.0, 4.0)
+
+    Source: ``RetrySimulator`` of Spring Retry.
+    """
+    _check_pair(policy, backoff)
+    _checks.whole("runs", runs, 1)
+    _checks.whole("max_attempts_per_run", max_attempts_per_run, 1)
+    seconds = _attempt_seconds(attempt_duration)
+    failure = _failure(failure)
+    chance = random if random is not None else _chance()
+    results = [
+        _run(policy, backoff, chance, failure, seconds, max_attempts_per_run) for _ in range(runs)
+    ]
+    return Simulation([delays for delays, _ in results], cut=sum(not ended for _, ended in results))
+
+
+def _run(
+    policy: RetryPolicy,
+    backoff: Backoff,
+    random: RandomSource,
+    failure: Exception,
+    attempt_duration: float,
+    limit: int,
+) -> tuple[list[float], bool]:
+    """The delays of one run, and whether it came to an end by itself."""
+    member, backoff = keeping_state(policy.resolved()), backoff.resolved()
+    now, delays = 0.0, list[float]()
+    state, waited = member.start(now), backoff.start()
+    for attempt in range(1, limit + 1):
+        allowed, state = member.decide(state, now)
+        if not allowed:
+            return delays, True
+        now += attempt_duration
+        state = member.record(state, failure, now)
+        allowed, state = member.decide(state, now)
+        if not allowed:
+            return delays, True
+        if attempt == limit:
+            break
+        delay, waited = backoff.next(waited, failure, random)
+        if delay is None:
+            return delays, True
+        delays.append(delay)
+        now += delay
+    return delays, False
+
+
+def worst_case(
+    policy: RetryPolicy,
+    backoff: Backoff,
+    *,
+    attempt_duration: _checks.Seconds = 0.0,
+    failure: Exception | None = None,
+) -> WorstCase:
+    """The longest that one execution can take, computed from what bounds it.
+
+    What bounds it are numbers of attempts and ``TimeoutRetryPolicy``, also inside ``&`` and
+    ``|``, and the longest delays of the backoff: those that it gives when every draw is the
+    highest.  A backoff of your own is judged well if a higher draw never means a shorter delay.
+    A server's ``Retry-After`` is bounded by ``give_up_above`` only.
+
+    :param policy: when to try again.
+    :param backoff: how long to wait.
+    :param attempt_duration: the longest that an attempt takes, in seconds or as a ``timedelta``,
+        such as the template's ``attempt_timeout``.
+    :param failure: what a backoff that looks at the failure is shown.
+    :raises TypeError: for what is no policy, no backoff, no exception, no number.
+    :raises ValueError: for a negative duration.
+
+    >>> from retrytemplate.backoff import ExponentialBackoff
+    >>> from retrytemplate.policies import AlwaysRetryPolicy, SimpleRetryPolicy
+    >>> backoff = ExponentialBackoff(initial=1.0, maximum=10.0)
+    >>> worst_case(SimpleRetryPolicy(4), backoff, attempt_duration=2.0)
+    WorstCase(attempts=4, waiting=7.0, duration=15.0)
+    >>> worst_case(AlwaysRetryPolicy(), backoff).duration
+    inf
+    """
+    _check_pair(policy, backoff)
+    seconds = _attempt_seconds(attempt_duration)
+    bounds = _Bounds(backoff.resolved(), _failure(failure))
+    policy = policy.resolved()
+    return WorstCase(
+        attempts=policy.attempt_limit,
+        waiting=bounds.of(policy, 0.0),
+        duration=bounds.of(policy, seconds),
+    )
+
+
+class _Highest:
+    """Chance at its worst: the highest number that ``random()`` can give."""
+
+    def random(self) -> float:
+        return 1 - 2**-53
+
+
+@frozen
+class _Bounds:
+    backoff: Backoff
+    failure: Exception
+
+    def of(self, policy: RetryPolicy, attempt: float) -> float:
+        """The longest that an execution takes whose attempts take *attempt* seconds."""
+        if isinstance(policy, ResultRetryPolicy):
+            return self.of(policy.policy, attempt)
+        if isinstance(policy, CompositeRetryPolicy):
+            # All must allow: it ends with the first that refuses.  Any may allow: with the last.
+            bounds = [self.of(member, attempt) for member in policy.policies]
+            return max(bounds) if policy.optimistic else min(bounds)
+        if isinstance(policy, TimeoutRetryPolicy):
+            # It looks at the clock before an attempt and before a wait, and cuts neither.
+            return float(policy.timeout) + max(attempt, self.waits(LONG_ENOUGH)[1])
+        limit = policy.attempt_limit
+        return inf if limit is None else limit * attempt + self.waits(limit - 1)[0]
+
+    def waits(self, count: int) -> tuple[float, float]:
+        """The sum of the first *count* delays at their longest, and the longest of them."""
+        state, total, longest = self.backoff.start(), 0.0, 0.0
+        for done in range(1, count + 1):
+            delay, after = self.longest_next(state)
+            if delay is None:
+                break
+            total, longest = total + delay, max(longest, delay)
+            if after == state:
+                # The same state gives the same delay for ever.
+                rest = count - done
+                return total + (delay * rest if rest else 0.0), longest
+            state = after
+        return total, longest
+
+    def longest_next(self, state: Any) -> tuple[float | None, Any]:
+        delay, after = self.backoff.next(state, self.failure, _Highest())
+        if isinstance(self.backoff, RetryAfterBackoff):
+            told = self.backoff.give_up_above
+            longest = inf if told is None else told * (1 + self.backoff.jitter)
+            delay = max(delay or 0.0, longest)
+        return delay, after
+
+
+def _check_pair(policy: Any, backoff: Any) -> None:
+    if not isinstance(policy, RetryPolicy):
+        raise TypeError(f"policy must be a RetryPolicy, got {policy!r}")
+    if not isinstance(backoff, Backoff):
+        raise TypeError(f"backoff must be a Backoff, got {backoff!r}")
+
+
+def _attempt_seconds(value: _checks.Seconds) -> float:
+    seconds = _checks.duration(value)
+    _checks.delay("attempt_duration", seconds)
+    return float(seconds)
+
+
+def _failure(failure: Any) -> Exception:
+    if failure is None:
+        return AttemptLostError("every attempt of a simulation fails")
+    if not isinstance(failure, Exception):
+        raise TypeError(f"failure must be an Exception object, got {failure!r}")
+    return failure
+
+
+def _chance() -> RandomSource:
+    from random import Random
+
+    return Random()

@@ -1,0 +1,93 @@
+"""The command's frame: verbs, exit codes, messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from retrytemplate import cli
+from retrytemplate.cli.usage import UsageError
+from retrytemplate.errors import MissingExtraError
+
+COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli")
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """Make a verb ``try`` of the function, and give the exit code of running it."""
+
+    def run(function):
+        module = SimpleNamespace(
+            add_parser=lambda subparsers: subparsers.add_parser("try"), run=function
+        )
+        monkeypatch.setattr(cli, "VERBS", {"try": module})
+        return cli.main(["try"])
+
+    return run
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_verb_gives_the_exit_code(verb, code):
+    assert verb(lambda args: code) == code
+
+
+def raising(error):
+    def run(args):
+        raise error
+
+    return run
+
+
+def test_wrong_use_is_said_and_exits_with_2(verb, capsys):
+    assert verb(raising(UsageError("there is no such thing"))) == 2
+    assert capsys.readouterr() == ("", "retrytemplate try: there is no such thing\n")
+
+
+def test_a_missing_extra_is_named_and_exits_with_2(verb, capsys):
+    error = MissingExtraError("the table needs rich: pip install 'retrytemplate[cli]'")
+
+    assert verb(raising(error)) == 2
+    assert "pip install 'retrytemplate[cli]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb_name", sorted(cli.VERBS))
+def test_every_verb_has_help_with_an_example(verb_name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([verb_name, "--help"])
+
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert f"  retrytemplate {verb_name}" in shown
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-verb"]])
+def test_without_a_verb_the_usage_is_shown_and_it_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage: retrytemplate" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback():
+    done = subprocess.run(
+        f"{sys.executable} -m retrytemplate.cli simulate --policy always | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == ""
+
+
+def test_the_command_loads_no_package_of_an_extra_until_it_is_used():
+    code = (
+        "import sys; from retrytemplate.cli import main; main(['simulate', '--json']); "
+        "sys.exit(any(name in sys.modules for name in ('rich', 'matplotlib')))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
