@@ -1,0 +1,148 @@
+"""The orders file: a line at a time, so that a fault costs its own line and no other."""
+
+from __future__ import annotations
+
+import csv
+from datetime import date
+from pathlib import Path
+
+from attrs import field, frozen
+
+__all__ = ["COLUMNS", "InvalidOrder", "Line", "NotAnOrdersFile", "Order", "OrdersFile", "shipped"]
+
+COLUMNS = ("order_id", "placed_on", "customer", "sku", "quantity")
+MOST = 10_000
+BOM = b"\xef\xbb\xbf"
+
+
+class NotAnOrdersFile(ValueError):
+    """The file cannot be read, or does not begin as a CSV of orders does."""
+
+
+class InvalidOrder(ValueError):
+    """A line that is no order.  It will not become one by trying again."""
+
+
+@frozen
+class Order:
+    """What a good line says."""
+
+    order_id: str
+    placed_on: date
+    customer: str
+    sku: str
+    quantity: int
+
+
+@frozen
+class Line:
+    """A line as it stands in the file.  *number* counts as an editor does: the header is line 1."""
+
+    number: int
+    raw: bytes = field(repr=False)
+    columns: tuple[str, ...] = field(default=COLUMNS, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The line for people to read, whatever its encoding."""
+        return self.raw.decode("utf-8", "backslashreplace")
+
+    def parse(self) -> Order:
+        """The order of this line; ``InvalidOrder`` says what is wrong with it.
+
+        >>> Line(2, b'O-1,2026-11-20,"Sato, Ito & Co.",SKU-0042,3').parse().customer
+        'Sato, Ito & Co.'
+        >>> Line(3, b"O-1,2026-11-20,,SKU-0042,3").parse()
+        Traceback (most recent call last):
+        retrytemplate.demo.orders.InvalidOrder: customer is missing
+        """
+        values = dict(zip(self.columns, self._values(), strict=True))
+        return Order(
+            order_id=_present(values, "order_id"),
+            placed_on=_day(_present(values, "placed_on")),
+            customer=_present(values, "customer"),
+            sku=_present(values, "sku"),
+            quantity=_quantity(_present(values, "quantity")),
+        )
+
+    def _values(self) -> list[str]:
+        try:
+            values = split(self.raw)
+        except UnicodeDecodeError as problem:
+            raise InvalidOrder(f"the line is not UTF-8: {problem.reason}") from problem
+        except csv.Error as problem:
+            raise InvalidOrder(f"the line is no CSV: {problem}") from problem
+        if not any(values):
+            raise InvalidOrder("the line is blank")
+        if len(values) != len(self.columns):
+            raise InvalidOrder(f"{len(values)} fields where the header has {len(self.columns)}")
+        return values
+
+
+@frozen
+class OrdersFile:
+    """A file whose header has the columns of an order, in any order and among others."""
+
+    path: Path
+    lines: tuple[Line, ...] = field(repr=False)
+
+    @classmethod
+    def read(cls, path: str | Path) -> OrdersFile:
+        """Read all lines; raises ``NotAnOrdersFile`` for what is missing or no CSV of orders."""
+        path = Path(path)
+        try:
+            content = path.read_bytes()
+        except OSError as problem:
+            raise NotAnOrdersFile(f"cannot read {path}: {problem.strerror or problem}") from problem
+        header, *rest = content.removeprefix(BOM).split(b"\n")
+        columns = _columns(path, header)
+        if rest and not rest[-1]:  # what follows the last line end is no line
+            rest.pop()
+        return cls(path, tuple(Line(n, raw, columns) for n, raw in enumerate(rest, start=2)))
+
+
+def shipped() -> Path:
+    """The file that comes with the package: 3 000 orders, some of them faulty."""
+    return Path(__file__).with_name("orders.csv")
+
+
+def split(raw: bytes) -> list[str]:
+    """The fields of one line.  An open quote is an error here; it must not eat the next lines."""
+    text = raw.decode("utf-8").rstrip("\r")
+    return [value.strip() for value in next(csv.reader([text], strict=True), [])]
+
+
+def _columns(path: Path, header: bytes) -> tuple[str, ...]:
+    try:
+        columns = split(header)
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise NotAnOrdersFile(f"{path} is no CSV: its first line cannot be read") from problem
+    missing = [name for name in COLUMNS if name not in columns]
+    if missing:
+        raise NotAnOrdersFile(
+            f"{path} is no CSV of orders: its first line must name the columns "
+            f"{', '.join(COLUMNS)}, and lacks {', '.join(missing)}"
+        )
+    if len(set(columns)) < len(columns):
+        raise NotAnOrdersFile(f"{path} is no CSV of orders: its first line names a column twice")
+    return tuple(columns)
+
+
+def _present(values: dict[str, str], name: str) -> str:
+    if not values[name]:
+        raise InvalidOrder(f"{name} is missing")
+    return values[name]
+
+
+def _day(value: str) -> date:
+    try:
+        return date.fromisoformat(value)
+    except ValueError as problem:
+        raise InvalidOrder(f"placed_on must be like 2026-11-20, got {value!r}") from problem
+
+
+def _quantity(value: str) -> int:
+    # isdecimal alone would let other scripts' digits through, int alone "1_000" and "+3"
+    if not (value.isascii() and value.isdecimal() and 1 <= int(value[:20]) <= MOST):
+        raise InvalidOrder(f"quantity must be a whole number from 1 to {MOST}, got {value!r}")
+    return int(value)

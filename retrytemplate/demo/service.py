@@ -1,0 +1,265 @@
+"""A pricing service to practise on: real HTTP on a loopback port, with the faults of real ones.
+
+What happens to a request depends on the seed, the item (its ``Idempotency-Key``) and how often
+that item was asked for, on nothing else: a seed gives the same faults in any order of work.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import socketserver
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from itertools import cycle, islice
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["CATALOGUE", "Fault", "PricingService", "faults"]
+
+HOST = "127.0.0.1"
+PATH = "/prices"
+
+CATALOGUE = {f"SKU-{number:04}": 99 + number * 7919 % 20_000 for number in range(1, 401)}
+"""Unit prices in cents."""
+
+POISONED = 0.003
+FAULTY = 0.13
+MOST_FAULTS = 3
+KINDS = ("unavailable", "reset", "slow")
+WEIGHTS = (0.73, 0.26, 0.01)
+ASKS_FOR_A_SECOND = 0.2
+DATED = 0.1
+# A slow answer is held back until the client hangs up, or for this long (seconds).
+HELD_BACK = 10.0
+LONGEST_QUESTION = 65_536
+
+
+@frozen
+class Fault:
+    """What one request meets: ``unavailable`` (a 503), ``reset`` or ``slow``.
+
+    *retry_after* is what a 503 asks for, in whole seconds, as a number or (*dated*) as a date: RFC
+    9110, section 10.2.3.
+    """
+
+    kind: str
+    retry_after: int = 0
+    dated: bool = False
+
+
+def faults(seed: int, key: str) -> Iterator[Fault]:
+    """The faults in store for an item, in order.  Then it is served; a poisoned one never is.
+
+    >>> list(faults(1, "line-2"))
+    []
+    """
+    chance = Random(f"{seed}/{key}")
+    if chance.random() < POISONED:
+        yield from cycle((Fault("unavailable"), Fault("reset")))
+    for _ in range(MOST_FAULTS):
+        if chance.random() >= FAULTY:
+            return
+        kind = chance.choices(KINDS, WEIGHTS)[0]
+        yield Fault(kind, int(chance.random() < ASKS_FOR_A_SECOND), chance.random() < DATED)
+
+
+class PricingService:
+    """``POST /prices`` with ``{"sku": ..., "quantity": ...}`` answers ``{"cents": ...}``.
+
+    :param seed: which items meet which faults.
+    :param port: 0 takes a free one; one that is in use is an ``OSError``.
+
+    It listens from construction on and serves inside the ``with`` block.  ``sent`` counts what
+    really went out: ``priced``, ``refused`` (4xx), ``unavailable``, ``reset``, ``slow``.
+    """
+
+    def __init__(self, *, seed: int = 0, port: int = 0) -> None:
+        self._server = _Server((HOST, port), seed)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="pricing-service", daemon=True
+        )
+        self.seed = seed
+        self.host = HOST
+        self.port: int = self._server.server_address[1]
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """What went out so far, by kind; final once the block is left."""
+        with self._server.lock:
+            return dict(self._server.sent)
+
+    def close(self) -> None:
+        """Stop listening, hang up on everyone."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.hang_up()
+        self._server.server_close()  # waits for the threads that answer
+
+    def __enter__(self) -> PricingService:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], seed: int) -> None:
+        self.seed = seed
+        self.lock = threading.Lock()
+        self.sent: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()
+        self._connections: set[Any] = set()
+        super().__init__(address, _Handler)
+
+    def next_fault(self, key: str) -> Fault | None:
+        with self.lock:
+            before = self._asked[key]
+            self._asked[key] += 1
+        return next(islice(faults(self.seed, key), before, None), None)
+
+    def count(self, kind: str, by: int = 1) -> None:
+        with self.lock:
+            self.sent[kind] += by
+
+    def hang_up(self) -> None:
+        with self.lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with suppress(OSError):  # it may be gone already
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self.lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        # Not the inherited one: its shutdown() says a polite goodbye, which a reset must not do.
+        with self.lock:
+            self._connections.discard(request)
+        self.close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is everyday; anything else is shown as usual."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet
+    disable_nagle_algorithm = True
+    unconfirmed: str | None = None
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except ConnectionError:
+            # The client closed with the answer unread: it had stopped waiting, to it that was slow.
+            if self.unconfirmed is not None:
+                self._pricing.count(self.unconfirmed, -1)
+                self._pricing.count("slow")
+
+    def do_POST(self) -> None:
+        self.unconfirmed = None
+        key = self.headers.get("Idempotency-Key")
+        asked = self._question()
+        if self.path != PATH or key is None or asked is None:
+            self._answer("refused", 400, {"error": f"POST {PATH} with a key, a sku, a quantity"})
+            return
+        fault = self._pricing.next_fault(key)
+        if fault is None:
+            self._price(*asked)
+        elif fault.kind == "unavailable":
+            wait = self._retry_after(fault)
+            self._answer("unavailable", 503, {"error": "overloaded"}, {"Retry-After": wait})
+        elif fault.kind == "reset":
+            self._reset()
+        else:
+            self._hold_back(asked)
+
+    @property
+    def _pricing(self) -> _Server:
+        return cast("_Server", self.server)
+
+    def _question(self) -> tuple[str, int] | None:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()) or int(length[:9]) > LONGEST_QUESTION:
+            self.close_connection = True  # what follows cannot be told from the next request
+            return None
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+            return str(body["sku"]), int(body["quantity"])
+        except (ValueError, TypeError, LookupError):
+            return None
+
+    def _price(self, sku: str, quantity: int) -> None:
+        unit = CATALOGUE.get(sku)
+        if unit is None:
+            self._answer("refused", 404, {"error": f"no product {sku}"})
+        else:
+            self._answer("priced", 200, {"cents": unit * quantity})
+
+    def _answer(
+        self, kind: str, status: int, body: Mapping[str, Any], more: Mapping[str, str] | None = None
+    ) -> None:
+        if self._client_is_gone():
+            kind, self.close_connection = "slow", True
+        else:
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            for name, value in (more or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+            self.unconfirmed = kind
+        self._pricing.count(kind)
+
+    def _retry_after(self, fault: Fault) -> str:
+        if fault.dated:
+            return self.date_time_string(int(time.time()) + fault.retry_after)
+        return str(fault.retry_after)
+
+    def _reset(self) -> None:
+        # Lingering for zero seconds turns the close into a RST.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._pricing.count("slow" if self._client_is_gone() else "reset")
+        self.close_connection = True
+
+    def _hold_back(self, asked: tuple[str, int]) -> None:
+        select.select([self.connection], [], [], HELD_BACK)
+        if self._client_is_gone():
+            self._pricing.count("slow")
+            self.close_connection = True
+        else:
+            self._price(*asked)
+
+    def _client_is_gone(self) -> bool:
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the command's own output tells the story."""

@@ -1,0 +1,264 @@
+"""``retrytemplate demo`` as a user runs it: in a process of its own."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from retrytemplate.demo import shipped
+
+COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli", "demo")
+
+
+def demo(*args, cwd=None):
+    return subprocess.run(
+        [*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=55, cwd=cwd
+    )
+
+
+def some_of_the_shipped(path, lines):
+    """The head of the shipped file, with its faults."""
+    head = shipped().read_bytes().split(b"\n")[: lines + 1]
+    path.write_bytes(b"\n".join(head) + b"\n")
+    return path
+
+
+@pytest.fixture
+def orders(tmp_path):
+    return some_of_the_shipped(tmp_path / "orders.csv", 150)
+
+
+def numbers(database, table):
+    with closing(sqlite3.connect(database)) as connection:
+        return [number for (number,) in connection.execute(f"SELECT line FROM {table}")]
+
+
+def assert_every_line_is_in_one_place(path, database):
+    content = Path(path).read_bytes().removesuffix(b"\n")
+    expected = list(range(2, content.count(b"\n") + 2))
+    found = numbers(database, "written") + numbers(database, "dead_letters")
+    assert sorted(found) == expected
+
+
+def test_every_line_of_the_shipped_file_is_written_or_dead_lettered(tmp_path):
+    database = tmp_path / "all.db"
+    done = demo("--json", "--database", database)
+    figures = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_every_line_is_in_one_place(shipped(), database)
+    assert figures["read"] == 3000 == figures["written"] + figures["dead"]
+    assert figures["written"] == len(numbers(database, "written"))
+    assert figures["dead"] == len(numbers(database, "dead_letters")) > 0
+    assert figures["retried"] > 200
+    assert figures["service_sent"] == figures["client_saw"]
+    assert all(figures["service_sent"].values())
+    assert figures["problems"] == []
+
+
+def test_a_file_of_ones_own(orders, tmp_path):
+    database = tmp_path / "own.db"
+    done = demo("--json", "--input", orders, "--database", database, "--seed", 3)
+    figures = json.loads(done.stdout)
+    assert (done.returncode, figures["read"], figures["seed"]) == (0, 150, 3)
+    assert figures["input"] == str(orders)
+    assert_every_line_is_in_one_place(orders, database)
+
+
+def test_the_same_seed_gives_the_same_figures(orders, tmp_path):
+    def figures(seed):
+        done = demo("--json", "--input", orders, "--database", tmp_path / "x.db", "--seed", seed)
+        found = json.loads(done.stdout)
+        same = ("read", "written", "dead", "retried", "retries", "attempts", "service_sent")
+        return {name: found[name] for name in same}
+
+    assert figures(11) == figures(11) != figures(12)
+
+
+def test_the_tables_say_what_happened_and_where_it_is(orders):
+    done = demo("--input", orders)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = dict(re.findall(r"^ ?(\w[\w-]*(?: \w+)*?) {2,}(\d+)", done.stdout, re.MULTILINE))
+    assert rows["read"] == "150"
+    assert int(rows["written"]) + int(rows["dead-lettered"]) == 150
+    assert int(rows["retried"]) > 0
+    assert "time waited" in done.stdout
+    database = re.search(r"^Database: (.*\.db)$", done.stdout, re.MULTILINE)[1]
+    assert len(numbers(database, "written")) == int(rows["written"])
+    os.unlink(database)
+
+
+def test_without_a_terminal_progress_is_plain_lines(orders, tmp_path):
+    done = demo("--input", orders, "--database", tmp_path / "x.db")
+    progress = re.findall(r"^ +(\d+) of 150: \d+ written, \d+ to come", done.stdout, re.MULTILINE)
+    assert len(progress) >= 9
+    assert "\x1b" not in done.stdout
+
+
+def test_in_a_terminal_progress_is_a_live_bar(orders, tmp_path):
+    shown = in_a_terminal("--input", orders, "--database", tmp_path / "x.db")
+    assert shown.count("\r") > 1 or "\x1b[1A" in shown or "\x1b[2K" in shown
+    assert "150/150" in shown
+    assert "Database:" in shown
+
+
+def in_a_terminal(*args):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, args)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    shown = b""
+    until = time.monotonic() + 50
+    while time.monotonic() < until:
+        if not select.select([ours], [], [], 1.0)[0]:
+            continue
+        try:
+            chunk = os.read(ours, 65_536)
+        except OSError:  # the other side is closed: on Linux that is an EIO
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(ours)
+    assert process.wait(10) == 0
+    return shown.decode()
+
+
+def test_an_interrupt_ends_it_cleanly(tmp_path):
+    database = tmp_path / "x.db"
+    process = subprocess.Popen(
+        [*COMMAND, "--database", str(database)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for shown in process.stdout:
+            if " of 3000" in shown:
+                break
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert re.fullmatch(
+        r"retrytemplate demo: interrupted: \d+ of 3000 lines are written, .*x\.db\n", complaint
+    )
+    written = numbers(database, "written")
+    assert 0 < len(written) < 3000
+    assert f"interrupted: {len(written)} of" in complaint
+    assert set(written).isdisjoint(numbers(database, "dead_letters"))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot read .*orders.csv: No such file or directory"),
+        (b"\x00\xff\xfe\x01" * 100, "is no CSV"),
+        (b"name;price\nx;3\n", "is no CSV of orders: its first line must name the columns"),
+        (b"", "is no CSV of orders"),
+    ],
+    ids=["missing", "binary", "another table", "empty"],
+)
+def test_a_file_that_is_missing_or_no_csv_is_wrong_use(tmp_path, content, problem):
+    path = tmp_path / "orders.csv"
+    if content is not None:
+        path.write_bytes(content)
+    done = demo("--input", path, "--database", tmp_path / "x.db")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(rf"retrytemplate demo: --input: .*{problem}.*\n", done.stderr)
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_a_port_in_use_is_wrong_use(orders, tmp_path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        done = demo("--input", orders, "--port", port, "--database", tmp_path / "x.db")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"retrytemplate demo: --port: cannot listen on {port}: Address already in use\n"
+    )
+    assert not (tmp_path / "x.db").exists()
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http", "²"])
+def test_what_is_no_port_is_wrong_use(port):
+    done = demo("--port", port)
+    assert done.returncode == 2
+    assert "must be a number from 0 to 65535" in done.stderr
+
+
+def test_the_service_listens_where_it_is_told(orders, tmp_path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    done = demo("--json", "--input", orders, "--port", port, "--database", tmp_path / "x.db")
+    assert json.loads(done.stdout)["port"] == port
+
+
+def test_a_database_that_cannot_be_written_is_wrong_use(orders, tmp_path):
+    done = demo("--input", orders, "--database", tmp_path / "nowhere" / "x.db")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"retrytemplate demo: --database: cannot write the database .*\n", done.stderr
+    )
+
+
+def test_without_rich_the_error_names_the_extra_and_json_still_works(orders, tmp_path):
+    without = "import sys; sys.modules['rich'] = None; from retrytemplate.cli import main; "
+    call = [sys.executable, "-c", without + "sys.exit(main(sys.argv[1:]))", "demo"]
+    call += ["--input", str(orders), "--database", str(tmp_path / "x.db")]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=55)
+    assert done.returncode == 2
+    assert "pip install 'retrytemplate[cli]'" in done.stderr
+    assert not (tmp_path / "x.db").exists()
+    assert subprocess.run([*call, "--json"], capture_output=True, timeout=55).returncode == 0
+
+
+def test_help_has_an_example():
+    done = demo("--help")
+    assert done.returncode == 0
+    assert "retrytemplate demo --input orders.csv" in done.stdout
+
+
+def test_nothing_to_do_is_done(tmp_path):
+    path = tmp_path / "orders.csv"
+    path.write_text("order_id,placed_on,customer,sku,quantity\n")
+    done = demo("--input", path, "--database", tmp_path / "x.db")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_of_nothing_but_faults_is_done_too(tmp_path):
+    path = tmp_path / "orders.csv"
+    path.write_text("order_id,placed_on,customer,sku,quantity\n\n\n,,\n")
+    done = demo("--json", "--input", path, "--database", tmp_path / "x.db")
+    figures = json.loads(done.stdout)
+    assert (done.returncode, figures["read"], figures["dead"]) == (0, 3, 3)
+
+
+def test_the_example_script_does_the_same(orders, tmp_path):
+    root = Path(__file__).parents[2]
+    script = root / "examples" / "reprocess_orders.py"
+    shown = subprocess.run(
+        [sys.executable, "-W", "error", str(script), str(orders)],
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    figures = json.loads(demo("--json", "--input", orders, "--database", tmp_path / "x.db").stdout)
+    assert (
+        f"150 lines read, {150 + figures['retries'] + figures['dead']} deliveries" in shown.stdout
+    )
+    assert f"{figures['written']} written, {figures['dead']} dead" in shown.stdout

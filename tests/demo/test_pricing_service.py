@@ -1,0 +1,203 @@
+"""The pricing service, over real sockets: its faults, and its count of them."""
+
+import http.client
+import itertools
+import json
+import os
+import select
+import socket
+import struct
+import threading
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate.demo import (
+    Order,
+    PricingClient,
+    PricingError,
+    PricingService,
+    ServiceUnavailable,
+)
+from retrytemplate.demo.service import CATALOGUE, MOST_FAULTS, faults
+
+SEED = 7
+ORDER = Order("O-1", date(2026, 11, 20), "Sato Ltd", "SKU-0042", 3)
+KEYS = [f"line-{number}" for number in range(2, 3000)]
+
+
+def fate(key, seed=SEED):
+    """What the first requests for an item meet; longer than MOST_FAULTS: it is poisoned."""
+    return list(itertools.islice(faults(seed, key), MOST_FAULTS + 2))
+
+
+def key_that_meets(*kinds):
+    return next(key for key in KEYS if [fault.kind for fault in fate(key)] == list(kinds))
+
+
+POISONED = next(key for key in KEYS if len(fate(key)) > MOST_FAULTS)
+
+
+@pytest.fixture
+def service():
+    with PricingService(seed=SEED) as service:
+        yield service
+
+
+@pytest.fixture
+def client(service):
+    client = PricingClient(service.host, service.port, timeout=5.0)
+    yield client
+    client.close()
+
+
+def post(service, body, **headers):
+    connection = http.client.HTTPConnection(service.host, service.port, timeout=5.0)
+    try:
+        connection.request("POST", "/prices", body, headers)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def plug(service, key):
+    """A raw connection on which a request has been sent."""
+    body = json.dumps({"sku": "SKU-0042", "quantity": 3})
+    plug = socket.create_connection((service.host, service.port), timeout=5.0)
+    plug.sendall(
+        f"POST /prices HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    return plug
+
+
+def test_it_prices_what_the_catalogue_has(service, client):
+    assert client.price(ORDER, key_that_meets()) == 3 * CATALOGUE["SKU-0042"]
+    service.close()
+    assert service.sent == {"priced": 1}
+
+
+def test_it_refuses_an_unknown_product(client):
+    unknown = Order("O-1", date(2026, 11, 20), "Sato Ltd", "SKU-9999", 3)
+    with pytest.raises(PricingError, match="404: no product SKU-9999") as caught:
+        client.price(unknown, key_that_meets())
+    assert not isinstance(caught.value, ServiceUnavailable)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"sku": "SKU-0042", "quantity": "two"}', b"x" * 100_000]
+)
+def test_it_refuses_what_is_no_question(service, body):
+    status, _, answer = post(service, body, **{"Idempotency-Key": "line-2"})
+    assert (status, b"error" in answer) == (400, True)
+    service.close()
+    assert service.sent == {"refused": 1}
+
+
+def test_it_refuses_a_question_without_a_key(service):
+    assert post(service, b'{"sku": "SKU-0042", "quantity": 3}')[0] == 400
+
+
+def test_a_503_says_when_to_come_back(service, client):
+    key = key_that_meets("unavailable")
+    with pytest.raises(ServiceUnavailable) as caught:
+        client.price(ORDER, key)
+    assert caught.value.headers["Retry-After"] == str(fate(key)[0].retry_after)
+    assert client.price(ORDER, key) > 0
+    service.close()
+    assert service.sent == {"unavailable": 1, "priced": 1}
+
+
+def test_a_503_may_give_a_date(client):
+    key = next(k for k in KEYS if [(f.kind, f.dated) for f in fate(k)] == [("unavailable", True)])
+    with pytest.raises(ServiceUnavailable) as caught:
+        client.price(ORDER, key)
+    assert caught.value.headers["Retry-After"].endswith("GMT")
+
+
+def test_a_reset_is_a_reset_on_the_wire(service):
+    with plug(service, key_that_meets("reset")) as connection, pytest.raises(ConnectionResetError):
+        connection.recv(1)
+    service.close()
+    assert service.sent == {"reset": 1}
+
+
+def test_a_slow_answer_waits_until_the_client_hangs_up(service):
+    key = key_that_meets("slow")
+    hasty = PricingClient(service.host, service.port, timeout=0.05)
+    with pytest.raises(TimeoutError):
+        hasty.price(ORDER, key)
+    service.close()
+    assert service.sent == {"slow": 1}
+
+
+def test_an_answer_that_the_client_left_unread_was_too_slow(service):
+    with plug(service, key_that_meets()) as connection:
+        assert select.select([connection], [], [], 5.0)[0]
+    threads_have_seen_it(service)
+    assert {kind: many for kind, many in service.sent.items() if many} == {"slow": 1}
+
+
+def test_a_client_that_is_gone_before_the_answer_found_it_too_slow(service):
+    connection = plug(service, key_that_meets())
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    threads_have_seen_it(service)
+    assert {kind for kind, many in service.sent.items() if many} <= {"slow"}
+
+
+def threads_have_seen_it(service):
+    """Wait for the handlers of connections that the clients have closed."""
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            while thread.ident is None:  # listed already, not yet begun
+                os.sched_yield()
+            thread.join(5.0)
+    service.close()
+
+
+def test_a_poisoned_item_is_never_priced(service, client):
+    failures = []
+    for _ in range(6):
+        with pytest.raises((ServiceUnavailable, ConnectionResetError)) as caught:
+            client.price(ORDER, POISONED)
+        failures.append(caught.type)
+    assert set(failures) == {ServiceUnavailable, ConnectionResetError}
+    service.close()
+    assert service.sent == {"unavailable": 3, "reset": 3}
+
+
+@given(st.integers(), st.text(max_size=20))
+def test_an_item_meets_a_few_faults_or_faults_for_ever(seed, key):
+    met = fate(key, seed)
+    assert met == fate(key, seed)
+    assert len(met) in (*range(MOST_FAULTS + 1), MOST_FAULTS + 2)
+
+
+def test_other_seeds_give_other_faults():
+    assert len({tuple(len(fate(key, seed)) for key in KEYS[:200]) for seed in range(20)}) == 20
+
+
+def test_a_port_in_use_is_an_os_error(service):
+    with pytest.raises(OSError, match="in use"):
+        PricingService(port=service.port)
+
+
+def test_it_hangs_up_on_idle_connections_when_it_closes():
+    before = set(threading.enumerate())
+    with PricingService(seed=SEED) as service:
+        idle = plug(service, key_that_meets())
+        assert idle.recv(65_536).startswith(b"HTTP/1.1 200")
+    with idle:
+        assert idle.recv(1) == b""
+    assert set(threading.enumerate()) <= before
+
+
+def test_one_that_never_served_can_be_closed():
+    service = PricingService()
+    service.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((service.host, service.port), timeout=5.0)
