@@ -1,0 +1,34 @@
+"""How the docs are built: ``tox -e docs``."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+metadata = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+project = "retrytemplate"
+copyright = "the retrytemplate authors"
+release = version = metadata["version"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "public_names"]
+exclude_patterns = ["_build"]
+templates_path = []
+nitpicky = False
+
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True}
+
+maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = f"retrytemplate {release}"
+html_static_path = []
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
