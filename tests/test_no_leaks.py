@@ -4,7 +4,7 @@ import asyncio
 import gc
 import sys
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +17,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import VirtualClock, run
+from tests.garbage import left_by, no_collector
 from tests.ways import made
 
 
@@ -26,17 +27,6 @@ class Trouble(Exception):
 
 class Local:
     """What a failing call has in its hands: a big response, an open handle."""
-
-
-@contextmanager
-def no_collector():
-    """What reference counting alone does not free stays."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def driven(coroutine):
@@ -176,15 +166,7 @@ def test_reference_counting_alone_frees_what_a_call_made(entrance, setting, fail
     call = entrance(template_for(setting), failing(failures))
     swallowing(call)
 
-    def left():
-        with no_collector():
-            for _ in range(20):
-                swallowing(call)
-            return gc.collect()
-
-    # A thread of an earlier test may end meanwhile and leave something: what a call leaves, it
-    # leaves each time.
-    assert left() == 0 or left() == 0
+    assert left_by(lambda: swallowing(call)) == 0
 
 
 def test_a_planted_cycle_is_found():
@@ -197,9 +179,7 @@ def test_a_planted_cycle_is_found():
             kept = exc
         return kept is None
 
-    with no_collector():
-        careless()
-        assert gc.collect() > 0
+    assert left_by(careless) > 0
 
 
 @pytest.mark.parametrize("entrance", THROUGHOUT)
@@ -211,13 +191,14 @@ def test_a_thousand_calls_leave_no_block_of_memory(entrance, failures):
         for _ in range(1000):
             swallowing(call)
 
-    with no_collector():
-        for _ in range(4):
-            many()  # until the interpreter's own free lists are full
+    def grown():
         before = sys.getallocatedblocks()
         many()
-        grown = sys.getallocatedblocks() - before
-    assert grown < 100, "less than one block in ten calls"
+        return sys.getallocatedblocks() - before
+
+    with no_collector():
+        # The first turns fill the interpreter's own free lists.
+        assert min(grown() for _ in range(6)) < 100, "less than one block in ten calls"
 
 
 # -- frames of failed attempts ------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """``recover``: which method recovers, and with which arguments."""
 
-import gc
 from collections.abc import Iterator
 from itertools import count
 from typing import Annotated, Any, Generic, Optional, TypeVar, Union
@@ -17,6 +16,7 @@ from retrytemplate import (
 )
 from retrytemplate.testing import Recorder
 from tests.declarative import later
+from tests.garbage import left_by
 
 
 class RemoteError(Exception):
@@ -752,11 +752,4 @@ def test_a_recovered_call_leaves_no_garbage():
             return one
 
     service = Clean()
-    service.call(1)
-    gc.collect()
-    gc.disable()
-    try:
-        service.call(1)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
+    assert left_by(lambda: service.call(1)) == 0
