@@ -115,7 +115,8 @@ def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> 
 
 def marks(context: RetryContext) -> Any:
     """What changes of a context besides failures and the policy's state."""
-    return context.gave_up, context.name, context._backoff_state, dict(context._attributes or {})
+    # A deep copy: what changes in place inside an attribute counts, too.
+    return context.gave_up, context.name, context._backoff_state, json_copy(context._attributes)
 
 
 def restore(context: RetryContext, record: Record) -> None:

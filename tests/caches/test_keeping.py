@@ -1,0 +1,43 @@
+"""From a live context to its record at rest: what is noticed, and what is kept."""
+
+from retrytemplate import (
+    CircuitBreakerRetryPolicy,
+    MemoryRetryContextCache,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.testing import VirtualClock
+
+CIRCUIT = RetryState("circuit", rollback_for=())
+
+
+def breaker():
+    policy = CircuitBreakerRetryPolicy(SimpleRetryPolicy(2))
+    cache = MemoryRetryContextCache()
+    return RetryTemplate(policy, name="bank", cache=cache, clock=VirtualClock())
+
+
+# -- the shared record of a circuit --------------------------------------------------------------
+
+
+def test_what_a_success_changes_inside_an_attribute_of_a_circuit_stays():
+    template = breaker()
+    template.execute(lambda context: context.attributes.update(seen=[]), state=CIRCUIT)
+    template.execute(lambda context: context.attributes["seen"].append(17), state=CIRCUIT)
+
+    assert template.execute(lambda context: context.attributes["seen"], state=CIRCUIT) == [17]
+
+
+def test_a_success_that_changes_nothing_writes_nothing_at_its_end():
+    template = breaker()
+    template.execute(lambda context: context.attributes.update(seen=[]), state=CIRCUIT)
+
+    def writes(callback):
+        key = template.scoped_key("circuit")
+        before = template.cache.peek(key).version
+        template.execute(callback, state=CIRCUIT)
+        return template.cache.peek(key).version - before
+
+    reading = writes(lambda context: context.attributes["seen"])
+    assert writes(lambda context: context.attributes["seen"].append(17)) == reading + 1
