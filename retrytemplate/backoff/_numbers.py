@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate import _checks
@@ -9,7 +10,10 @@ from retrytemplate import _checks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_float", "factor", "given"]
+__all__ = ["LARGEST", "as_float", "factor", "given"]
+
+LARGEST = sys.float_info.max
+"""Where delays stop growing: infinity is no JSON."""
 
 
 def as_float(value: _checks.Seconds | Callable[..., _checks.Seconds]) -> Any:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, field, frozen
 
 from retrytemplate import _checks
 from retrytemplate.backoff import _numbers
+from retrytemplate.backoff._numbers import LARGEST
 from retrytemplate.backoff.base import JSON, Backoff
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import RandomSource
 
 __all__ = ["ExponentialBackoff"]
-
-LARGEST = sys.float_info.max
-"""Where steps stop growing: infinity is no JSON."""
 
 JITTERS = (None, "full", "equal", "decorrelated", "spring")
 

@@ -86,7 +86,7 @@ class RetryAfterBackoff(Backoff):
             _carry(failure, told, self.give_up_above)
             return None, state
         longer = told * self.jitter * random.random() if self.jitter else 0.0
-        return told + longer, state
+        return min(told + longer, _numbers.LARGEST), state
 
     def _told(self, failure: BaseException) -> float | None:
         """The longest wait that the failure, a cause or a leaf of it asks for."""
@@ -101,13 +101,12 @@ class RetryAfterBackoff(Backoff):
 
     def _hint(self, exc: BaseException, failure: BaseException) -> float | None:
         if isinstance(exc, Rejected):
-            known = exc.retry_after is not None and exc.retry_after >= 0
-            return exc.retry_after if known else None
+            return _to_come(attribute(exc, "retry_after"))
         for headers in _headers(exc):
             value = _header(headers, "Retry-After")
             if value is not None:
-                wait = self._seconds(value, headers)
-                if wait is not None and 0 <= wait < math.inf:
+                wait = _to_come(self._seconds(value, headers))
+                if wait is not None:
                     return wait
                 _note(failure, f"Retry-After ignored, it is no time to come: {value[:100]!r}")
         return None
@@ -141,9 +140,16 @@ def _header(headers: Any, name: str) -> str | None:
         value = headers.get(name)
         if value is None:
             value = headers.get(name.lower())
-    except (AttributeError, TypeError):
+        text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    except Exception:  # what a failure carries is no reason to fail; a cancellation passes
         return None
-    return None if value is None else str(value).strip()
+    return None if value is None else text.strip()
+
+
+def _to_come(value: Any) -> float | None:
+    """The value in seconds where it is a finite time, and not in the past."""
+    seconds = _numbers.as_float(value)
+    return seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None
 
 
 def _date(value: str) -> float | None:
@@ -162,11 +168,11 @@ def _date(value: str) -> float | None:
 def _carry(failure: BaseException, told: float, limit: float) -> None:
     _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
     # A frozen exception takes neither.
-    with suppress(AttributeError, TypeError):
+    with suppress(Exception):
         failure.retry_after = told  # type: ignore[attr-defined]  # for whoever catches it
 
 
 def _note(failure: BaseException, text: str) -> None:
-    if text not in getattr(failure, "__notes__", ()):
-        with suppress(AttributeError, TypeError):
+    with suppress(Exception):
+        if text not in getattr(failure, "__notes__", ()):
             failure.add_note(text)

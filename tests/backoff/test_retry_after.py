@@ -21,6 +21,7 @@ from retrytemplate.testing import ScriptedRandom, VirtualClock
 from tests.backoff.driving import delays
 
 FALLBACK = 7.0
+NAN, INF = float("nan"), float("inf")
 NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
 NOW_SECONDS = 784111777.0
 
@@ -228,6 +229,101 @@ def test_an_error_whose_properties_raise_says_nothing():
             raise RuntimeError("no response yet")
 
     assert waited(Broken()) == FALLBACK
+
+
+class Told(Exception):
+    """A failure with these headers."""
+
+    def __init__(self, headers):
+        super().__init__("told")
+        self.headers = headers
+
+
+def kind(value):
+    return type(value).__name__
+
+
+def test_a_time_in_bytes_is_a_time():
+    assert waited(Told({"Retry-After": b"5"})) == 5.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"soon", b"\xff", ["5"], "1e400", timedelta(seconds=5), True, object()],
+    ids=kind,
+)
+def test_a_header_that_is_no_text_of_a_time_is_ignored(value):
+    assert waited(Told({"Retry-After": value})) == FALLBACK
+
+
+class Textless:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Locked(dict):
+    def get(self, *_):
+        raise RuntimeError("locked")
+
+
+def test_headers_that_raise_say_nothing():
+    assert waited(Told({"Retry-After": Textless()})) == FALLBACK
+    assert waited(Told(Locked())) == FALLBACK
+    assert waited(CircuitOpenError(retry_after=Textless())) == FALLBACK
+
+
+@pytest.mark.parametrize(
+    "value", ["5", "soon", INF, -INF, NAN, True, object(), 10**400, -timedelta(seconds=5)], ids=kind
+)
+def test_a_refusal_that_tells_no_time_to_come_says_nothing(value):
+    assert waited(CircuitOpenError(retry_after=value)) == FALLBACK
+    assert waited(CircuitOpenError(retry_after=value), give_up_above=60.0) == FALLBACK
+
+
+def test_a_refusal_may_tell_a_timedelta():
+    assert waited(CircuitOpenError(retry_after=timedelta(minutes=1))) == 60.0
+
+
+def test_a_refusal_whose_time_cannot_be_read_says_nothing():
+    class Unreadable(CircuitOpenError):
+        @property
+        def retry_after(self):
+            raise RuntimeError("not known")
+
+        @retry_after.setter
+        def retry_after(self, value): ...
+
+    assert waited(Unreadable()) == FALLBACK
+
+
+def test_the_end_of_all_dates_is_above_every_ceiling():
+    far = "Fri, 31 Dec 9999 23:59:59 GMT"
+    assert waited(failed(far, date=NOW)) == 253402300799.0 - NOW_SECONDS
+    assert waited(failed(far), give_up_above=86400) is None
+
+
+def test_a_wait_stays_finite_with_its_jitter():
+    assert waited(failed("1" + "0" * 308), jitter=1.0) < INF
+
+
+@pytest.mark.parametrize("value", ["99", "soon"])
+def test_an_exception_that_takes_no_note_does_no_harm(value):
+    class Sealed(Exception):
+        headers = {"Retry-After": value}  # noqa: RUF012 - it is read only
+
+        @property
+        def __notes__(self):
+            raise RuntimeError("sealed")
+
+        def add_note(self, note):
+            raise RuntimeError("sealed")
+
+        def __setattr__(self, name, value):
+            raise RuntimeError("sealed")
+
+    assert waited(Sealed(), give_up_above=1) == (None if value == "99" else FALLBACK)
 
 
 def test_numbers_of_the_fallback_may_be_given_at_run_time():
