@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retrytemplate._lazy import lazily
-from retrytemplate.context import AttemptRecord, Outcome, RetryContext, RetryState, current_context
+from retrytemplate.context import RetryContext, current_context
 from retrytemplate.errors import (
     AlreadyCompletedError,
     AttemptInProgressError,
@@ -34,6 +34,8 @@ from retrytemplate.errors import (
     UnboundedRetryWarning,
     Veto,
 )
+from retrytemplate.history import AttemptRecord
+from retrytemplate.state import RetryState
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from retrytemplate.declarative import intercept, recover, retryable
     from retrytemplate.guards import Guard
     from retrytemplate.listeners import LoggingListener, RetryListener, StatisticsListener
+    from retrytemplate.outcome import Outcome
     from retrytemplate.policies import (
         AlwaysRetryPolicy,
         CircuitBreakerRetryPolicy,
@@ -97,6 +100,7 @@ __getattr__ = lazily(
         "retrytemplate.declarative": ("intercept", "recover", "retryable"),
         "retrytemplate.guards": ("Guard",),
         "retrytemplate.listeners": ("LoggingListener", "RetryListener", "StatisticsListener"),
+        "retrytemplate.outcome": ("Outcome",),
         "retrytemplate.policies": (
             "AlwaysRetryPolicy",
             "CircuitBreakerRetryPolicy",

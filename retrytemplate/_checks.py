@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     import attrs
 
+    Seconds = float | timedelta
+
 __all__ = [
-    "Seconds",
     "at_least",
     "check_at_least",
     "delay",
@@ -29,14 +31,15 @@ __all__ = [
 # inspect.CO_COROUTINE, without the import.
 CO_COROUTINE = 0x80
 
-Seconds = float | timedelta
-
 SECONDS = "a number of seconds or a datetime.timedelta"
 
 
 def duration(value: Any) -> Any:
     """Turn a ``timedelta`` into seconds, leave everything else to the validator."""
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    datetime = sys.modules.get("datetime")  # not loaded: then there is no timedelta
+    if datetime is not None and isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return value
 
 
 def _number(name: str, value: Any, allowed: str) -> None:

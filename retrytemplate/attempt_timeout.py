@@ -74,14 +74,15 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     limit, by_deadline = limit_of(execution)
     function, arguments = effect
     value: Any = None
-    token = CURRENT.set(limited_cell(execution, limit, CURRENT.get()))
+    cell = limited_cell(execution, limit, CURRENT.get())
+    token = CURRENT.set(cell)
     try:
         async with cut_after(limit) as cut:
             value = function(*arguments)
             if hasattr(type(value), "__await__"):
                 value = await value
     finally:
-        leave(token)
+        leave(cell, token)
     if cut.fired:
         raise exceeded(execution, limit, by_deadline)
     return value
@@ -93,7 +94,8 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
     clock = execution.plan.clock
     timeout = execution.plan.attempt_timeout
     function, arguments = effect
-    token = CURRENT.set(limited_cell(execution, limit, CURRENT.get()))
+    cell = limited_cell(execution, limit, CURRENT.get())
+    token = CURRENT.set(cell)
     try:
         if timeout is not None and timeout.in_thread:
             return _in_thread(execution, effect, limit, by_deadline)
@@ -103,7 +105,7 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
             raise exceeded(execution, limit, by_deadline)
         return value
     finally:
-        leave(token)
+        leave(cell, token)
 
 
 def limited_cell(execution: Execution, limit: float, outer: Cell | None) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.attempt_timeout import (
@@ -22,16 +23,20 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from retrytemplate.context import Cell, RetryState
+    from retrytemplate.context import Cell
     from retrytemplate.engine import Reply
+    from retrytemplate.state import RetryState
 
 __all__ = ["Attempts"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 # Where the loop stands: not begun (STATEFUL: with a state, so with the engine), an inline attempt
-# is due, one by the engine is due, one runs, something must be awaited first, or it is over.
-NEW, STATEFUL, INLINE, DUE, RUNNING, WAITING, OVER = range(7)
+# is due or in its block, one by the engine is due, out and in its block, something must be awaited
+# first, or it is over.
+NEW, STATEFUL, INLINE, INSIDE_INLINE, DUE, RUNNING, INSIDE, WAITING, OVER = range(9)
+# An attempt is out: neither the next one nor the end can come before its block has ended.
+OUT = (INLINE, INSIDE_INLINE, RUNNING, INSIDE)
 
 
 def _block() -> None:
@@ -61,6 +66,11 @@ class Attempts(RetryContext):
     _asynchronous: bool = False
     _loop: Loop | None = None
     _cut: Any = None
+    _cell: Any = None
+
+    @property
+    def _gone(self) -> bool:  # type: ignore[override]  # read only here
+        return self._stand == OVER
 
     def __iter__(self) -> Self:
         return self
@@ -79,7 +89,7 @@ class Attempts(RetryContext):
                 return self
         if self._stand <= STATEFUL:
             self._follow(self._begin().advance(None))
-        elif self._stand in (INLINE, RUNNING):
+        elif self._stand in OUT:
             raise self._misused()
         if self._stand == OVER:
             raise StopIteration
@@ -97,7 +107,7 @@ class Attempts(RetryContext):
                 return self
         if self._stand <= STATEFUL:
             self._follow(await self._begin().advance_async(None))
-        elif self._stand in (INLINE, RUNNING):
+        elif self._stand in OUT:
             raise self._misused()
         elif self._stand == WAITING:
             self._follow(await self._engine().go_on())
@@ -143,12 +153,15 @@ class Attempts(RetryContext):
 
     def __enter__(self) -> RetryContext:
         if self._stand == INLINE:
+            self._stand = INSIDE_INLINE
             self._token = _set([self, None, None, self._outer, None])
             return self
         if self._stand != RUNNING:
             raise self._misused()
+        self._stand = INSIDE
         loop = self._engine()
-        self._token = _set(loop.cell if loop.limit is None else loop.limited())
+        self._cell = loop.cell.copy() if loop.limit is None else loop.limited()
+        self._token = _set(self._cell)
         return loop.execution.context
 
     async def __aenter__(self) -> RetryContext:
@@ -165,11 +178,11 @@ class Attempts(RetryContext):
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        try:  # noqa: SIM105  # suppress() would cost more than all the rest here
-            _reset(self._token)
-        except ValueError:  # left in another context
-            pass
-        if self._stand == INLINE:
+        if self._stand == INSIDE_INLINE:
+            try:  # noqa: SIM105  # suppress() would cost more than all the rest here
+                _reset(self._token)
+            except ValueError:  # left in another context
+                pass
             if exception is None:
                 self.closed = True
                 self._stand = OVER
@@ -178,6 +191,7 @@ class Attempts(RetryContext):
                 return False
             reply = None  # the engine begins with the failure
         else:
+            self._leave()
             reply = self._engine().reply(self.result, exception)
         return self._left(self._engine().advance(reply), exception)
 
@@ -190,17 +204,23 @@ class Attempts(RetryContext):
         cut, self._cut = self._cut, None
         if cut is not None:
             await cut.__aexit__(kind, exception, traceback)
-        leave(self._token)
-        if self._stand == INLINE:
+        if self._stand == INSIDE_INLINE:
+            with suppress(ValueError):
+                _reset(self._token)
             if self._passes(exception):
                 return False
             reply = None
         else:
+            self._leave()
             fired = cut is not None and cut.fired
             reply = self._engine().reply(self.result, exception, fired)
         if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
             return self._left(self._engine().close(reply), exception)
         return self._left(await self._engine().advance_async(reply), exception)
+
+    def _leave(self) -> None:
+        cell, self._cell = self._cell, None  # it leads back here: kept, that would be a cycle
+        leave(cell, self._token)
 
     def _passes(self, exception: BaseException | None) -> bool:
         """Whether an inline attempt ends the loop; if not, the engine takes over."""
@@ -231,6 +251,8 @@ class Attempts(RetryContext):
     def _misused(self) -> MisuseError:
         if self._stand in (INLINE, RUNNING):
             return MisuseError("every turn of the loop needs its block: with attempt: ...")
+        if self._stand in OUT:
+            return MisuseError("the attempt was entered before: each turn has one block")
         return MisuseError(
             "enter an attempt inside the loop: for attempt in attempts: with attempt:"
         )
@@ -307,14 +329,18 @@ class Loop:
     async def go_on(self) -> int:
         """Await what is pending, and whatever comes after it."""
         while self.stand == WAITING:
-            token = _set(self.cell)
+            cell = self.cell.copy()
+            token = _set(cell)
             reply: Reply
             try:
                 reply = (await self.pending, None)
+            except GeneratorExit as exc:  # closed while it waited: nothing can be awaited any more
+                self.close((None, exc))
+                raise
             except BaseException as exc:
                 reply = (None, exc)
             finally:
-                leave(token)
+                leave(cell, token)
                 self.pending = None
             self.advance(reply)
         return self.stand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import CLOCK_METHODS, Seconds, check_at_least, duration, has_methods
+from retrytemplate._checks import CLOCK_METHODS, check_at_least, duration, has_methods
 from retrytemplate.clock import Clock, SystemClock, in_trio
 from retrytemplate.context import CURRENT, DEADLINE, leave
 from retrytemplate.errors import DeadlineExceededError, MisuseError
@@ -12,6 +12,8 @@ from retrytemplate.errors import DeadlineExceededError, MisuseError
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+    from retrytemplate._checks import Seconds
 
 __all__ = ["Deadline", "cut_after"]
 
@@ -38,6 +40,7 @@ class Deadline:
             has_methods("clock", clock, *CLOCK_METHODS)
         self._clock = clock or SystemClock()
         self._until: float | None = None
+        self._cell: Any = None
         self._token: Any = None
         self._cut: Any = None
 
@@ -75,7 +78,8 @@ class Deadline:
 
     def __enter__(self) -> Self:
         self._start()
-        self._token = CURRENT.set([None, None, self, CURRENT.get(), None])
+        self._cell = [None, None, self, CURRENT.get(), None]
+        self._token = CURRENT.set(self._cell)
         return self
 
     def __exit__(
@@ -84,7 +88,7 @@ class Deadline:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        leave(self._token)
+        leave(self._cell, self._token)
 
     async def __aenter__(self) -> Self:
         self.__enter__()
@@ -101,7 +105,7 @@ class Deadline:
         try:
             swallowed = await self._cut.__aexit__(kind, exception, traceback)
         finally:
-            leave(self._token)
+            leave(self._cell, self._token)
         if self._cut.fired:
             raise DeadlineExceededError(f"the deadline of {self.seconds:g} seconds is over")
         return bool(swallowed)

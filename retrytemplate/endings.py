@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate.context import (
-    HISTORY_FIRST,
-    HISTORY_LAST,
-    KEPT_STAMP,
-    message_of,
-    type_name,
-)
 from retrytemplate.errors import (
     BackoffInterruptedError,
     ExhaustedRetryError,
     RetryError,
     TerminatedRetryError,
+)
+from retrytemplate.history import (
+    HISTORY_FIRST,
+    HISTORY_LAST,
+    KEPT_STAMP,
+    message_of,
+    type_name,
 )
 from retrytemplate.verdicts import is_hard
 
@@ -42,7 +42,7 @@ def conclusion(context: RetryContext, refusal: BaseException | None = None) -> B
         return ExhaustedRetryError(
             "no attempt was made: the policy allows none, or the execution was given up"
         )
-    if context._hold is None or context._plan.raise_last or context.no_recovery:
+    if context._state is None or context._plan.raise_last or context.no_recovery:
         return refusal or last
     message = (
         f"exhausted after {context.retry_count} failed attempts, nobody recovers; "

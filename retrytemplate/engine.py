@@ -14,7 +14,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate.caches.keeping import marks, refresh, restore, snapshot, worker_name
+from retrytemplate.caches.keeping import marks, refresh, restore, snapshot
+from retrytemplate.caches.worker import worker_name
 from retrytemplate.context import CONTEXT, OWNER
 from retrytemplate.endings import (
     conclusion,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Phase
-    from retrytemplate.context import Cell, RetryContext, RetryState
+    from retrytemplate.context import Cell, RetryContext
     from retrytemplate.deadline import Deadline
     from retrytemplate.plan import Plan
     from retrytemplate.policies.base import RetryPolicy
@@ -73,7 +74,6 @@ class Execution:
         "arguments",
         "backoff",
         "cache",
-        "claim",
         "context",
         "deadline",
         "end",
@@ -89,7 +89,6 @@ class Execution:
         "refusal",
         "saved",
         "started",
-        "state",
         "value",
         "ways",
     )
@@ -111,9 +110,7 @@ class Execution:
         self.recovery = recovery
         self.ways = ways
         self.deadline: Deadline | None = None
-        self.state: RetryState | None = None
-        self.cache: Any = None
-        self.claim: Claim | None = None
+        self.cache: Any = None  # where the key of a stateful execution is
         self.end: str | None = None
         self.value: Any = None
         self.error: BaseException | None = None
@@ -125,9 +122,6 @@ class Execution:
         self.saved = False  # a failure of this execution is in the cache
         self.phase: Phase = "idle"  # of the record that stays
         self.backoff = plan.backoff
-        if plan.dynamic:
-            self.policy = context._policy = plan.policy.resolved()
-            self.backoff = plan.backoff.resolved()
 
     def run(
         self, failure: BaseException | None = None
@@ -136,24 +130,13 @@ class Execution:
 
         :param failure: how an inline first attempt failed; None: nothing has happened yet.
         """
-        plan, context, state = self.plan, self.context, self.state
+        plan, context = self.plan, self.context
+        state = context._state
         try:
             if failure is not None:
                 context.attempt = 1
-            else:
-                if state is not None or plan.needs_state:
-                    yield from self._load()
-                if self.end is None:
-                    for hook in plan.open:
-                        verdict, error = yield hook, (context,)
-                        if error is not None or verdict is False:
-                            self._veto(error)
-                            break
-                if self.end is None:
-                    context._opened = True
-                    claim = self.claim
-                    if claim is not None and (claim.record is not None or claim.lost is not None):
-                        yield from self._resume(claim)
+            elif self.end is None and not context._opened:
+                yield from self._begin()
             while self.end is None:
                 if failure is None:
                     if plan.careful or self.saved or self.deadline is not None:
@@ -202,13 +185,24 @@ class Execution:
                 except Exception as exc:  # what would be written down cannot be
                     yield from self._let_go(exc)
             if plan.close:
-                yield from self._close()
+                yield from self._close(plan.close, None)
         return self._outcome()
 
     def recover(self) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
         """The rest of a short execution whose attempts have run out: the recovery's turn."""
         yield from self._exhaust()
         self.context.closed = True
+        return self._outcome()
+
+    def end_with(
+        self, value: Any, first: BaseException | None, untold: Iterable[Callable[..., Any]]
+    ) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
+        """The rest of an inline success whose closing did not go well.
+
+        :param first: what a listener raised; the *untold* are still to be told.
+        """
+        self.end, self.value = DONE, value
+        yield from self._close(untold, first)
         return self._outcome()
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
@@ -220,7 +214,31 @@ class Execution:
 
     # -- beginning -------------------------------------------------------------------------------
 
-    def _veto(self, error: BaseException | None) -> None:
+    def _begin(self) -> Steps:
+        """What comes before the first attempt: the key, the listeners' consent, what was left."""
+        plan, context = self.plan, self.context
+        if plan.dynamic:
+            try:
+                self.policy = context._policy = plan.policy.resolved()
+                self.backoff = plan.backoff.resolved()
+            except Exception as exc:
+                self.end, self.error = ABSENT, exc
+                return
+        if context._state is not None or plan.needs_state:
+            yield from self._load()
+        if self.end is not None:
+            return
+        for hook in plan.open:
+            verdict, error = yield hook, (context,)
+            if error is not None or verdict is False:
+                self.veto(error)
+                return
+        context._opened = True
+        claim = context._claim
+        if claim is not None and (claim.record is not None or claim.lost is not None):
+            yield from self._resume(claim)
+
+    def veto(self, error: BaseException | None) -> None:
         """A listener's ``open`` refused the execution, or raised."""
         if error is None:
             error = TerminatedRetryError("a listener vetoed the execution")
@@ -246,23 +264,22 @@ class Execution:
     def _load(self) -> Steps:
         """Take the key's claim and what the cache remembers under it."""
         plan, context = self.plan, self.context
-        cache, hold = self.cache, context._hold
-        if cache is None or hold is None:
+        cache, state = self.cache, context._state
+        if cache is None or state is None:
             if plan.needs_state:
                 self._start_policy()
             return
         if plan.keeps_context:
-            yield from self._share(lambda: None, first=True, fresh=hold.state.force_refresh)
+            yield from self._share(lambda: None, first=True, fresh=state.force_refresh)
             return
-        claim = hold.claim
+        claim = context._claim  # held already, if the first attempt might have been an inline one
         if claim is None:
-            fresh = hold.state.force_refresh
-            begin = partial(cache.begin, worker=worker_name(), fresh=fresh)
-            claim, error = yield begin, (hold.scoped,)
+            begin = partial(cache.begin, worker=worker_name(), fresh=state.force_refresh)
+            claim, error = yield begin, (plan.scope + state.encoded,)
             if error is not None:
                 self.end, self.error = ABSENT, error
                 return
-        self.claim = hold.claim = claim
+            context._claim = claim
         record = claim.record
         if record is not None:
             restore(context, record)
@@ -292,7 +309,7 @@ class Execution:
     def _wait_rest(self, rest: float) -> Steps:
         if rest <= 0:
             return
-        state = self.state
+        state = self.context._state
         if state is not None and state.defer_backoff == "raise":
             self.end = UNTOUCHED
             self.error = RetryLater(
@@ -319,7 +336,7 @@ class Execution:
             yield from self._admit()
         if self.end is not None:
             return False
-        if self.saved and self.claim is not None:
+        if self.saved and self.context._claim is not None:
             yield from self._begin_again()
         return True
 
@@ -374,12 +391,12 @@ class Execution:
 
     def _begin_again(self) -> Steps:
         """Count the next attempt in place, before it runs."""
-        hold: Any = self.context._hold
-        begin = partial(self.cache.begin, worker=hold.claim.worker)
-        claim, error = yield begin, (hold.scoped,)
+        held: Any = self.context._claim
+        begin = partial(self.cache.begin, worker=held.worker)
+        claim, error = yield begin, (held.key,)
         if error is not None:
             raise error
-        self.claim = hold.claim = claim
+        self.context._claim = claim
 
     def _unacceptable(self, value: Any) -> BaseException | None:
         for rule in self.plan.result_rules:
@@ -403,6 +420,15 @@ class Execution:
                 return error
         return None
 
+    def _tell_all(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
+        """Call all the hooks, whatever one of them raises; return the first error among them."""
+        first: BaseException | None = None
+        for hook in hooks:
+            _, error = yield hook, arguments
+            if first is None:
+                first = error
+        return first
+
     # -- after a failure -------------------------------------------------------------------------
 
     def _after(self, failure: BaseException) -> Steps:
@@ -414,7 +440,7 @@ class Execution:
             self.end, self.error = UNTOUCHED, failure
             return
         yield from self._register(failure)
-        if self.claim is not None and self.end is None:
+        if context._claim is not None and self.end is None:
             yield from self._save()
         raised = yield from self._tell(plan.on_error, context, failure)
         if raised is not None:
@@ -424,7 +450,7 @@ class Execution:
         allowed = yield from self._allowed()
         if allowed and (plan.waits or plan.pausing):
             yield from self._pause(failure)
-        state = self.state
+        state = context._state
         if state is None or self.end is not None:
             return
         if state.rolls_back is None or state.rolls_back(failure):
@@ -466,7 +492,7 @@ class Execution:
         except Exception as exc:
             self.end, self.error = KEPT, terminated(exc, context._last)
             return
-        _, error = yield self.cache.fail, (self.claim, record)
+        _, error = yield self.cache.fail, (context._claim, record)
         if error is None:
             self.saved = True
         elif is_hard(error):
@@ -477,7 +503,8 @@ class Execution:
     def _share(self, step: Callable[[], Any], *, first: bool = False, fresh: bool = False) -> Steps:
         """Apply a step to the shared record: compare-and-set, again until it was the latest."""
         context, plan = self.context, self.plan
-        key = context._hold.scoped if context._hold is not None else ""
+        state = context._state
+        key = plan.scope + (state.encoded if state is not None else "")
         while True:
             record, error = yield self.cache.peek, (key,)
             if error is not None:
@@ -513,7 +540,7 @@ class Execution:
             delay, context._backoff_state = backoff.next(
                 context._backoff_state, failure, plan.random
             )
-        state = self.state
+        state = context._state
         if delay is None:
             context._verdict = False
             return
@@ -539,7 +566,7 @@ class Execution:
     def _refuse(self, refusal: BaseException) -> None:
         """No retry here and now: the attempts have run out, or the key waits for its redelivery."""
         self.refusal = refusal
-        if self.state is None:
+        if self.context._state is None:
             self.end = EXHAUSTED
 
     def _reserve(self, delay: float) -> Steps:
@@ -548,10 +575,14 @@ class Execution:
         for reserve, give_back in self.plan.reserve:
             _, error = yield reserve, (self.context, delay)
             if error is not None:
-                yield from self._tell(granted, self.context)
-                return error
+                return (yield from self._give_back(granted, error))
             granted.append(give_back)
         return None
+
+    def _give_back(self, granted: Iterable[Callable[..., Any]], error: BaseException) -> Steps:
+        """The wait that was granted comes to nothing; what a guard raises now, leaves instead."""
+        raised = yield from self._tell_all(granted, self.context)
+        return error if raised is None else instead_of(error, raised)
 
     def _sleep(self, delay: float) -> Steps:
         plan, context = self.plan, self.context
@@ -561,8 +592,9 @@ class Execution:
             if error is not None:
                 error = interrupted(error)
         if error is not None:
-            self.end, self.error = KEPT, instead_of(self.last, error)
-            yield from self._tell([give_back for _, give_back in plan.reserve], context)
+            error = instead_of(self.last, error)
+            granted = [give_back for _, give_back in plan.reserve]
+            self.end, self.error = KEPT, (yield from self._give_back(granted, error))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -590,9 +622,9 @@ class Execution:
         """Call the recovery under the claim; raising, it is recovery's turn again next time."""
         plan, context = self.plan, self.context
         context._shared = True
-        if self.claim is not None:
+        if context._claim is not None:
             record = snapshot(context, plan.fingerprint, "recovering", held=True)
-            _, error = yield self.cache.fail, (self.claim, record)
+            _, error = yield self.cache.fail, (context._claim, record)
             if error is not None and (is_hard(error) or self.saved):
                 raise error
             self.phase = "recovering"
@@ -604,34 +636,32 @@ class Execution:
             self.phase = "idle"
         self.error = error
 
-    def _close(self) -> Steps:
+    def _close(self, hooks: Iterable[Callable[..., Any]], first: BaseException | None) -> Steps:
         """Tell every listener; the first error among them is raised at the end."""
-        first: BaseException | None = None
-        for hook in self.plan.close:
-            _, error = yield hook, (self.context, self.last)
-            if first is None:
-                first = error
+        raised = yield from self._tell_all(hooks, self.context, self.last)
+        if first is None:
+            first = raised
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)
 
     def _settle(self) -> Steps:
         """Leave the key as the execution's end wants it."""
         context = self.context
-        if self.claim is not None:
-            if context._hold is None or not context._hold.completed:
+        if context._claim is not None:
+            if not context._claim.completed:
                 yield from self._end_claim()
         elif self.plan.keeps_context and self.marks != marks(context):
             yield from self._share(lambda: None)
 
     def _let_go(self, cause: Exception) -> Steps:
         """The record could not be made: give the key back as it was, and say so."""
-        if self.claim is not None:
-            yield self.cache.release, (self.claim,)
+        if self.context._claim is not None:
+            yield self.cache.release, (self.context._claim,)
         self.value, self.error = None, terminated(cause, self.error)
 
     def _end_claim(self) -> Steps:
         context, plan = self.context, self.plan
-        cache, claim, state = self.cache, self.claim, self.state
+        cache, claim, state = self.cache, context._claim, context._state
         if self.phase == "recovering":
             record = snapshot(context, plan.fingerprint, "recovering", held=False)
             _, error = yield cache.fail, (claim, record)

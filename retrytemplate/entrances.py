@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from retrytemplate.caches.keeping import worker_name
 from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.caches.worker import worker_name
 from retrytemplate.context import (
     CONTEXT,
     CURRENT,
@@ -17,11 +16,7 @@ from retrytemplate.context import (
     OUTER,
     OWNER,
     PLAN,
-    Hold,
-    Outcome,
     RetryContext,
-    RetryState,
-    encode_key,
     leave,
 )
 from retrytemplate.drivers import (
@@ -35,6 +30,7 @@ from retrytemplate.drivers import (
 )
 from retrytemplate.engine import RECOVER, Execution, after_failure
 from retrytemplate.errors import MisuseError, UnboundedRetryWarning
+from retrytemplate.state import RetryState
 from retrytemplate.verdicts import named
 
 if TYPE_CHECKING:
@@ -42,6 +38,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.context import Cell
     from retrytemplate.engine import Ways
+    from retrytemplate.outcome import Outcome
     from retrytemplate.plan import Plan
     from retrytemplate.policies.base import RetryPolicy
 
@@ -121,16 +118,14 @@ def check_state(value: Any) -> None:
 def _remember(plan: Plan, execution: Execution, state: Any) -> None:
     if type(state) is not RetryState:
         state = _state_of(state, execution)
-    cache, scoped = None, ""
     if state.tracked:
-        cache, scoped = plan.cache, plan.scope + encode_key(state.key)
+        cache = execution.cache = plan.cache
         if execution.ways is ASYNC and getattr(cache, "blocking", False):
             raise MisuseError(
                 f"{type(cache).__name__} blocks: with execute_async() and call_async() use its "
                 "asynchronous twin"
             )
-    execution.state, execution.cache = state, cache
-    execution.context._hold = Hold(state, cache, scoped, None)
+    execution.context._state = state
 
 
 def _state_of(state: Any, execution: Execution) -> RetryState:
@@ -163,13 +158,16 @@ def run(
     state: RetryState | None = None,
 ) -> Any:
     """Run one execution in this thread; the first attempt is made right here where that can be."""
-    plan, outer = owner._inline, _get()
+    plan, outer = owner._plan, _get()
     state = state or owner.state
-    if plan is not None and (outer is None or outer[DEADLINE] is None):
+    if plan.direct and (outer is None or outer[DEADLINE] is None):
         if state is None:
-            return _run_inline(owner, plan, outer, function, arguments, recovery)
+            if plan.inline:
+                return _run_inline(owner, plan, outer, function, arguments, recovery)
+            return _run_told(owner, plan, outer, function, arguments, recovery)
         if (
-            type(state) is RetryState
+            plan.inline
+            and type(state) is RetryState
             and state.tracked
             and type(plan.cache) is MemoryRetryContextCache
         ):
@@ -215,39 +213,129 @@ def _run_inline(
             raise
         else:
             context.closed = True
-            if type(value) not in PLAIN and is_awaitable(value):
-                raise awaitable_error(function, value)
+            if type(value) not in PLAIN:
+                _no_awaitable(function, value)
             return value
         return repeat(cell, function, arguments, {})
     finally:
         _reset(token)
 
 
+def _run_told(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Any,
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+) -> Any:
+    """A stateless execution with listeners: the engine is for what does not go well."""
+    if not callable(function) or recovery is not None:
+        _check(function, recovery)
+    if plan.unbounded:
+        warn_unbounded(plan)
+    context = RetryContext(owner, outer, plan)
+    context._shared = True
+    if arguments is None:
+        arguments = (context,)
+    token = _set([context, owner, None, outer, plan])
+    failure: BaseException | None = None
+    try:
+        try:
+            value = _first_told(plan, context, function, arguments)
+        except BaseException as exc:
+            failure = exc
+        untold = iter(plan.close)
+        if context.closed:
+            try:
+                for hook in untold:
+                    told = hook(context, None)
+                    if told is not None:
+                        _no_awaitable(hook, told)
+            except BaseException as exc:
+                failure = exc
+            else:
+                context._finish()
+                return value
+        if recovery is None:
+            recovery = owner.recovery
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        if context.closed:
+            steps = execution.end_with(value, failure, untold)
+        elif context._opened:
+            execution.started = context._started
+            steps = execution.run(failure)
+        else:
+            execution.veto(failure)
+            steps = execution.run()
+        failure = None
+        return perform(steps)
+    finally:
+        _reset(token)
+
+
+def _first_told(
+    plan: Plan, context: RetryContext, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Open the execution and make its first attempt; the context is closed if all went well."""
+    for hook in plan.open:
+        told = hook(context)
+        if told is False:
+            return None
+        if told is not None:
+            _no_awaitable(hook, told)
+    context._opened = True
+    if context.gave_up:
+        return None
+    context.attempt = 1
+    context._started = plan.monotonic()
+    for hook in plan.before_attempt:
+        told = hook(context)
+        if told is not None:
+            _no_awaitable(hook, told)
+    value = function(*arguments)
+    if type(value) not in PLAIN:
+        _no_awaitable(function, value)
+    for hook in plan.on_success:
+        told = hook(context, value)
+        if told is not None:
+            _no_awaitable(hook, told)
+    context.closed = True
+    return value
+
+
+def _no_awaitable(function: Callable[..., Any], value: Any) -> None:
+    if is_awaitable(value):
+        raise awaitable_error(function, value)
+
+
 def _run_stateful(
     owner: Any,
     plan: Plan,
     outer: Cell | None,
-    function: Callable[..., Any],
+    function: Any,
     arguments: tuple[Any, ...] | None,
     recovery: Callable[[RetryContext], Any] | None,
     state: RetryState,
 ) -> Any:
     """A stateful execution with a cache in memory: a key that never failed needs no engine."""
-    _check(function, recovery)
+    if not callable(function) or recovery is not None:
+        _check(function, recovery)
     if plan.unbounded:
         warn_unbounded(plan)
-    cache, key = plan.cache, plan.scope + encode_key(state.key)
+    cache = plan.cache
     context = RetryContext(owner, outer, plan)
     context._shared = True
-    hold = context._hold = Hold(state, cache, key, None)
+    context._state = state
     if arguments is None:
         arguments = (context,)
     execution: Execution | None = None
     failure: BaseException | None = None
-    cell: Cell = [context, owner, None, outer, plan]
-    token = _set(cell)
+    token = _set([context, owner, None, outer, plan])
     try:
-        claim = hold.claim = cache.begin(key, worker=worker_name(), fresh=state.force_refresh)
+        claim = context._claim = cache.begin(
+            plan.scope + state.encoded, worker=worker_name(), fresh=state.force_refresh
+        )
         if claim.record is None:
             context.attempt = 1
             context._started = plan.monotonic()
@@ -256,24 +344,24 @@ def _run_stateful(
             except Exception as exc:
                 failure = exc
             else:
-                if type(value) not in PLAIN and is_awaitable(value):
-                    raise awaitable_error(function, value)
+                if type(value) not in PLAIN:
+                    _no_awaitable(function, value)
                 context.closed = True
                 cache.succeed(claim, remember=state.remember)
                 return value
         if recovery is None:
             recovery = owner.recovery
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
-        execution.state, execution.cache = state, cache
+        execution.cache = cache
         if failure is not None:
-            execution.claim, execution.started = claim, context._started
+            execution.started = context._started
         steps = execution.run(failure)
         failure = None
         return perform(steps)
     except BaseException:
-        if execution is None and hold.claim is not None:  # else the engine has seen to it
+        if execution is None and context._claim is not None:  # else the engine has seen to it
             context.closed = True
-            cache.release(hold.claim)
+            cache.release(context._claim)
         raise
     finally:
         _reset(token)
@@ -292,7 +380,7 @@ async def run_async(
     try:
         return await perform_async(execution.run())
     finally:
-        leave(token)
+        leave(cell, token)
 
 
 def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -315,8 +403,8 @@ def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> 
             del failure  # its traceback holds this frame: left here, that would be a cycle
             context.closed = True
             context._finish()
-            if is_awaitable(value):
-                raise awaitable_error(function, value)
+            if type(value) not in PLAIN:
+                _no_awaitable(function, value)
             return value
     del failure
     if ended is RECOVER:
@@ -394,12 +482,10 @@ def close_context(cell: Cell) -> None:
         context.closed = True
 
 
-def finished(cell: Cell, function: Callable[..., Any], value: Any) -> Any:
-    """Close the context of an inline success that somebody asked for; refuse a coroutine."""
+def finished(cell: Cell, function: Callable[..., Any], value: Any) -> None:
+    """Close the context of an inline success that somebody asked for; refuse an awaitable."""
     close_context(cell)
-    if type(value) is CoroutineType:
-        raise awaitable_error(function, value)
-    return value
+    _no_awaitable(function, value)
 
 
 async def call_async(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -440,7 +526,7 @@ async def outcome_async(
     except Exception as exc:
         error = exc
     finally:
-        leave(token)
+        leave(cell, token)
     try:
         return _outcome(context, value, error)
     finally:
@@ -455,4 +541,6 @@ def _watched(execution: Execution) -> RetryContext:
 
 
 def _outcome(context: RetryContext, value: Any, error: BaseException | None) -> Outcome[Any]:
+    from retrytemplate.outcome import Outcome
+
     return Outcome(value, error, context.attempt, context.history, context.elapsed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrytemplate.context import AttemptRecord
+    from retrytemplate.history import AttemptRecord
 
 __all__ = [
     "AlreadyCompletedError",

@@ -35,6 +35,7 @@ class Plan:
         "careful",
         "clock",
         "close",
+        "direct",
         "dynamic",
         "inline",
         "keeps_context",
@@ -89,19 +90,21 @@ class Plan:
         # A wait of zero seconds is still announced and reserved for, where somebody listens.
         self.pausing = bool(self.on_backoff or self.reserve)
         self.unbounded = policy.never_ends and not self.waits
-        watched = (
+        hooked = any(getattr(self, name) for name in HOOKS)
+        asked = bool(
             self.needs_state
             or self.dynamic
             or self.result_rules
             or self.attempt_timeout is not None
             or guards
-            or any(getattr(self, name) for name in HOOKS)
         )
-        self.measured = bool(watched)
+        self.measured = asked or hooked
         self.careful = bool(self.needs_state or guards)
-        # The first attempt is made inline where nobody has to be told, asked or timed before it;
-        # the short rules go on from there where only the policy has to be asked after a failure.
-        self.inline = _is_ours(policy) and not watched
+        # The first attempt is made directly where nobody has to be asked or timed before it, and
+        # inline where nobody has to be told either; the short rules go on from there where only the
+        # policy has to be asked after a failure.
+        self.direct = _is_ours(policy) and not asked
+        self.inline = self.direct and not hooked
         self.plain = self.inline and not self.waits
         self._fingerprint: str | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from threading import Lock
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from attrs import evolve, field, frozen
@@ -16,19 +15,22 @@ from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.clock import Clock, SystemClock
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, RetryState, encode_key
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
+from retrytemplate.drivers import PLAIN
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.plan import Plan
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.state import RetryState, encode_key
 from retrytemplate.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import Self
 
-    from retrytemplate.context import Cell, Outcome, RetryContext
+    from retrytemplate.context import Cell, RetryContext
+    from retrytemplate.outcome import Outcome
 
 __all__ = ["BoundTemplate", "RetryTemplate"]
 
@@ -196,9 +198,10 @@ class Entrances:
                 entrances.close_context(cell)
                 raise
             else:
-                if cell[CONTEXT] is None and type(value) is not CoroutineType:
+                if cell[CONTEXT] is None and type(value) in PLAIN:
                     return value
-                return entrances.finished(cell, fn, value)  # type: ignore[no-any-return]
+                entrances.finished(cell, fn, value)
+                return value
             return entrances.repeat(cell, fn, args, kwargs)  # type: ignore[no-any-return]
         finally:
             _reset(token)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from functools import partial, update_wrapper
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
@@ -67,8 +66,10 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     if owner.state is not None:
         return _stateful(owner, fn)
     template = owner.template
+    kind = type(None)  # of the last result: of this class none has to be awaited
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kind
         outer = _get()
         plan = template._inline
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
@@ -86,9 +87,11 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
                 close_context(cell)
                 raise
             else:
-                if cell[CONTEXT] is None and type(value) is not CoroutineType:
+                if type(value) is kind and cell[CONTEXT] is None:
                     return value
-                return finished(cell, fn, value)
+                finished(cell, fn, value)
+                kind = type(value)
+                return value
             return repeat(cell, fn, args, kwargs)
         finally:
             _reset(token)
@@ -119,7 +122,8 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
                 close_context(cell)
                 raise
             else:
-                return value if cell[CONTEXT] is None else finished(cell, fn, value)
+                close_context(cell)
+                return value
             return await repeat_async(cell, fn, args, kwargs)
         finally:
             try:  # noqa: SIM105  # suppress() would cost more than all the rest here

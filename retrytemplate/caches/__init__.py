@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 from retrytemplate._lazy import lazily
 from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.memory import MemoryRetryContextCache
-from retrytemplate.caches.record import Record
 
 if TYPE_CHECKING:
+    from retrytemplate.caches.record import Record
     from retrytemplate.caches.simple import SimpleCache, SimpleCacheAdapter
 
 __getattr__ = lazily(
-    __name__, {"retrytemplate.caches.simple": ("SimpleCache", "SimpleCacheAdapter")}
+    __name__,
+    {
+        "retrytemplate.caches.record": ("Record",),
+        "retrytemplate.caches.simple": ("SimpleCache", "SimpleCacheAdapter"),
+    },
 )
 
 __all__ = [

@@ -15,10 +15,11 @@ class Claim:
 
     ``record`` is what the cache kept under the key (None: nothing), ``fence`` a number that only
     grows per key, ``version`` what the next write is compared with, ``lost`` the worker of an
-    attempt that began and never ended (None: there is none).
+    attempt that began and never ended (None: there is none), ``completed`` whether the attempt's
+    end is in the caller's own transaction.
     """
 
-    __slots__ = ("fence", "key", "lease_until", "lost", "record", "version", "worker")
+    __slots__ = ("completed", "fence", "key", "lease_until", "lost", "record", "version", "worker")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Claim:
         self.version = 0 if record is None else record.version
         self.lease_until = lease_until
         self.lost = lost
+        self.completed = False
 
 
 @runtime_checkable

@@ -107,11 +107,13 @@ class ClaimsInProcess(ABC):
         with self._lock:
             if self._claims.get(claim.key) is not claim:
                 self._check(claim)  # only then: nearly every stateful execution comes this way
-            del self._claims[claim.key]
-            if remember is not None:
-                self._mark(claim, remember)
-            elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
-                self._drop(claim.key)
+            try:
+                if remember is not None:
+                    self._mark(claim, remember)
+                elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
+                    self._drop(claim.key)
+            finally:  # last: who takes the key now, sees what was left
+                del self._claims[claim.key]
 
     def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""

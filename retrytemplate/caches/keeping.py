@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from retrytemplate.caches.record import Record, describe, json_copy
-from retrytemplate.context import KEPT_STAMP, recorded
+from retrytemplate.caches.worker import host_name
 from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import KEPT_STAMP, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.caches.record import Phase
-    from retrytemplate.context import AttemptRecord, RetryContext
+    from retrytemplate.caches.record import Phase, Record
+    from retrytemplate.context import RetryContext
+    from retrytemplate.history import AttemptRecord
 
-__all__ = ["host_name", "marks", "refresh", "restore", "snapshot", "worker_name"]
-
-
-@lru_cache
-def host_name() -> str:
-    """This machine's name."""
-    import platform
-
-    return platform.node()
-
-
-_executions = count(1)
-
-
-@lru_cache
-def _place() -> str:
-    return f"{host_name()}:{os.getpid()}:"
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_place.cache_clear)
-
-
-def worker_name() -> str:
-    """A name for one execution: machine, process, number."""
-    return f"{_place()}{next(_executions)}"
+__all__ = ["marks", "refresh", "restore", "snapshot"]
 
 
 def snapshot(
@@ -60,9 +34,11 @@ def snapshot(
     :param held: whether the claim goes on (the next attempt follows in place, or recovery).
     :raises TypeError: an attribute is no JSON value.
     """
-    last, hold = context._last, context._hold
-    claim = None if hold is None else hold.claim
-    redact = None if hold is None else getattr(hold.cache, "redact", None)
+    # Loaded with the first failure that is kept, not with the package.
+    from retrytemplate.caches.record import Record, json_copy
+
+    last, claim = context._last, context._claim
+    redact = getattr(context._plan.cache, "redact", None)
     if last is not None and context._last_stamp is not KEPT_STAMP:
         context._keep(_at_rest(context._records(), last, redact))
     return Record(
@@ -92,6 +68,8 @@ def _at_rest(
     records: tuple[AttemptRecord, ...], last: BaseException, redact: Callable[[str], str] | None
 ) -> tuple[AttemptRecord, ...]:
     """The records as a cache keeps them; the last one with its traceback."""
+    from retrytemplate.caches.record import describe
+
     place: dict[str, Any] = {"host": host_name(), "process": os.getpid()}
     return tuple(
         evolve(
@@ -115,6 +93,8 @@ def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> 
 
 def marks(context: RetryContext) -> Any:
     """What changes of a context besides failures and the policy's state."""
+    from retrytemplate.caches.record import json_copy
+
     # A deep copy: what changes in place inside an attribute counts, too.
     return context.gave_up, context.name, context._backoff_state, json_copy(context._attributes)
 
@@ -129,6 +109,8 @@ def restore(context: RetryContext, record: Record) -> None:
     context._kept = record.history
     context._last_stamp = KEPT_STAMP
     if record.attributes:
+        from retrytemplate.caches.record import json_copy
+
         context._attributes = json_copy(record.attributes)
 
 

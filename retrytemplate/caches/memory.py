@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate._checks import (
     CLOCK_METHODS,
-    Seconds,
     check_at_least,
     duration,
     has_methods,
     whole,
 )
+from retrytemplate.caches.base import Claim
 from retrytemplate.caches.claims import ClaimsInProcess
-from retrytemplate.caches.record import Record
 from retrytemplate.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
-    from retrytemplate.caches.base import Claim
+    from retrytemplate._checks import Seconds
+    from retrytemplate.caches.record import Record
     from retrytemplate.clock import Clock
 
 __all__ = ["MemoryRetryContextCache"]
-
-DONE = Record(phase="done")
 
 
 class MemoryRetryContextCache(ClaimsInProcess):
@@ -72,6 +70,9 @@ class MemoryRetryContextCache(ClaimsInProcess):
         # Empty dicts until there is something to keep: successes never need more.
         self._records: Any = {}
         self._marks: Any = {}
+        # The keys among them, to be asked without the lock.
+        self._kept_keys: Container[str] = ()
+        self._marked_keys: Container[str] = ()
 
     def __contains__(self, key: object) -> bool:
         with self._lock:
@@ -81,8 +82,28 @@ class MemoryRetryContextCache(ClaimsInProcess):
         with self._lock:
             return len(self._records)
 
+    def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Claim:
+        """Load or create the record, count the attempt and take the key, in one step."""
+        # Nearly every key is new: nothing but the claim itself has to be decided among threads.
+        claim = Claim(key, worker, None, next(self._fences))
+        if (
+            not fresh
+            and self._claims.setdefault(key, claim) is claim
+            and key not in self._kept_keys
+            and key not in self._marked_keys
+        ):
+            return claim
+        try:
+            return super().begin(key, worker=worker, lease=lease, fresh=fresh)
+        finally:
+            self.release(claim)
+
     def _load(self, key: str) -> Record | None:
         if key in self._marks:
+            from retrytemplate.caches.stores import DONE
+
             return DONE
         record: Record | None = self._records.get(key)
         return record
@@ -96,7 +117,7 @@ class MemoryRetryContextCache(ClaimsInProcess):
         if type(self._marks) is dict:
             from retrytemplate.caches.stores import Marks
 
-            self._marks = Marks(self._timer)
+            self._marks = self._marked_keys = Marks(self._timer)
         self._marks[claim.key] = remember
 
     def _store(self, key: str, record: Record) -> None:
@@ -110,5 +131,6 @@ class MemoryRetryContextCache(ClaimsInProcess):
                 self._claims,
                 evicts=self.when_full == "evict",
             )
+            self._kept_keys = self._records.keys
         self._records[key] = record
         self._marks.pop(key, None)

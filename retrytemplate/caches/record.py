@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import asdict, frozen
 
-from retrytemplate.context import AttemptRecord
 from retrytemplate.errors import CacheUnavailableError, RecordedFailure
+from retrytemplate.history import AttemptRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from cachetools import TLRUCache
 
+from retrytemplate.caches.record import Record
 from retrytemplate.errors import RetryContextCacheFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from retrytemplate.caches.record import Record
+__all__ = ["DONE", "Marks", "Records"]
 
-__all__ = ["Marks", "Records"]
+DONE = Record(phase="done")
 
 
 class Records:
@@ -44,6 +45,7 @@ class Records:
         self._evicts = evicts
         self._records: OrderedDict[str, Record] = OrderedDict()  # as they were used
         self._ends: OrderedDict[str, float] = OrderedDict()  # as they were written, if they end
+        self.keys: Container[str] = self._records
 
     def get(self, key: str) -> Record | None:
         self._expire()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from retrytemplate._checks import CO_COROUTINE
 from retrytemplate.backoff.none import NoBackoff
-from retrytemplate.context import RetryState
 from retrytemplate.declarative.fitting import Taker, call_of, signature_of
 from retrytemplate.declarative.recoverers import (
     RecoveryOfCall,
@@ -20,6 +19,7 @@ from retrytemplate.declarative.recoverers import (
 from retrytemplate.errors import MisuseError
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.state import RetryState
 from retrytemplate.template import BoundTemplate, RetryTemplate
 from retrytemplate.wrapping import wrap
 

@@ -7,7 +7,6 @@ from inspect import Parameter, getattr_static, isasyncgenfunction, isfunction, u
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrytemplate.context import type_name
 from retrytemplate.declarative.fitting import Taker, call_of, signature_of, spread
 from retrytemplate.declarative.hints import (
     UNKNOWN,
@@ -19,6 +18,7 @@ from retrytemplate.declarative.hints import (
     returns_fit,
 )
 from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailure
+from retrytemplate.history import type_name
 from retrytemplate.wrapping import is_async
 
 if TYPE_CHECKING:

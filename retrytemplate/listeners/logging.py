@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate.context import message_of, type_name
+from retrytemplate.history import message_of, type_name
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:

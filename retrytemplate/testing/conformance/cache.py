@@ -12,7 +12,6 @@ from attrs import evolve
 
 from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.record import Record, to_json
-from retrytemplate.context import AttemptRecord, encode_key
 from retrytemplate.errors import (
     AlreadyCompletedError,
     AttemptInProgressError,
@@ -20,6 +19,8 @@ from retrytemplate.errors import (
     RecordedFailure,
     RetryError,
 )
+from retrytemplate.history import AttemptRecord
+from retrytemplate.state import encode_key
 from retrytemplate.testing.conformance.base import Conformance, in_threads
 
 if TYPE_CHECKING:

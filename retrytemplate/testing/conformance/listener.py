@@ -200,7 +200,7 @@ def _nested(template: RetryTemplate) -> Any:
 
 
 def _redelivered(template: RetryTemplate, **options: Any) -> list[Any]:
-    from retrytemplate.context import RetryState
+    from retrytemplate.state import RetryState
 
     def deliver(template: RetryTemplate) -> Any:
         return _execute(template, _failing(99), state=RetryState("order-17"), **options)

@@ -1,0 +1,93 @@
+"""The failed attempts of an execution: as stamps while it runs, as records for whoever asks."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from retrytemplate.errors import RecordedFailure
+
+__all__ = ["AttemptRecord", "bounded", "message_of", "recorded", "type_name"]
+
+HISTORY_FIRST = 3
+HISTORY_LAST = 13
+
+NO_TEXT = "<no text: str() failed>"
+
+# Of a failed attempt: its number, and when it started and ended (monotonic).
+Stamp = tuple[int, float | None, float]
+# A failure that another one followed: its class and text.
+Past = tuple[Stamp, type[BaseException], str]
+
+NO_STAMP: Stamp = (0, None, 0.0)
+KEPT_STAMP: Stamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
+NO_PAST: list[Past] = []
+
+
+def type_name(failure: BaseException | type[BaseException]) -> str:
+    """The qualified name of an exception's class; a builtin's without its module."""
+    if isinstance(failure, RecordedFailure):
+        return failure.type_name
+    kind = failure if isinstance(failure, type) else type(failure)
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def message_of(exception: BaseException) -> str:
+    """The exception's text, whatever its ``__str__`` does."""
+    if isinstance(exception, RecordedFailure):
+        return exception.message
+    try:
+        return str(exception)
+    except Exception:
+        return NO_TEXT
+
+
+def recorded(exception: BaseException, depth: int = 8) -> RecordedFailure:
+    """The exception as text; its causes down to *depth*."""
+    if isinstance(exception, RecordedFailure):
+        return exception
+    cause = exception.__cause__
+    return RecordedFailure(
+        type_name(exception),
+        message_of(exception),
+        recorded(cause, depth - 1) if cause is not None and depth else None,
+    )
+
+
+@frozen
+class AttemptRecord:
+    """One failed attempt, as text and numbers.
+
+    :param number: which attempt it was, from 1.
+    :param started: when it began, seconds since the epoch; None where nobody measured.
+    :param ended: when it failed, seconds since the epoch.
+    :param type_name: qualified name of the exception's class.
+    :param message: the exception's text.
+    :param traceback: the traceback's text, where a context cache keeps the record; else empty.
+    :param host: the machine, where a cache keeps the record.
+    :param process: the process id, likewise.
+    """
+
+    number: int
+    started: float | None
+    ended: float | None
+    type_name: str
+    message: str
+    traceback: str = ""
+    host: str = ""
+    process: int | None = None
+
+    @property
+    def duration(self) -> float | None:
+        """How long the attempt took, in seconds; None where its start is not known."""
+        if self.started is None or self.ended is None:
+            return None
+        return self.ended - self.started
+
+
+def bounded(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
+    """The first three and the last thirteen."""
+    if len(history) <= HISTORY_FIRST + HISTORY_LAST:
+        return history
+    return history[:HISTORY_FIRST] + history[-HISTORY_LAST:]
