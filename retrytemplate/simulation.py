@@ -29,6 +29,9 @@ TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 # Steps after which a backoff that still changes is taken to have shown its longest delay.
 LONG_ENOUGH = 10_000
 
+# Steps after which the waits of a backoff that still changes are not added up any further.
+TOO_LONG = 100_000
+
 
 def interpolated(ordered: Sequence[float], p: float) -> float:
     """The value at *p* (0 to 1) of an ordered sequence, linear between its neighbours.
@@ -45,6 +48,8 @@ def interpolated(ordered: Sequence[float], p: float) -> float:
     place = p * (len(ordered) - 1)
     below = floor(place)
     low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    if place == below or low == high:  # of an infinite sum nothing can be taken away
+        return low
     return min(low + (place - below) * (high - low), high)
 
 
@@ -224,7 +229,8 @@ def worst_case(
     What bounds it are numbers of attempts and ``TimeoutRetryPolicy``, also inside ``&`` and
     ``|``, and the longest delays of the backoff: those that it gives when every draw is the
     highest.  A backoff of your own is judged well if a higher draw never means a shorter delay.
-    A server's ``Retry-After`` is bounded by ``give_up_above`` only.
+    A server's ``Retry-After`` is bounded by ``give_up_above`` only.  Delays that still change after
+    100 000 attempts are taken to be bounded by nothing.
 
     :param policy: when to try again.
     :param backoff: how long to wait.
@@ -277,22 +283,21 @@ class _Bounds:
             # It looks at the clock before an attempt and before a wait, and cuts neither.
             return float(policy.timeout) + max(attempt, self.waits(LONG_ENOUGH)[1])
         limit = policy.attempt_limit
-        return inf if limit is None else limit * attempt + self.waits(limit - 1)[0]
+        return inf if limit is None else _times(limit, attempt) + self.waits(limit - 1)[0]
 
     def waits(self, count: int) -> tuple[float, float]:
         """The sum of the first *count* delays at their longest, and the longest of them."""
         state, total, longest = self.backoff.start(), 0.0, 0.0
-        for done in range(1, count + 1):
+        for done in range(1, min(count, TOO_LONG) + 1):
             delay, after = self.longest_next(state)
             if delay is None:
-                break
+                return total, longest
             total, longest = total + delay, max(longest, delay)
             if after == state:
                 # The same state gives the same delay for ever.
-                rest = count - done
-                return total + (delay * rest if rest else 0.0), longest
+                return total + _times(count - done, delay), longest
             state = after
-        return total, longest
+        return total if count <= TOO_LONG else inf, longest
 
     def longest_next(self, state: Any) -> tuple[float | None, Any]:
         delay, after = self.backoff.next(state, self.failure, _Highest())
@@ -301,6 +306,14 @@ class _Bounds:
             longest = inf if told is None else told * (1 + self.backoff.jitter)
             delay = max(delay or 0.0, longest)
         return delay, after
+
+
+def _times(number: int, seconds: float) -> float:
+    """So many times the seconds; infinite where a float cannot hold it."""
+    try:
+        return number * seconds if number and seconds else 0.0
+    except OverflowError:
+        return inf
 
 
 def _check_pair(policy: Any, backoff: Any) -> None:

@@ -204,6 +204,13 @@ def test_without_a_delay_there_is_no_percentile():
         simulation.percentile(0.5)
 
 
+def test_delays_that_no_float_can_add_up_have_percentiles_all_the_same():
+    simulation = Simulation([[1e308, 1e308], [1e308, 1e308], [1.0]])
+
+    assert simulation.totals == (1.0, inf, inf)
+    assert [interpolated(simulation.totals, p) for p in (0.0, 0.25, 0.5, 0.9)] == [1, inf, inf, inf]
+
+
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
 def test_a_share_outside_of_0_to_1_is_no_percentile(p):
     with pytest.raises(ValueError, match="p must be a number from 0 to 1"):
@@ -342,6 +349,27 @@ def test_a_million_capped_attempts_are_summed_at_once():
     worst = worst_case(SimpleRetryPolicy(10**9), ExponentialBackoff(1.0, 2.0, 4.0))
 
     assert worst.waiting == pytest.approx(1 + 2 + 4.0 * (10**9 - 3))
+
+
+def test_a_backoff_that_never_stops_growing_is_not_followed_for_ever():
+    backoff = ExponentialBackoff(1.0, 1.000_000_001, inf)
+
+    assert worst_case(MaxAttemptsRetryPolicy(10**9), backoff).waiting == inf
+
+
+@pytest.mark.parametrize(
+    ("delay", "attempt", "waiting", "duration"),
+    [
+        (0.0, 0.0, 0.0, 0.0),
+        (1.0, 0.0, inf, inf),
+        (0.0, 1.0, 0.0, inf),
+    ],
+)
+def test_more_attempts_than_a_float_can_tell_have_a_worst_case(delay, attempt, waiting, duration):
+    policy, backoff = MaxAttemptsRetryPolicy(10**400), FixedBackoff(delay)
+    longest = worst_case(policy, backoff, attempt_duration=attempt)
+
+    assert (longest.waiting, longest.duration) == (waiting, duration)
 
 
 def test_a_policy_of_ones_own_is_bounded_by_what_it_declares():
