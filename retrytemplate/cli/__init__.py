@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate.cli import demo, simulate
@@ -49,15 +50,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS.values():
         verb.add_parser(subparsers)
-    args = parser.parse_args(argv)
+    name = parser.prog
     try:
-        code = VERBS[args.verb].run(args)
-        sys.stdout.flush()
+        try:
+            args = parser.parse_args(argv)
+            name = f"{parser.prog} {args.verb}"
+            return VERBS[args.verb].run(args)
+        finally:
+            if sys.stdout is not None:  # it is where the shell closed it
+                sys.stdout.flush()
     except (UsageError, MissingExtraError) as error:
-        print(f"retrytemplate {args.verb}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return WRONG_USE
-    except BrokenPipeError:
-        # The reader went away (| head).  The interpreter flushes once more at exit: into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away (| head)
+        _drop_output()
         return FAILED
-    return code
+    except OSError as error:  # what verbs do not know of: the output cannot be written
+        print(f"{name}: {error}", file=sys.stderr)
+        _drop_output()
+        return FAILED
+
+
+def _drop_output() -> None:
+    """Let what is not written yet go nowhere: the interpreter flushes once more at exit."""
+    with suppress(AttributeError, OSError):  # no output at all, or one without a file
+        output = sys.stdout.fileno()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)

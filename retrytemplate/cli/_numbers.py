@@ -19,6 +19,8 @@ __all__ = ["Run", "Spread", "seconds"]
 
 # Digits after the point for seconds below a limit.
 PLACES = ((1, 3), (10, 2), (100, 1))
+# Seconds (31 years) from which on an exponent says more than the figures.
+TOO_WIDE = 1e9
 
 
 @frozen
@@ -70,28 +72,33 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """The numbers as JSON values: what nothing bounds is null."""
-        worst = asdict(self.worst)
         return {
             "backoff": self.backoff,
             "cut": self.simulation.cut,
             "percentiles": list(self.simulation.percentiles),
-            "retries": [asdict(retry) for retry in self.retries],
-            "total": asdict(self.total),
-            "worst_case": {
-                name: value if value is None or isfinite(value) else None
-                for name, value in worst.items()
-            },
+            "retries": [_finite(asdict(retry)) for retry in self.retries],
+            "total": _finite(asdict(self.total)),
+            "worst_case": _finite(asdict(self.worst)),
         }
 
 
-def seconds(value: float, scale: float | None = None) -> str:
-    """Seconds to about three figures of *scale* (of the value itself), without exponent.
+def _finite(value: Any) -> Any:
+    """The same without infinity, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
 
-    >>> seconds(0.2), seconds(12.345), seconds(0.2, scale=30.0), seconds(0.0)
-    ('0.200', '12.3', '0.2', '0')
+
+def seconds(value: float, scale: float | None = None) -> str:
+    """Seconds to about three figures of *scale* (of the value itself), as long as one reads them.
+
+    >>> seconds(0.2), seconds(12.345), seconds(0.2, scale=30.0), seconds(0.0), seconds(1e300)
+    ('0.200', '12.3', '0.2', '0', '1e+300')
     """
     if not isfinite(value):
         return "unbounded"
     size = value if scale is None else scale
+    if size >= TOO_WIDE:
+        return f"{value:.3g}"
     places = next((places for limit, places in PLACES if 0 < size < limit), 0)
     return f"{value:.{places}f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.usage import extra
+from retrytemplate.cli.usage import UsageError, extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,8 @@ PANEL = 3.4, 2.4
 FEWEST_PLACES = 6
 LEGEND = "light: min to max, dark: p10 to p90, line: p50"
 DPI = 90
+# Seconds; sums of more would come near the largest float, and the axes with them.
+LONGEST = 1e100
 # A name is broken before the setting that would carry it past this many characters.
 NAME_WIDTH = 40
 
@@ -32,7 +34,11 @@ def draw(runs: Sequence[Run], policy: str, path: Path) -> None:
     """Draw what was simulated into a PNG file.
 
     :raises OSError: where the file cannot be written.
+    :raises UsageError: for delays that no axis can hold.
     """
+    longest = max((run.simulation.delays[-1] for run in runs if run.retries), default=0.0)
+    if longest > LONGEST:
+        raise UsageError(f"--png: delays of {longest:g} seconds cannot be drawn")
     with extra("cli", "the picture"):
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -49,16 +55,15 @@ def draw(runs: Sequence[Run], policy: str, path: Path) -> None:
             row, column = divmod(place, columns)
             panel = figure.add_subplot(grid[row, column])
             _delays(panel, run, _colour(place))
-            _scale(panel, runs)
+            _scale(panel, runs, longest)
             if column == 0:
                 panel.set_ylabel("delay before the retry, s")
         _totals(figure.add_subplot(grid[rows, :]), runs)
         figure.savefig(path, format="png", metadata={"Software": None})
 
 
-def _scale(panel: Any, runs: Sequence[Run]) -> None:
+def _scale(panel: Any, runs: Sequence[Run], longest: float) -> None:
     """One scale for all backoffs, with room above what is capped."""
-    longest = max((run.simulation.delays[-1] for run in runs if run.retries), default=0.0)
     most = max(len(run.retries) for run in runs)
     panel.set_ylim(0, longest * 1.06 or 1.0)
     panel.set_xlim(0.4, max(most, FEWEST_PLACES) + 0.6)

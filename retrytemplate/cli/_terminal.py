@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -149,9 +150,10 @@ def _cells(retry: Retry, scale: float, longest: float) -> Iterator[str | _Strip]
 def _histogram(console: Console, run: Run) -> Iterator[str]:
     totals = run.simulation.totals
     low, high = totals[0], totals[-1]
-    if high - low <= 1e-9 * high:
-        return
     width = (high - low) / BINS
+    # All the same; or so few, or so many, that no float can tell the bins apart.
+    if not 1e-9 * high < high - low < inf or not width:
+        return
     counts = [0] * BINS
     for total in totals:
         counts[min(int((total - low) / width), BINS - 1)] += 1

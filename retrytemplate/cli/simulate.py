@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import spec
+from retrytemplate.cli.usage import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from retrytemplate.cli._numbers import Run
+    from retrytemplate.policies.base import RetryPolicy
 
 __all__ = ["add_parser", "run"]
 
 POLICY = "simple:max_attempts=5"
 BACKOFF = "exponential:initial=0.2,multiplier=2,maximum=30,jitter=full"
+
+# Attempts in all, and in one run: more would take minutes and gigabytes.
+MOST = 1_000_000
+LONGEST_RUN = 10_000
+# Of a number, before it is read: more are too many in any case.
+DIGITS = 20
 
 DESCRIPTION = """\
 Let every attempt fail, many times over, on virtual time: what is waited before each retry and in
@@ -55,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add = parser.add_argument
     add("--policy", default=POLICY, metavar="SPEC", help="default: %(default)s")
     add("--backoff", action="append", metavar="SPEC", help=f"default: {BACKOFF}")
-    add("--runs", type=_from_one, default=1000, metavar="N", help="default: %(default)s")
+    add("--runs", type=_from_one(MOST), default=1000, metavar="N", help="default: %(default)s")
     add("--seed", type=int, metavar="N", help="the same seed gives the same delays")
     add(
         "--attempt-duration",
@@ -66,7 +76,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     add(
         "--at-most",
-        type=_from_one,
+        type=_from_one(LONGEST_RUN),
         default=100,
         metavar="N",
         help="attempts after which a run that does not end is cut off (default: %(default)s)",
@@ -103,6 +113,7 @@ def _simulated(args: argparse.Namespace, text: str) -> Run:
     from retrytemplate.simulation import simulate, worst_case
 
     policy, backoff = spec.policy(args.policy), spec.backoff(text)
+    _check_size(args, policy)
     simulation = simulate(
         policy,
         backoff,
@@ -113,6 +124,16 @@ def _simulated(args: argparse.Namespace, text: str) -> Run:
     )
     worst = worst_case(policy, backoff, attempt_duration=args.attempt_duration)
     return Run(text, simulation, worst)
+
+
+def _check_size(args: argparse.Namespace, policy: RetryPolicy) -> None:
+    limit = policy.attempt_limit
+    attempts = args.at_most if limit is None else min(limit, args.at_most)
+    if args.runs * attempts > MOST:
+        raise UsageError(
+            f"--runs: {args.runs} runs of up to {attempts} attempts are {args.runs * attempts}; "
+            f"at most {MOST} attempts are simulated"
+        )
 
 
 def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
@@ -128,11 +149,18 @@ def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
     print(json.dumps(report, indent=2))
 
 
-def _from_one(text: str) -> int:
-    number = int(text) if text.strip().isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return number
+def _from_one(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        # As many digits as there are would be too many for int().
+        fits = text.strip().isdecimal() and len(text) <= DIGITS
+        number = int(text) if fits else 0
+        if not 1 <= number <= most:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number from 1 to {most}, got {text[:DIGITS]!r}"
+            )
+        return number
+
+    return read
 
 
 def _seconds(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -82,6 +83,43 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
     )
 
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [("simulate",), ("simulate", "--json"), ("--help",)])
+def test_a_reader_that_is_gone_from_the_start_leaves_no_traceback(arguments, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is left to the end is flushed
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as nobody:
+        done = subprocess.run(
+            (*COMMAND, *arguments), stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("arguments", ["simulate", "simulate --json", "simulate --help"])
+def test_without_a_standard_output_nothing_is_printed(arguments):
+    done = subprocess.run(
+        f"{' '.join(COMMAND)} {arguments} >&-", shell=True, stderr=subprocess.PIPE, check=False
+    )
+
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+
+
+def test_what_cannot_be_printed_is_a_failure():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            (*COMMAND, "simulate", "--json"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == "retrytemplate simulate: [Errno 28] No space left on device\n"
 
 
 def test_the_command_loads_no_package_of_an_extra_until_it_is_used():

@@ -103,6 +103,16 @@ def test_what_nothing_bounds_is_null_and_the_runs_are_cut_off(figures):
     assert run["worst_case"] == {"attempts": None, "waiting": None, "duration": None}
 
 
+def test_sums_that_no_float_can_hold_are_null(figures):
+    args = ("--backoff", "fixed:1e308", "--attempt-duration", "1e308", "--runs", 2)
+    (run,) = figures(*args)["simulations"]
+
+    first, second, *_ = run["retries"]
+    assert (first["so_far"]["most"], second["so_far"]["most"]) == (1e308, None)
+    assert set(run["total"].values()) == {None}
+    assert run["worst_case"] == {"attempts": 5, "waiting": None, "duration": None}
+
+
 # -- the table and the plots ----------------------------------------------------------------------
 
 
@@ -149,6 +159,17 @@ def test_a_long_simulation_shows_its_first_and_its_last_retries(simulated):
     assert numbers == [*map(str, range(1, 13)), "...", "47", "48", "49"]
 
 
+@pytest.mark.parametrize(
+    "backoff",
+    ["fixed:1e308", "uniform:0,1e308", "exponential:1,1e100,inf,full", "uniform:0,5e-324"],
+)
+def test_delays_out_of_all_proportion_fit_the_table(simulated, backoff):
+    lines = simulated("--backoff", backoff, "--runs", 50, "--seed", 1)
+
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line or "nan" in line]
+
+
 def test_runs_that_were_cut_off_are_said(simulated):
     lines = simulated("--policy", "always", "--runs", 4)
 
@@ -184,10 +205,13 @@ def test_a_terminal_without_unicode_gets_ascii(monkeypatch, capfdbinary):
         (1.5, "1.50"),
         (29.96, "30.0"),
         (1234.5, "1234"),
+        (999_999_999.0, "999999999"),
+        (1e9, "1e+09"),
+        (1.234e100, "1.23e+100"),
         (float("inf"), "unbounded"),
     ],
 )
-def test_seconds_have_no_exponent_and_about_three_figures(value, text):
+def test_seconds_have_about_three_figures_and_no_exponent_as_long_as_they_can_be_read(value, text):
     assert seconds(value) == text
 
 
@@ -197,6 +221,7 @@ def test_seconds_have_no_exponent_and_about_three_figures(value, text):
 @pytest.mark.parametrize(
     "args",
     [
+        ("--backoff", "fixed:1e50"),
         ("--backoff", "exponential:1,2,30,full"),
         ("--backoff", "fixed:1", "--backoff", "none"),
         ("--policy", "never"),
@@ -237,17 +262,43 @@ def test_a_picture_that_cannot_be_written_is_a_failure(capsys, tmp_path):
     [
         (("--policy", "sometimes"), "there is no policy 'sometimes'; allowed: simple, "),
         (("--backoff", "fixed"), "backoff 'fixed' needs delay; allowed: delay=SECONDS"),
-        (("--runs", "0"), "argument --runs: must be a whole number from 1, got '0'"),
-        (("--runs", "1.5"), "argument --runs: must be a whole number from 1, got '1.5'"),
-        (("--at-most", "none"), "argument --at-most: must be a whole number from 1"),
+        (("--runs", "0"), "argument --runs: must be a whole number from 1 to 1000000, got '0'"),
+        (("--runs", "1.5"), "argument --runs: must be a whole number from 1 to 1000000, got '1.5'"),
+        (("--runs", "1" + "0" * 12), "must be a whole number from 1 to 1000000, got '10000000"),
+        (("--runs", "9" * 5000), "argument --runs: must be a whole number from 1 to 1000000"),
+        (("--runs", "²"), "argument --runs: must be a whole number from 1 to 1000000"),
+        (("--at-most", "none"), "argument --at-most: must be a whole number from 1 to 10000"),
+        (("--at-most", "10001"), "argument --at-most: must be a whole number from 1 to 10000"),
         (("--seed", "x"), "argument --seed: invalid int value: 'x'"),
         (("--attempt-duration", "-1"), "argument --attempt-duration: must be a number of seconds"),
         (("--attempt-duration", "nan"), "argument --attempt-duration: must be a number of seconds"),
+        (("--attempt-duration", "inf"), "argument --attempt-duration: must be a number of seconds"),
         (("--speed", "9"), "unrecognized arguments: --speed 9"),
     ],
 )
 def test_wrong_use_says_what_is_allowed(capsys, args, says):
     assert says in wrong(capsys, *args)
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempts"), [("always", 100), ("simple:5", 5), (f"simple:{10**400}", 100)]
+)
+def test_more_attempts_than_can_be_simulated_are_refused(capsys, policy, attempts):
+    said = wrong(capsys, "--policy", policy, "--runs", "1000000")
+
+    assert said == (
+        f"retrytemplate simulate: --runs: 1000000 runs of up to {attempts} attempts are "
+        f"{attempts}000000; at most 1000000 attempts are simulated\n"
+    )
+
+
+@pytest.mark.parametrize("args", [(), ("--json",)])
+def test_delays_that_cannot_be_drawn_are_refused(capsys, tmp_path, args):
+    path = tmp_path / "delays.png"
+    said = wrong(capsys, "--backoff", "fixed:1e308", "--runs", "2", "--png", str(path), *args)
+
+    assert "--png: delays of 1e+308 seconds cannot be drawn" in said
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
