@@ -6,12 +6,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collector():
-    """What reference counting alone does not free stays."""
-    gc.collect()
+    """What reference counting alone does not free stays; what is older is in no collection."""
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         gc.enable()
 
 

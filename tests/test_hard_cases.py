@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import warnings
 import weakref
 
@@ -28,6 +27,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import VirtualClock
+from tests.garbage import no_collector
 
 STATE = RetryState("key")
 
@@ -131,14 +131,10 @@ def test_a_listener_leaves_no_exception_in_a_circle():
         raise Trouble
 
     template = RetryTemplate(listeners=[StatisticsListener()])
-    gc.disable()
-    try:
+    with no_collector():
         with contextlib.suppress(Trouble):  # pytest.raises would keep the last one itself
             template.execute(fails)
-        alive = [each for each in made if each() is not None]
-    finally:
-        gc.enable()
-    assert alive == []
+        assert [ref() for ref in made] == [None, None, None]
 
 
 class Falsy(Exception):
