@@ -30,6 +30,7 @@ from retrytemplate.caches import Record
 from retrytemplate.caches.record import from_json, to_json
 from retrytemplate.testing import CacheConformance, Recorder, VirtualClock
 from retrytemplate.testing.conformance.cache import METHODS, WORKERS
+from tests.meeting import Meeting
 from tests.ways import Script, both_kinds, every_way
 
 KEY = "orders/s:order-17"
@@ -100,19 +101,16 @@ class TestWithErrorsForUnknownKeys(CacheConformance):
         return SimpleCacheAdapter(Strict())
 
 
-class Meeting(Store):
+class LookedAtByAll(Store):
     """The first looks of all threads happen at once: none sees what another is about to write."""
 
     def __init__(self):
         super().__init__()
-        self.barrier = threading.Barrier(WORKERS)
-        self.own = threading.local()
+        self.looks = Meeting(WORKERS, steps=2)
 
     def get(self, key):
         found = super().get(key)
-        looks = self.own.looks = getattr(self.own, "looks", 0) + 1
-        if looks <= 2 and threading.current_thread() is not threading.main_thread():
-            self.barrier.wait(10)
+        self.looks.come()
         return found
 
 
@@ -139,7 +137,7 @@ for method_name in (*METHODS, "__contains__"):
 
 class BetweenProcesses(CacheConformance):
     def make(self):
-        return OneForEachThread(Meeting())
+        return OneForEachThread(LookedAtByAll())
 
 
 def test_between_processes_it_fails_the_kits_tests_of_concurrency_and_nothing_else():

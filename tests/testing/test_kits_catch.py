@@ -1,9 +1,10 @@
 """Each kit fails pieces that are wrong, by the test that names the fault."""
 
 import asyncio
+import itertools
 import random
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 from attrs import evolve, frozen
@@ -19,6 +20,7 @@ from retrytemplate import (
     RetryPolicy,
     StatefulRetryPolicy,
 )
+from retrytemplate.caches.base import Claim
 from retrytemplate.caches.record import Record
 from retrytemplate.errors import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
 from retrytemplate.testing import (
@@ -34,16 +36,34 @@ from retrytemplate.testing import (
     VirtualClock,
 )
 from retrytemplate.testing.conformance import base
+from retrytemplate.testing.conformance.cache import WORKERS
+from tests.meeting import Meeting
 from tests.testing.test_kits_on_ours import AsyncMemory, kit_for
 
 
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch):
-    monkeypatch.setattr(base, "PATIENCE", 0.5)
+class Pad:
+    """What pieces write on that are wrong only where another thread comes between two lines.
 
+    The first thread other than the main one reads only when another has written something else.
+    """
 
-PAD = [None]
-"""What pieces write on that are wrong only where another thread comes between two lines."""
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.first = []
+        self.written = threading.Event()
+
+    def through(self, value):
+        """What is on the pad after the value was written."""
+        if threading.current_thread() is threading.main_thread():
+            return value
+        with self.lock:
+            is_first = not self.first
+            if is_first:
+                self.first.append(value)
+            elif not self.written.is_set() and value != self.first[0]:
+                self.other = value
+                self.written.set()
+        return self.other if is_first and self.written.wait(base.PATIENCE) else value
 
 
 # -- policies ------------------------------------------------------------------------------------
@@ -171,10 +191,11 @@ class RemembersOutside(Counting):
 
 
 class SharesAScratchPad(Counting):
+    def __init__(self):
+        self.pad = Pad()
+
     def record(self, state, failure, now):
-        PAD[0] = state["failed"]
-        time.sleep(0)
-        return {"failed": PAD[0] + 1}
+        return {"failed": self.pad.through(state["failed"]) + 1}
 
 
 class SaysMaybe(Counting):
@@ -299,10 +320,11 @@ class ResolvesToAnother(Doubling):
 
 
 class SharesPad(Doubling):
+    def __init__(self):
+        self.pad = Pad()
+
     def next(self, state, failure, random):
-        PAD[0] = state[0]
-        time.sleep(0)
-        return PAD[0], [state[0] + 1]
+        return self.pad.through(state[0]), [state[0] + 1]
 
 
 class HalfABackoff:
@@ -390,10 +412,11 @@ class RemembersTheLast:
 
 
 class SharesAPad:
+    def __init__(self):
+        self.pad = Pad()
+
     def classify(self, exc):
-        PAD[0] = exc
-        time.sleep(0)
-        return isinstance(PAD[0], OSError)
+        return self.pad.through(isinstance(exc, OSError))
 
 
 CLASSIFIERS = [
@@ -526,16 +549,17 @@ class RefusesAll(Guard):
 
 
 class LeavesItsLockTaken(Budget):
+    """Whoever comes after a refusal would wait for ever; here it says so instead."""
+
     def __init__(self):
         super().__init__()
         self.lock = threading.Lock()
-
-        self.given_up = False
+        self.left_taken = False
 
     def reserve(self, context, delay):
-        if self.given_up or not self.lock.acquire(timeout=base.PATIENCE * 2):
-            self.given_up = True
-            raise AssertionError("stuck")
+        while not self.lock.acquire(timeout=0.01):
+            assert not self.left_taken, "stuck"
+        self.left_taken = not self.left
         super().reserve(context, delay)
         self.lock.release()
 
@@ -742,27 +766,31 @@ class SwapsWithoutLooking(Memory):
 class ReadsThenWrites(Memory):
     """The race of every cache that has no compare-and-set: two steps instead of one."""
 
+    def __init__(self):
+        super().__init__()
+        self.between = Meeting(WORKERS)
+
     def begin(self, key, *, worker, lease=None, fresh=False):
-        held = self._claims.get(key)
-        time.sleep(0.0005)
+        held, record = self._claims.get(key), self.peek(key)
+        self.between.come()
         if held is not None and held.worker != worker:
             raise AttemptInProgressError("held", worker=held.worker)
-        self._claims.pop(key, None)
-        claim = super().begin(key, worker=worker, fresh=fresh)
-        time.sleep(0.0005)
+        claim = self._claims[key] = Claim(key, worker, record, next(self._fences))
         return claim
 
     def fail(self, claim, record):
-        self._store(claim.key, record)
+        with self._lock:
+            self._store(claim.key, record)
         if record.worker is None:
             self._claims.pop(claim.key, None)
 
     def swap(self, key, record, version):
         current = self.peek(key)
-        time.sleep(0.0005)
+        self.between.come()
         if (0 if current is None else current.version) != version:
             return False
-        self._store(key, record)
+        with self._lock:
+            self._store(key, record)
         return True
 
 
@@ -990,7 +1018,9 @@ def test_errors_in_threads_reach_the_test():
         base.in_threads(lambda place: (_ for _ in ()).throw(LeaseLostError("gone")))
 
 
-def test_a_stuck_thread_fails_the_test():
+def test_a_stuck_thread_fails_the_test(monkeypatch):
+    times = itertools.chain([0.0], itertools.repeat(base.PATIENCE))
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: next(times)))
     release = threading.Event()
     try:
         with pytest.raises(AssertionError, match="stuck"):

@@ -1,0 +1,19 @@
+"""Threads that come to one place at the same time: there by appointment, not by chance."""
+
+import threading
+
+from retrytemplate.testing.conformance.base import PATIENCE
+
+
+class Meeting:
+    """The first steps of all threads happen at once; the main thread meets nobody."""
+
+    def __init__(self, threads, steps=1):
+        self.barrier = threading.Barrier(threads)
+        self.steps = steps
+        self.own = threading.local()
+
+    def come(self):
+        came = self.own.came = getattr(self.own, "came", 0) + 1
+        if came <= self.steps and threading.current_thread() is not threading.main_thread():
+            self.barrier.wait(PATIENCE)
