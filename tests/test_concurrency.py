@@ -1,9 +1,7 @@
 """One template, many threads and tasks: no count of one shows up in another."""
 
 import asyncio
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,32 +17,12 @@ from retrytemplate import (
 )
 from retrytemplate.policies import RetryPolicy
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
+from retrytemplate.testing.conformance.base import PATIENCE, in_threads
 from tests.ways import made
 
 THREADS = 32
 TASKS = 1000
 ATTEMPTS = 4
-
-
-@pytest.fixture
-def eager_switching():
-    """The interpreter changes threads as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def in_threads(work, count=THREADS):
-    """What ``work(n)`` gives in so many threads that begin together, by number."""
-    together = threading.Barrier(count)
-
-    def begin(number):
-        together.wait(10)
-        return work(number)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(begin, range(count)))
 
 
 # -- attempt counts -----------------------------------------------------------------------------
@@ -117,12 +95,11 @@ def counts_never_mix(template, enter, rounds=10):
         calls = [Own((number + turn) % (ATTEMPTS + 1)) for turn in range(rounds)]
         return [(own, own_result(lambda own=own: enter(template, own))) for own in calls]
 
-    for results in in_threads(work):
+    for results in in_threads(work, THREADS):
         for own, result in results:
             own.check(result)
 
 
-@pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize("enter", ENTRANCES)
 @pytest.mark.parametrize(
     "settings",
@@ -142,10 +119,15 @@ class SharedCount(RetryPolicy):
     """Planted: it counts on itself instead of in the execution's context."""
 
     def __init__(self):
-        object.__setattr__(self, "count", 0)
+        self.count = 0
+        self.begun = threading.Barrier(THREADS)
 
     def allows(self, failures, failure):
-        object.__setattr__(self, "count", 0 if failure is None else self.count + 1)
+        if failure is None:
+            self.count = 0
+            self.begun.wait(PATIENCE)
+        else:
+            self.count += 1
         return self.count < ATTEMPTS
 
 
@@ -157,10 +139,12 @@ class SharedContext:
 
     def __init__(self):
         self.context = self.Context()
+        self.begun = threading.Barrier(THREADS)
 
     def execute(self, callback):
         context = self.context
         context.attempt, context.retry_count = 1, 0
+        self.begun.wait(PATIENCE)
         while True:
             try:
                 return callback(context)
@@ -171,14 +155,12 @@ class SharedContext:
                 context.attempt += 1
 
 
-@pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize(
     "planted", [SharedContext, lambda: made(policy=SharedCount())], ids=["context", "policy"]
 )
 def test_the_check_fails_where_a_count_is_shared(planted):
     with pytest.raises(AssertionError):
-        for _ in range(20):
-            counts_never_mix(planted(), executed)
+        counts_never_mix(planted(), executed, rounds=1)
 
 
 @pytest.mark.parametrize("entrance", ["execute_async", "call_async", "wrap"])
@@ -242,7 +224,6 @@ async def test_tasks_of_one_block_form_do_not_meet():
     assert results == [list(range(1, number % ATTEMPTS + 2)) for number in range(TASKS)]
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_backoffs_of_different_threads_grow_apart():
     clock = VirtualClock()
     delays = threading.local()
@@ -260,10 +241,9 @@ def test_backoffs_of_different_threads_grow_apart():
         template.outcome(int, "x")
         return delays.seen
 
-    assert in_threads(work) == [[1.0, 2.0, 4.0, 8.0, 16.0]] * THREADS
+    assert in_threads(work, THREADS) == [[1.0, 2.0, 4.0, 8.0, 16.0]] * THREADS
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_the_current_context_is_the_threads_own():
     template = made(listeners=[Recorder()])
 
@@ -276,24 +256,23 @@ def test_the_current_context_is_the_threads_own():
 
         return template.execute(inside)
 
-    assert in_threads(work) == list(range(THREADS))
+    assert in_threads(work, THREADS) == list(range(THREADS))
     assert current_context() is None
 
 
 # -- listeners ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_no_listener_that_is_registered_at_the_same_time_is_lost():
     template = made()
-    listeners = in_threads(lambda number: [Recorder() for _ in range(5)])
+    listeners = [[Recorder() for _ in range(5)] for _ in range(THREADS)]
 
     def work(number):
         for listener in listeners[number]:
             template.register_listener(listener, index=number % 3)
             template.call(int)
 
-    in_threads(work)
+    in_threads(work, THREADS)
     everybody = {id(listener) for group in listeners for listener in group}
     assert {id(listener) for listener in template.listeners} == everybody
     for group in listeners:
@@ -304,7 +283,6 @@ def test_no_listener_that_is_registered_at_the_same_time_is_lost():
     assert all(listener.hooks == whole for group in listeners for listener in group)
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_a_listener_that_joins_while_others_call_sees_whole_executions_only():
     class Whole(Recorder):
         def __init__(self):
@@ -320,20 +298,24 @@ def test_a_listener_that_joins_while_others_call_sees_whole_executions_only():
 
     wholes = []
     template = made(2, delay=0.001)
-    stop = threading.Event()
+    called, stop = threading.Semaphore(0), threading.Event()
 
-    def work(number):
-        if number == 0:
+    def join_while_others_call():
+        try:
             for _ in range(20):
+                assert called.acquire(timeout=PATIENCE)
                 template.register_listener(Whole())
+        finally:
             stop.set()
-            return
+
+    def call():
         while not stop.is_set():
             template.outcome(int, "x")
             left = ["x", "1"]
             template.call(lambda left=left: int(left.pop(0)))
+            called.release()
 
-    in_threads(work, 8)
+    in_threads(lambda number: call() if number else join_while_others_call(), 8)
     template.call(int)
     assert set(wholes) == {"open"}
 
@@ -341,7 +323,6 @@ def test_a_listener_that_joins_while_others_call_sees_whole_executions_only():
 # -- what is shared on purpose ------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_a_circuit_under_threads_counts_every_failure_once_and_opens_once():
     policy = CircuitBreakerRetryPolicy(SimpleRetryPolicy(20), open_timeout=5, reset_timeout=20)
     template = made(policy=policy, name="circuit")
@@ -358,7 +339,7 @@ def test_a_circuit_under_threads_counts_every_failure_once_and_opens_once():
             for _ in range(4)
         ]
 
-    answers = in_threads(work)
+    answers = in_threads(work, THREADS)
     assert answers == [["elsewhere"] * 4] * THREADS
     record = template.cache.peek(template.scoped_key("billing"))
     assert record.failures == len(calls)
@@ -369,7 +350,6 @@ def test_a_circuit_under_threads_counts_every_failure_once_and_opens_once():
     assert len(calls) == before
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_of_all_threads_that_want_a_key_one_has_it_at_a_time():
     template = made(10**6, name="claims", cache=MemoryRetryContextCache())
     inside, most, fences = [], [], []
@@ -392,7 +372,7 @@ def test_of_all_threads_that_want_a_key_one_has_it_at_a_time():
                 failed += 1
         return refused + failed, failed
 
-    results = in_threads(work)
+    results = in_threads(work, THREADS)
     assert all(total == 20 for total, _ in results)
     failures = sum(failed for _, failed in results)
     assert max(most) == 1
@@ -400,7 +380,6 @@ def test_of_all_threads_that_want_a_key_one_has_it_at_a_time():
     assert template.cache.peek(template.scoped_key("key")).failures == failures
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_a_full_cache_under_threads_never_holds_more_than_it_may():
     cache = MemoryRetryContextCache(capacity=THREADS, when_full="evict")
     template = made(10**6, name="full", cache=cache)
@@ -414,11 +393,10 @@ def test_a_full_cache_under_threads_never_holds_more_than_it_may():
                 template.execute(fail, state=RetryState((number, turn)))
             assert len(cache) <= THREADS
 
-    in_threads(work)
+    in_threads(work, THREADS)
     assert len(cache) == THREADS
 
 
-@pytest.mark.usefixtures("eager_switching")
 def test_scripted_chance_and_virtual_time_lose_nothing_under_threads():
     clock, chance = VirtualClock(), ScriptedRandom([0.5], cycle=True)
     template = RetryTemplate(
@@ -427,6 +405,6 @@ def test_scripted_chance_and_virtual_time_lose_nothing_under_threads():
         clock=clock,
         random=chance,
     )
-    in_threads(lambda number: template.outcome(int, "x"))
+    in_threads(lambda number: template.outcome(int, "x"), THREADS)
     assert chance.drawn == len(clock.sleeps) == 2 * THREADS
     assert clock.monotonic() == pytest.approx(1.5 * THREADS)

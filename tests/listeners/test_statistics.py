@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import pytest
 from hypothesis import given
@@ -21,6 +19,7 @@ from retrytemplate import (
 )
 from retrytemplate.listeners.statistics import KINDS, RollingStatistics, StatisticsListener
 from retrytemplate.testing import VirtualClock
+from retrytemplate.testing.conformance.base import in_threads
 
 steps = st.lists(st.tuples(st.floats(0, 100), st.sampled_from(KINDS)), max_size=20)
 
@@ -297,31 +296,13 @@ def test_a_clock_that_two_threads_read_out_of_order_raises_no_count(clock):
 # -- threads and bad input ------------------------------------------------------------------------
 
 
-def test_no_count_is_lost_under_threads(switching_often):
+def test_no_count_is_lost_under_threads():
     statistics = StatisticsListener()
     template = RetryTemplate(listeners=(statistics,), name="op")
-    together = Barrier(8)
 
-    def work():
-        together.wait()
-        for _ in range(100):
-            template.execute(fails(1))
-
-    with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(work) for _ in range(8)]:
-            done.result()
+    in_threads(lambda thread: [template.execute(fails(1)) for _ in range(100)], 8)
 
     assert counts(statistics) == {"started": 1600, "error": 800, "complete": 800}
-
-
-@pytest.fixture
-def switching_often():
-    import sys
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_the_clock_is_not_read_under_the_lock():

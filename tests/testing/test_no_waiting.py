@@ -10,6 +10,7 @@ import trio
 from retrytemplate import clock as system
 from retrytemplate.clock import StoppedError, SystemClock
 from retrytemplate.testing import Interrupted, VirtualClock, no_waiting
+from retrytemplate.testing.conformance.base import in_threads
 
 HOUR = 3600.0
 
@@ -90,11 +91,7 @@ def test_the_calendar_is_right_again_when_the_switch_ends():
 def test_all_threads_skip():
     clock = SystemClock()
     with no_waiting() as skipped:
-        threads = [threading.Thread(target=clock.sleep, args=(HOUR,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(lambda thread: clock.sleep(HOUR), 4)
     assert skipped.sleeps == [HOUR] * 4
 
 

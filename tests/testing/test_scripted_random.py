@@ -1,10 +1,11 @@
 """Chance, read from a list."""
 
-import threading
+import itertools
 
 import pytest
 
 from retrytemplate.testing import ScriptedRandom
+from retrytemplate.testing.conformance.base import in_threads
 
 
 def test_the_numbers_come_in_their_order():
@@ -37,15 +38,7 @@ def test_a_cycle_of_nothing_is_refused():
         ScriptedRandom([], cycle=True)
 
 
-def test_threads_get_each_number_once(quick_switching):
+def test_threads_get_each_number_once():
     chance = ScriptedRandom([number / 1000 for number in range(1000)])
-    drawn = []
-    threads = [
-        threading.Thread(target=lambda: drawn.extend(chance.random() for _ in range(125)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(drawn) == list(chance.values)
+    drawn = in_threads(lambda thread: [chance.random() for _ in range(125)], 8)
+    assert sorted(itertools.chain(*drawn)) == list(chance.values)

@@ -10,6 +10,7 @@ import trio
 from retrytemplate.clock import Clock
 from retrytemplate.testing import Interrupted, VirtualClock, run, run_trio, virtual_loop
 from retrytemplate.testing.clock import NEW_YEAR
+from retrytemplate.testing.conformance.base import in_threads
 
 
 def test_a_virtual_clock_is_a_clock():
@@ -93,18 +94,9 @@ def test_senseless_delays_are_refused_and_not_recorded(delay):
     assert (clock.sleeps, clock.monotonic()) == ([], 0.0)
 
 
-def test_no_sleep_of_many_threads_is_lost(quick_switching):
+def test_no_sleep_of_many_threads_is_lost():
     clock = VirtualClock()
-
-    def sleeper():
-        for _ in range(200):
-            clock.sleep(0.5)
-
-    threads = [threading.Thread(target=sleeper) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda thread: [clock.sleep(0.5) for _ in range(200)], 8)
     assert (len(clock.sleeps), clock.monotonic()) == (1600, 800.0)
 
 
