@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from datetime import date
 
 import pytest
@@ -24,6 +25,7 @@ from retrytemplate.demo import (
 from retrytemplate.demo.service import CATALOGUE, MOST_FAULTS, faults
 
 SEED = 7
+PATIENCE = 30.0
 ORDER = Order("O-1", date(2026, 11, 20), "Sato Ltd", "SKU-0042", 3)
 KEYS = [f"line-{number}" for number in range(2, 3000)]
 
@@ -48,13 +50,13 @@ def service():
 
 @pytest.fixture
 def client(service):
-    client = PricingClient(service.host, service.port, timeout=5.0)
+    client = PricingClient(service.host, service.port, timeout=PATIENCE)
     yield client
     client.close()
 
 
 def post(service, body, **headers):
-    connection = http.client.HTTPConnection(service.host, service.port, timeout=5.0)
+    connection = http.client.HTTPConnection(service.host, service.port, timeout=PATIENCE)
     try:
         connection.request("POST", "/prices", body, headers)
         response = connection.getresponse()
@@ -66,7 +68,7 @@ def post(service, body, **headers):
 def plug(service, key):
     """A raw connection on which a request has been sent."""
     body = json.dumps({"sku": "SKU-0042", "quantity": 3})
-    plug = socket.create_connection((service.host, service.port), timeout=5.0)
+    plug = socket.create_connection((service.host, service.port), timeout=PATIENCE)
     plug.sendall(
         f"POST /prices HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -130,13 +132,16 @@ def test_a_slow_answer_waits_until_the_client_hangs_up(service):
     hasty = PricingClient(service.host, service.port, timeout=0.05)
     with pytest.raises(TimeoutError):
         hasty.price(ORDER, key)
+    until = time.monotonic() + PATIENCE
+    while not service.sent and time.monotonic() < until:  # closed now, it might never look at it
+        os.sched_yield()
     service.close()
     assert service.sent == {"slow": 1}
 
 
 def test_an_answer_that_the_client_left_unread_was_too_slow(service):
     with plug(service, key_that_meets()) as connection:
-        assert select.select([connection], [], [], 5.0)[0]
+        assert select.select([connection], [], [], PATIENCE)[0]
     threads_have_seen_it(service)
     assert {kind: many for kind, many in service.sent.items() if many} == {"slow": 1}
 
@@ -155,7 +160,7 @@ def threads_have_seen_it(service):
         if "process_request_thread" in thread.name:
             while thread.ident is None:  # listed already, not yet begun
                 os.sched_yield()
-            thread.join(5.0)
+            thread.join(PATIENCE)
     service.close()
 
 
@@ -200,4 +205,4 @@ def test_one_that_never_served_can_be_closed():
     service = PricingService()
     service.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((service.host, service.port), timeout=5.0)
+        socket.create_connection((service.host, service.port), timeout=PATIENCE)

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from retrytemplate.demo import Job, Line, PricingService, StopWatch, Tables
+from retrytemplate.demo import Job, Line, PricingClient, PricingService, StopWatch, Tables
 from retrytemplate.demo.job import ATTEMPTS, WORTH_RETRYING, differences, unaccounted
 from retrytemplate.demo.service import CATALOGUE, MOST_FAULTS, faults
 from retrytemplate.testing import VirtualClock
@@ -42,11 +42,32 @@ def tables(tmp_path):
     tables.close()
 
 
+class Clients:
+    """One loses patience with the answer that is held back, another waits long for any other."""
+
+    def __init__(self, host, port, timeout):
+        self.hasty = PricingClient(host, port, timeout=0.05)
+        self.patient = PricingClient(host, port, timeout)
+        self.held_back = [f"line-{SLOW}"]
+
+    def price(self, order, key):
+        if key not in self.held_back:
+            return self.patient.price(order, key)
+        self.held_back.remove(key)
+        return self.hasty.price(order, key)
+
+    def close(self):
+        self.hasty.close()
+        self.patient.close()
+
+
 @pytest.fixture
-def job_for(tables):
+def job_for(tables, monkeypatch):
+    monkeypatch.setattr("retrytemplate.demo.job.PricingClient", Clients)
+
     def job_for(*lines):
         service = PricingService(seed=SEED)
-        return Job(lines, service, tables, timeout=0.2, clock=StopWatch(VirtualClock()))
+        return Job(lines, service, tables, timeout=30.0, clock=StopWatch(VirtualClock()))
 
     return job_for
 
