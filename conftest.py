@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers import myst, rest
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The same examples on every run and every machine; how long one takes is no test of anything here.
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("repeatable")
 
 # Every example runs: there is no way to mark one as not to be run.
