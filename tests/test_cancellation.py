@@ -475,6 +475,7 @@ class Suspended:
 
 @pytest.fixture
 def unraisable(monkeypatch):
+    gc.collect()  # what earlier tests left has its say before
     caught = []
     monkeypatch.setattr(sys, "unraisablehook", lambda hook: caught.append(hook.exc_value))
     return caught
