@@ -47,6 +47,19 @@ class RetryError(Exception):
     history: tuple[AttemptRecord, ...] = ()
     attempts: int = 0
 
+    def __reduce__(self) -> Any:
+        # Exception's own way calls the class with ``args``, which is not what every one takes.
+        whole: Any = super().__reduce__()
+        _, args, *state = whole
+        return _again, (type(self), args), *state
+
+
+def _again(kind: type[RetryError], args: tuple[Any, ...]) -> RetryError:
+    """An error as it is before its attributes are given back, in another process maybe."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
+
 
 class ExhaustedRetryError(RetryError):
     """No attempt is left and nobody recovers.
@@ -263,6 +276,10 @@ class RecordedFailure(RetryError):
         self.message = message
         self.cause = cause
         self.__cause__ = cause
+
+    def __reduce__(self) -> Any:
+        again, arguments, state = super().__reduce__()
+        return again, arguments, {**state, "__cause__": self.cause}
 
 
 class UnboundedRetryWarning(UserWarning):

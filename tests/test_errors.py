@@ -1,0 +1,99 @@
+"""Errors travel: into a copy, and through a pickle, as a pool of processes sends them back."""
+
+import copy
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from retrytemplate import AttemptRecord, Rejected, RetryError, errors
+
+FIELDS = {
+    "AttemptInProgressError": {"worker": "host:17:1", "lease_until": 1794300000.5},
+    "AttemptLostError": {"worker": "host:17:1"},
+    "MissingExtraError": {"name": "rich"},
+    "RetryLater": {"retry_after": 2.5},
+    "UnacceptableResultError": {"result": {"status": 202}},
+} | {
+    kind.__name__: {"name": "billing", "retry_after": 2.5}
+    for kind in (Rejected, *Rejected.__subclasses__())
+}
+HISTORY = (AttemptRecord(1, None, 1794300000.5, "OSError", "reset"),)
+
+
+def made(name):
+    kind = getattr(errors, name)
+    if kind is errors.RecordedFailure:
+        return kind("ValueError", "no price", kind("builtins.KeyError", "'sku'"))
+    return kind("what happened", **FIELDS.get(name, {}))
+
+
+def pickled(protocol):
+    return lambda error: pickle.loads(pickle.dumps(error, protocol))  # noqa: S301  # our own
+
+
+WAYS = [copy.copy, copy.deepcopy, *map(pickled, range(pickle.HIGHEST_PROTOCOL + 1))]
+every_way = pytest.mark.parametrize(
+    "way", WAYS, ids=["copy", "deepcopy", *map(str, range(len(WAYS) - 2))]
+)
+
+
+@every_way
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_error_arrives_as_it_left(name, way):
+    error = made(name)
+    error.add_note("attempts: 2")
+    back = way(error)
+
+    assert back is not error
+    assert (type(back), str(back), back.args) == (type(error), str(error), error.args)
+    assert back.__notes__ == ["attempts: 2"]
+    assert {each: getattr(back, each) for each in FIELDS.get(name, ())} == FIELDS.get(name, {})
+
+
+@every_way
+@pytest.mark.parametrize("name", [each for each in errors.__all__ if each.endswith("Error")])
+def test_the_history_goes_with_the_error(name, way):
+    error = made(name)
+    error.history, error.attempts = HISTORY, 1
+    back = way(error)
+
+    assert (back.history, back.attempts) == (HISTORY, 1)
+
+
+@every_way
+def test_a_recorded_failure_keeps_its_causes(way):
+    back = way(made("RecordedFailure"))
+
+    assert (back.type_name, back.message) == ("ValueError", "no price")
+    assert (back.cause.type_name, back.cause.message) == ("builtins.KeyError", "'sku'")
+    assert back.__cause__ is back.cause
+    assert back.cause.__cause__ is None
+
+
+class ShopError(RetryError):
+    """One of a user's own, whose arguments are not those of an exception."""
+
+    def __init__(self, *, order, reason):
+        super().__init__(f"order {order}: {reason}")
+        self.order = order
+
+
+@every_way
+def test_an_error_of_ones_own_with_other_arguments_arrives_as_it_left(way):
+    back = way(ShopError(order=17, reason="no price"))
+
+    assert (type(back), str(back), back.order) == (ShopError, "order 17: no price", 17)
+
+
+def too_early():
+    raise errors.RetryLater("too early", retry_after=2.5)
+
+
+def test_a_pool_of_processes_sends_an_error_back():
+    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    with pool, pytest.raises(errors.RetryLater, match="too early") as caught:
+        pool.submit(too_early).result()
+
+    assert caught.value.retry_after == 2.5
