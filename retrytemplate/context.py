@@ -36,6 +36,7 @@ __all__ = ["RetryContext", "current_context"]
 # it; who makes it on demand; the deadline in force; the cell outside; the settings it began with.
 Cell = list[Any]
 CONTEXT, OWNER, DEADLINE, OUTER, PLAN = range(5)
+LEFT = object()  # in the place of the settings: left before what was entered after it
 CURRENT: ContextVar[Cell | None] = ContextVar("retrytemplate", default=None)
 
 
@@ -43,14 +44,18 @@ def leave(cell: Cell, token: Any) -> None:
     """Make the cell outside current again.
 
     One that is not the innermost (of two generators that hold a block open in turn), or is left
-    from another context (a suspended coroutine is closed), stays where it is and says no more.
+    from another context (a suspended coroutine is closed), says no more and goes with the next.
     """
-    if CURRENT.get() is cell:
-        CURRENT.reset(token)
-    else:
-        outer = cell[OUTER]
+    outer = cell[OUTER]
+    if CURRENT.get() is not cell:
         cell[CONTEXT] = cell[OWNER] = None
         cell[DEADLINE] = None if outer is None else outer[DEADLINE]
+        cell[PLAN] = LEFT
+        return
+    CURRENT.reset(token)
+    while outer is not None and outer[PLAN] is LEFT:
+        outer = outer[OUTER]
+        CURRENT.set(outer)
 
 
 def current_context() -> RetryContext | None:

@@ -290,6 +290,12 @@ def test_a_number_that_is_nonsense_at_run_time_is_refused_then(way):
     assert current_context() is None
 
 
+def test_an_outcome_tells_of_a_number_that_is_nonsense_at_run_time():
+    outcome = made(policy=SimpleRetryPolicy(lambda: 0)).outcome(int, "17")
+    assert isinstance(outcome.exception, ValueError)
+    assert outcome.attempts == 0
+
+
 @every_way
 def test_an_exception_without_text_does_not_stop_the_retries(way):
     class Mute(Exception):
@@ -379,6 +385,26 @@ def test_what_was_reserved_is_given_back_where_the_wait_is_interrupted(way):
     with pytest.raises(Exception, match="interrupted"):
         way(template, Script(ValueError()))
     assert [gate.told for gate in gates] == [["admit", "reserve", "give_back"]] * 2
+
+
+@every_way
+@pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError, KeyboardInterrupt])
+@pytest.mark.parametrize("refuses", [True, False], ids=["after a refusal", "after a wait"])
+def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, kind, refuses):
+    error = kind()
+    gates = [Gate("give_back", error=error), Gate()]
+    settings = {"clock": VirtualClock(interrupt_at=1)}
+    if refuses:
+        gates.append(Gate("reserve"))
+        settings = {}
+    failure = ValueError("the callback's own")
+    with pytest.raises(BaseException) as caught:
+        way(made(delay=1.0, guards=gates, **settings), Script(failure), recovery=lambda c: "none")
+    assert caught.value is error
+    instead = "Rejected" if refuses else "BackoffInterruptedError"
+    if not way.__name__.endswith("block"):  # there, Python names the block's own exception
+        assert type(caught.value.__context__).__name__ == instead
+    assert [gate.told[-1] for gate in gates[:2]] == ["give_back", "give_back"]
 
 
 @every_way

@@ -1,6 +1,7 @@
 """The cache in memory: how much it keeps, for how long, and what goes first."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -10,13 +11,19 @@ from hypothesis import strategies as st
 
 from retrytemplate import (
     AlreadyCompletedError,
+    AlwaysRetryPolicy,
+    AttemptInProgressError,
+    FixedBackoff,
     LeaseLostError,
     MemoryRetryContextCache,
     MisuseError,
     RetryContextCacheFullError,
+    RetryState,
+    RetryTemplate,
 )
 from retrytemplate.caches import Record
 from retrytemplate.testing import VirtualClock
+from retrytemplate.testing.conformance.base import in_threads
 
 
 def begun(cache, key, worker="one", **options):
@@ -463,3 +470,57 @@ def test_a_kept_record_is_the_one_that_was_written():
     assert cache.peek("a").failures == 1
     assert cache.swap("a", record, record.version)
     assert cache.peek("a") is record
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def test_of_threads_that_deliver_one_key_at_once_a_single_one_runs_it_where_success_is_remembered():
+    template = RetryTemplate(name="threads")
+    ran = Counter()
+
+    def deliver(thread):
+        for number in range(300):
+            with suppress(AlreadyCompletedError, AttemptInProgressError):
+                state = RetryState(number, remember=60)
+                template.execute(lambda context: ran.update([context.key]), state=state)
+
+    in_threads(deliver, 4)
+    assert ran == Counter(range(300))
+
+
+def test_threads_that_fail_one_key_in_turn_lose_no_count():
+    template = RetryTemplate(AlwaysRetryPolicy(), FixedBackoff(1), clock=VirtualClock(), name="f")
+    seen = []
+
+    def fails(context):
+        seen.append(context.retry_count)
+        raise ValueError("again")
+
+    def deliver(thread):
+        for _ in range(200):
+            with suppress(ValueError, AttemptInProgressError):
+                template.execute(fails, state=RetryState("one"))
+
+    in_threads(deliver, 4)
+    assert seen == list(range(len(seen)))
+
+
+@pytest.mark.parametrize("remember", [None, 60], ids=["dropped", "marked"])
+def test_a_key_is_held_until_what_its_success_leaves_is_there(remember):
+    """Else a delivery that comes in between would find the key free and nothing under it."""
+
+    class Watched(MemoryRetryContextCache):
+        def _drop(self, key):
+            held.append(self.holds(claim))
+
+        def _mark(self, claim, remember):
+            held.append(self.holds(claim))
+
+    held = []
+    cache = Watched()
+    write(cache, begun(cache, "a"))
+    claim = begun(cache, "a")
+    cache.succeed(claim, remember=remember)
+    assert held == [True]
+    assert not cache.holds(claim)
