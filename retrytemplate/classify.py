@@ -212,14 +212,21 @@ class ExceptionClassifier(Value):
 def _names_map(value: Any) -> dict[str, Any]:
     named = _mapping(value, "rules must map qualified names of exception classes to values")
     for name, rule in named.items():
-        if not isinstance(name, str) or "." not in name.strip("."):
+        if not _is_qualified(name):
+            # In ASCII, here and below: a letter that looks like another is shown as what it is.
             raise ValueError(
                 "rules must name exception classes with their module, like 'builtins.OSError', "
-                f"got {name!r}"
+                f"got {name!a}"
             )
         if isinstance(rule, dict):
             named[name] = _Status.from_config(name, rule)
     return named
+
+
+def _is_qualified(name: Any) -> bool:
+    """Whether it is a text of two or more names with a dot between each."""
+    parts = name.split(".") if isinstance(name, str) else ()
+    return len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
 
 
 @frozen(eq=False, repr=False)
@@ -232,7 +239,7 @@ class _NamedClassifier(ExceptionClassifier):
             for name in self.named:
                 _import_module_of(name)
                 if _loaded_class(name) is None:
-                    raise ValueError(f"rules: {name!r} is no exception class")
+                    raise ValueError(f"rules: {name!a} is no exception class")
 
     def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
         rules = {_loaded_class(name) or name: rule for name, rule in self.named.items()}
@@ -259,7 +266,9 @@ def _import_module_of(name: str) -> None:
             # From here on the name may go through classes.
             if end and error.name == module:
                 return
-            raise ValueError(f"rules: {name!r} cannot be imported: {error}") from error
+            raise ValueError(f"rules: {name!a} cannot be imported: {error}") from error
+        except Exception as error:  # the module's own, out of its import
+            raise ValueError(f"rules: {name!a} cannot be imported: {error!r}") from error
 
 
 def _loaded_class(name: str) -> type | None:
@@ -281,10 +290,10 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
             not_yet = "__getattr__" in members or (depth == 0 and len(path) > 1)
             if not_yet or "<locals>" in path:
                 return None
-            raise ValueError(f"rules: {name!r} is no exception class: there is no {part!r}")
+            raise ValueError(f"rules: {name!a} is no exception class: there is no {part!a}")
         found = members[part]
     if not _is_exception_class(found):
-        raise ValueError(f"rules: {name!r} is no exception class but {found!r}")
+        raise ValueError(f"rules: {name!a} is no exception class but {found!r}")
     return found  # type: ignore[no-any-return]
 
 

@@ -1,5 +1,6 @@
 import email.message
 import io
+import re
 import subprocess
 import sys
 import types
@@ -170,10 +171,42 @@ def test_validation_says_what_kept_a_module_from_loading(monkeypatch, tmp_path):
         from_config({"broken_shop.Error": True}, validate=True)
 
 
-@pytest.mark.parametrize("name", ["ValueError", "", ".", "ValueError.", ".ValueError", 7, None])
-def test_a_name_without_a_module_is_refused(name):
-    with pytest.raises(ValueError, match=r"with their module, like 'builtins\.OSError'"):
-        from_config({name: True})
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ValueError", "", ".", "ValueError.", ".ValueError", 7, None),
+        *(" builtins.OSError", "builtins.OSError ", "builtins .OSError", "builtins.OSError\n"),
+        *("builtins..OSError", "..builtins.OSError", ".builtins.OSError", "builtins.OSError."),
+        *("builtins.OSError()", "builtins.OS-Error", "shop/builtins.OSError"),
+        "builtins.\u200bOSError",
+    ],
+)
+def test_what_is_no_name_of_a_class_in_a_module_is_refused_and_named(name, validate):
+    says = f"with their module, like 'builtins.OSError', got {name!a}"
+    with pytest.raises(ValueError, match=f"{re.escape(says)}$"):
+        from_config({"builtins.OSError": True, name: True}, validate=validate)
+
+
+LOOKALIKE = "builtins.OS\u0415rror"  # a Cyrillic E
+
+
+def test_a_name_that_only_looks_like_one_is_shown_as_it_is():
+    says = re.escape(r"'builtins.OS\u0415rror' is no exception class")
+    with pytest.raises(ValueError, match=says):
+        from_config({LOOKALIKE: True}, validate=True)
+    with pytest.raises(ValueError, match=says):
+        from_config({LOOKALIKE: True}).classify(OSError())
+
+
+@pytest.mark.parametrize("source", ["1/0", "raise RuntimeError('no settings')", "def"])
+def test_validation_names_what_stands_for_a_module_that_raises(monkeypatch, tmp_path, source):
+    (tmp_path / "raising_shop.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    says = r"rules: 'raising_shop\.Error' cannot be imported: "
+    with pytest.raises(ValueError, match=says) as caught:
+        from_config({"raising_shop.Error": True}, validate=True)
+    assert caught.value.__cause__ is not None
 
 
 def test_what_is_no_mapping_is_refused():
