@@ -12,7 +12,11 @@ from retrytemplate._values import Value
 from retrytemplate.errors import RetryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
+
+    # Whether a rule matched, and the value; and what it takes to know, further such steps maybe.
+    Answer = tuple[bool, Any]
+    Steps = Generator["Steps", Answer, Answer]
 
 __all__ = ["ExceptionClassifier", "PatternClassifier", "attribute", "causes", "leaves"]
 
@@ -30,8 +34,12 @@ def causes(exc: BaseException | None) -> Iterator[BaseException]:
         exc = exc.__cause__
 
 
-def leaves(exc: BaseException) -> Iterator[BaseException]:
+def leaves(
+    exc: BaseException, whole: Callable[[BaseExceptionGroup[Any]], bool] | None = None
+) -> Iterator[BaseException]:
     """The exceptions of a group and of the groups in it; an exception that is no group: itself.
+
+    :param whole: says of which groups nothing is to be taken out.
 
     >>> nested = ExceptionGroup("all", [OSError(), ExceptionGroup("some", [ValueError()])])
     >>> [type(e).__name__ for e in leaves(nested)]
@@ -40,7 +48,7 @@ def leaves(exc: BaseException) -> Iterator[BaseException]:
     waiting = [exc]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, BaseExceptionGroup):
+        if isinstance(each, BaseExceptionGroup) and not (whole and whole(each)):
             waiting.extend(reversed(each.exceptions))
         else:
             yield each
@@ -55,6 +63,22 @@ def attribute(holder: Any, name: str) -> Any:
         return getattr(holder, name, None)
     except Exception:
         return None
+
+
+def _settled(steps: Steps) -> Answer:
+    """What the steps come to.  The stack is our own: groups may be nested deeper than Python's."""
+    stack = [steps]
+    answer: Any = None
+    while stack:
+        try:
+            deeper = stack[-1].send(answer)
+        except StopIteration as end:
+            stack.pop()
+            answer = end.value
+        else:
+            stack.append(deeper)
+            answer = None
+    return answer  # type: ignore[no-any-return]
 
 
 def _is_exception_class(value: Any) -> bool:
@@ -141,7 +165,9 @@ class ExceptionClassifier(Value):
 
     def explicit(self, exc: BaseException | None) -> tuple[bool, Any]:
         """Whether a rule matched, and the value."""
-        return self._walk(exc, {})
+        if self.traverse_causes or isinstance(exc, BaseExceptionGroup):
+            return _settled(self._walk(exc, {}))
+        return (False, self.default) if exc is None else self._own(exc)
 
     def names(self, exc: BaseException) -> bool:
         """Whether the rule that matches is for a class of this library's own errors."""
@@ -154,43 +180,37 @@ class ExceptionClassifier(Value):
 
     def parts(self, exc: BaseException) -> Iterator[BaseException]:
         """What is judged on its own: the exception, or of a group without a rule what it holds."""
-        if isinstance(exc, BaseExceptionGroup) and not self._rules_group(exc):
-            for member in exc.exceptions:
-                yield from self.parts(member)
-        else:
-            yield exc
+        return leaves(exc, self._rules_group)
 
     def _rules_group(self, group: BaseExceptionGroup[Any]) -> bool:
         match = self._nearest(type(group))
         return match is not None and issubclass(match[0], BaseExceptionGroup)
 
-    def _walk(
-        self, exc: BaseException | None, groups: dict[int, tuple[bool, Any]]
-    ) -> tuple[bool, Any]:
+    def _walk(self, exc: BaseException | None, groups: dict[int, Answer]) -> Steps:
         for link in causes(exc):
-            found, value = self._own(link, groups)
+            if isinstance(link, BaseExceptionGroup) and not self._rules_group(link):
+                if id(link) not in groups:
+                    # A group that is the cause of its own member comes back here.
+                    groups[id(link)] = (False, self.default)
+                    groups[id(link)] = yield self._members(link, groups)
+                found, value = groups[id(link)]
+            else:
+                found, value = self._own(link)
             if found:
                 return True, value
             if not self.traverse_causes:
                 break
         return False, self.default
 
-    def _own(self, exc: BaseException, groups: dict[int, tuple[bool, Any]]) -> tuple[bool, Any]:
-        if isinstance(exc, BaseExceptionGroup) and not self._rules_group(exc):
-            if id(exc) not in groups:
-                # A group that is the cause of its own member comes back here.
-                groups[id(exc)] = (False, self.default)
-                groups[id(exc)] = self._members(exc, groups)
-            return groups[id(exc)]
+    def _own(self, exc: BaseException) -> Answer:
+        """By the rule for the exception's own class."""
         match = self._nearest(type(exc))
-        if match is None:
-            return False, self.default
-        return True, self._value(match[1], exc)
+        return (False, self.default) if match is None else (True, self._value(match[1], exc))
 
-    def _members(
-        self, group: BaseExceptionGroup[Any], groups: dict[int, tuple[bool, Any]]
-    ) -> tuple[bool, Any]:
-        answers = [self._walk(member, groups) for member in group.exceptions]
+    def _members(self, group: BaseExceptionGroup[Any], groups: dict[int, Answer]) -> Steps:
+        answers = []
+        for member in group.exceptions:
+            answers.append((yield self._walk(member, groups)))
         if not any(found for found, _ in answers):
             return False, self.default
         values = [value for _, value in answers]

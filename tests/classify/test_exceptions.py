@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate import CircuitOpenError, ExceptionClassifier, Rejected, RetryError
+from retrytemplate import (
+    CircuitOpenError,
+    ExceptionClassifier,
+    Rejected,
+    RetryError,
+    SimpleRetryPolicy,
+)
 from retrytemplate.classify import causes, leaves
 
 
@@ -160,6 +166,51 @@ def test_the_same_group_twice_is_judged_alike():
     inner = ExceptionGroup("i", [Leaf()])
     rules = ExceptionClassifier({Base: True}, traverse_causes=True)
     assert rules.classify(ExceptionGroup("g", [inner, chain(ValueError(), inner)])) is True
+
+
+DEEP = 10_000
+
+
+def nested(leaf):
+    """A group in a group in a group ..., deeper than Python's stack."""
+    for _ in range(DEEP):
+        leaf = ExceptionGroup("nested", [leaf])
+    return leaf
+
+
+def test_a_group_may_be_nested_deeper_than_the_stack():
+    rules = ExceptionClassifier({OSError: True}, default="other")
+    deep, unknown = nested(OSError()), nested(ValueError())
+
+    assert (rules.classify(deep), rules.classify(unknown)) == (True, "other")
+    assert [type(part) for part in rules.parts(deep)] == [OSError]
+    assert SimpleRetryPolicy(3, OSError).allows(1, deep)
+    assert not SimpleRetryPolicy(3, OSError).allows(1, unknown)
+
+
+def test_groups_and_causes_may_alternate_deeper_than_the_stack():
+    failure = OSError()
+    for _ in range(DEEP):
+        inner = ValueError()
+        inner.__cause__ = ExceptionGroup("cause", [failure])
+        failure = inner
+    rules = ExceptionClassifier({OSError: True}, traverse_causes=True)
+
+    assert rules.classify(failure) is True
+
+
+def test_a_chain_of_causes_may_be_longer_than_the_stack():
+    failure = chain(*(ValueError() for _ in range(DEEP)), OSError())
+
+    assert ExceptionClassifier({OSError: True}, traverse_causes=True).classify(failure) is True
+    assert ExceptionClassifier({KeyError: True}, traverse_causes=True).classify(failure) is False
+
+
+def test_a_cycle_of_contexts_is_not_followed():
+    first, second = ValueError(), OSError()
+    first.__context__, second.__context__ = second, first
+
+    assert ExceptionClassifier({OSError: True}, traverse_causes=True).classify(first) is False
 
 
 def test_a_rule_names_an_error_of_the_library_only_by_such_a_class():
