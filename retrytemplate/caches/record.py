@@ -89,22 +89,28 @@ def to_json(record: Record) -> dict[str, Any]:
     return data
 
 
-def from_json(data: dict[str, Any]) -> Record:
+def from_json(data: Any) -> Record:
     """The record that a JSON object holds.
 
-    :raises CacheUnavailableError: it was written by a newer version, or is no record.
+    :raises CacheUnavailableError: it was written by a newer version, or is no record: then the
+        error names the field.
     """
-    try:
-        if data["format"] > FORMAT:
-            raise CacheUnavailableError(
-                f"the record has format {data['format']}, this version reads up to {FORMAT}"
-            )
-        fields = {name: value for name, value in data.items() if name != "format"}
-        fields["last"] = _failure_from_json(fields["last"])
-        fields["history"] = tuple(AttemptRecord(**attempt) for attempt in fields["history"])
-        return Record(**fields)
-    except (AttributeError, KeyError, TypeError) as exc:
-        raise CacheUnavailableError(f"this is no record of a retry context: {exc!r}") from exc
+    from retrytemplate.caches import fields
+
+    fields.check("it", data, fields.OBJECT)
+    number = data.get("format")
+    fields.check("format", number, fields.FORMAT_NUMBER)
+    if number > FORMAT:
+        raise CacheUnavailableError(
+            f"the record has format {number}, this version reads up to {FORMAT}"
+        )
+    fields.check_all("", data, fields.RECORD, fields.OF_EVERY_RECORD)
+    known = {name: value for name, value in data.items() if name != "format"}
+    known["last"] = _failure_from_json("last", data["last"])
+    known["history"] = tuple(
+        _attempt_from_json(f"history[{place}]", each) for place, each in enumerate(data["history"])
+    )
+    return Record(**known)
 
 
 def _failure_to_json(failure: RecordedFailure | None) -> dict[str, Any] | None:
@@ -117,7 +123,23 @@ def _failure_to_json(failure: RecordedFailure | None) -> dict[str, Any] | None:
     }
 
 
-def _failure_from_json(data: dict[str, Any] | None) -> RecordedFailure | None:
-    if data is None:
-        return None
-    return RecordedFailure(data["type"], data["message"], _failure_from_json(data["cause"]))
+def _failure_from_json(place: str, data: dict[str, Any] | None) -> RecordedFailure | None:
+    from retrytemplate.caches import fields
+
+    chain = []
+    while data is not None:
+        fields.check_all(f"{place}.", data, fields.FAILURE, fields.FAILURE)
+        chain.append(data)
+        place, data = f"{place}.cause", data["cause"]
+    failure = None
+    for each in reversed(chain):
+        failure = RecordedFailure(each["type"], each["message"], failure)
+    return failure
+
+
+def _attempt_from_json(place: str, data: Any) -> AttemptRecord:
+    from retrytemplate.caches import fields
+
+    fields.check(place, data, fields.OBJECT)
+    fields.check_all(f"{place}.", data, fields.ATTEMPT, fields.OF_EVERY_ATTEMPT)
+    return AttemptRecord(**data)

@@ -161,12 +161,15 @@ def _checked(cache: Any) -> Callable[[str], Any]:
 
 
 def _record(key: str, text: Any) -> Record:
+    held = f"what the cache holds under {key!r}"
     try:
-        return from_json(json.loads(text))
-    except (TypeError, ValueError) as exc:
-        raise CacheUnavailableError(
-            f"what the cache holds under {key!r} is no JSON text: {exc}"
-        ) from exc
+        data = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise CacheUnavailableError(f"{held} is no JSON text: {exc}") from exc
+    try:
+        return from_json(data)
+    except CacheUnavailableError as exc:
+        raise CacheUnavailableError(f"{held} cannot be read: {exc}") from exc
 
 
 def _is_over(record: Record, now: float) -> bool:

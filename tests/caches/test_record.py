@@ -161,6 +161,91 @@ def test_what_is_no_record_is_said_to_be_none(data):
         from_json(data)
 
 
+ATTEMPT = {"number": 1, "started": None, "ended": 2.5, "type_name": "OSError", "message": "x"}
+
+
+def record_with(**changes):
+    return to_json(Record()) | changes
+
+
+def attempt_with(**changes):
+    return record_with(history=[ATTEMPT, ATTEMPT | changes])
+
+
+def cause_with(**changes):
+    cause = {"type": "KeyError", "message": "x", "cause": None}
+    return record_with(last={"type": "OSError", "message": "x", "cause": cause | changes})
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (None, "it must be a JSON object, got None"),
+        ([], r"it must be a JSON object, got \[\]"),
+        (record_with(format="1"), "format must be an int >= 1, got '1'"),
+        (record_with(format=True), "format must be an int >= 1, got True"),
+        (record_with(format=1.0), "format must be an int >= 1, got 1.0"),
+        (record_with(format=-1), "format must be an int >= 1, got -1"),
+        ({}, "format must be an int >= 1, got None"),
+        ({"format": 1, "history": []}, "last is missing"),
+        (record_with(colour="red"), "colour is unknown"),
+        (record_with(phase="gone"), "phase must be one of idle, attempting, .*, got 'gone'"),
+        (record_with(phase=[]), "phase must be one of"),
+        (record_with(name=5), "name must be a text or null, got 5"),
+        (record_with(failures="three"), "failures must be an int >= 0, got 'three'"),
+        (record_with(failures=-1), "failures must be an int >= 0, got -1"),
+        (record_with(attempts=1.5), "attempts must be an int >= 0, got 1.5"),
+        (record_with(attempts=True), "attempts must be an int >= 0, got True"),
+        (record_with(verdict="yes"), "verdict must be true or false, got 'yes'"),
+        (record_with(no_recovery=None), "no_recovery must be true or false, got None"),
+        (record_with(gave_up=1), "gave_up must be true or false, got 1"),
+        (record_with(max_attempts="3"), "max_attempts must be an int >= 0 or null, got '3'"),
+        (record_with(attributes=[]), r"attributes must be a JSON object or null, got \[\]"),
+        (record_with(backoff_started=0), "backoff_started must be true or false, got 0"),
+        (record_with(not_before="now"), "not_before must be a finite number or null, got 'now'"),
+        (record_with(not_before=float("nan")), "not_before must be a finite number or null"),
+        (record_with(not_before=True), "not_before must be a finite number or null, got True"),
+        (record_with(not_before=10**400), "not_before must be a finite number or null"),
+        (record_with(fingerprint=None), "fingerprint must be a text, got None"),
+        (record_with(version="1"), "version must be an int >= 0, got '1'"),
+        (record_with(fence=None), "fence must be an int >= 0, got None"),
+        (record_with(worker=7), "worker must be a text or null, got 7"),
+        (record_with(last="OSError"), "last must be a JSON object or null, got 'OSError'"),
+        (record_with(last={"type": "OSError"}), "last.message is missing"),
+        (cause_with(type=5), "last.cause.type must be a text, got 5"),
+        (cause_with(cause=[]), r"last.cause.cause must be a JSON object or null, got \[\]"),
+        (cause_with(colour="red"), "last.cause.colour is unknown"),
+        (record_with(history={}), r"history must be a list, got \{\}"),
+        (record_with(history=[5]), r"history\[0\] must be a JSON object, got 5"),
+        (record_with(history=[{}]), r"history\[0\]\.number is missing"),
+        (attempt_with(colour="red"), r"history\[1\]\.colour is unknown"),
+        (attempt_with(number=-1), r"history\[1\]\.number must be an int >= 0, got -1"),
+        (attempt_with(started="now"), r"history\[1\]\.started must be a finite number or null"),
+        (attempt_with(ended=[]), r"history\[1\]\.ended must be a finite number or null, got"),
+        (attempt_with(type_name=None), r"history\[1\]\.type_name must be a text, got None"),
+        (attempt_with(message=["x"]), r"history\[1\]\.message must be a text, got \['x'\]"),
+        (attempt_with(traceback=0), r"history\[1\]\.traceback must be a text, got 0"),
+        (attempt_with(host=0), r"history\[1\]\.host must be a text, got 0"),
+        (attempt_with(process="1"), r"history\[1\]\.process must be an int >= 0 or null, got '1'"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
+def test_what_does_not_fit_is_named(data, says):
+    with pytest.raises(CacheUnavailableError, match=f"no record of a retry context: {says}"):
+        from_json(data)
+
+
+def test_what_does_not_fit_is_shown_in_short():
+    with pytest.raises(CacheUnavailableError) as caught:
+        from_json(record_with(failures="x" * 100_000))
+    assert len(str(caught.value)) < 200
+
+
+def test_a_number_may_come_back_as_an_int():
+    record = from_json(record_with(not_before=2, history=[ATTEMPT | {"started": 1, "ended": 3}]))
+    assert (record.not_before, record.history[0].duration) == (2, 2)
+
+
 def test_reading_leaves_the_data_alone():
     data = to_json(Record(last=RecordedFailure("ValueError", "x")))
     before = json.dumps(data)

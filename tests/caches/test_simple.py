@@ -593,8 +593,11 @@ def test_a_key_that_could_not_be_read_is_not_held():
         5,
         {"format": 1},
         '{"format":2}',
+        '{"format":1,"last":null,"history":[{"num',
+        '{"format":1,"last":null,"history":[],"failures":"three"}',
+        "[" * 100_000,
+        "9" * 5_000,
     ],
-    ids=repr,
 )
 def test_what_is_no_record_is_said_to_be_none_and_can_be_forgotten(text):
     store = Store()
@@ -606,6 +609,20 @@ def test_what_is_no_record_is_said_to_be_none_and_can_be_forgotten(text):
     assert callback.calls == 0
     template.cache.forget(KEY)
     assert template.execute(callback, state=STATE) == "done"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"format":1', "no JSON text"),
+        ('{"format":1,"last":null,"history":[],"failures":-1}', "failures must be an int >= 0"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_key(text, says):
+    store = Store()
+    store.kept[KEY] = text
+    with pytest.raises(CacheUnavailableError, match=f"under {KEY!r} .*{says}"):
+        SimpleCacheAdapter(store).peek(KEY)
 
 
 def test_keys_that_are_not_there_may_be_forgotten():

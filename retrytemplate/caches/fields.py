@@ -1,0 +1,116 @@
+"""What each field of a record must be where it is JSON.  Loaded with the first one that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import TYPE_CHECKING, Any, get_args
+
+from retrytemplate.caches.record import Phase
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "ATTEMPT",
+    "FAILURE",
+    "FORMAT_NUMBER",
+    "OBJECT",
+    "OF_EVERY_ATTEMPT",
+    "OF_EVERY_RECORD",
+    "RECORD",
+    "check",
+    "check_all",
+]
+
+# Whether a value fits, and what it must be in words.
+Field = tuple[Callable[[Any], bool], str]
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return type(value) in (int, float) and isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _or_null(field: Field) -> Field:
+    fits, allowed = field
+    return lambda value: value is None or fits(value), f"{allowed} or null"
+
+
+PHASES = get_args(Phase)
+
+ANY: Field = (lambda value: True, "a JSON value")
+COUNT: Field = (lambda value: type(value) is int and value >= 0, "an int >= 0")
+FLAG: Field = (lambda value: isinstance(value, bool), "true or false")
+FORMAT_NUMBER: Field = (lambda value: type(value) is int and value >= 1, "an int >= 1")
+LIST: Field = (lambda value: isinstance(value, list), "a list")
+OBJECT: Field = (lambda value: isinstance(value, dict), "a JSON object")
+PHASE: Field = (lambda value: value in PHASES, f"one of {', '.join(PHASES)}")
+TEXT: Field = (lambda value: isinstance(value, str), "a text")
+TIME: Field = (_is_time, "a finite number")
+
+RECORD: Mapping[str, Field] = {
+    "format": FORMAT_NUMBER,
+    "phase": PHASE,
+    "name": _or_null(TEXT),
+    "failures": COUNT,
+    "attempts": COUNT,
+    "verdict": FLAG,
+    "no_recovery": FLAG,
+    "gave_up": FLAG,
+    "max_attempts": _or_null(COUNT),
+    "last": _or_null(OBJECT),
+    "history": LIST,
+    "attributes": _or_null(OBJECT),
+    "policy_state": ANY,
+    "backoff_state": ANY,
+    "backoff_started": FLAG,
+    "not_before": _or_null(TIME),
+    "fingerprint": TEXT,
+    "version": COUNT,
+    "fence": COUNT,
+    "worker": _or_null(TEXT),
+}
+FAILURE: Mapping[str, Field] = {"type": TEXT, "message": TEXT, "cause": _or_null(OBJECT)}
+ATTEMPT: Mapping[str, Field] = {
+    "number": COUNT,
+    "started": _or_null(TIME),
+    "ended": _or_null(TIME),
+    "type_name": TEXT,
+    "message": TEXT,
+    "traceback": TEXT,
+    "host": TEXT,
+    "process": _or_null(COUNT),
+}
+# The others may be left out: they have a default.
+OF_EVERY_RECORD = ("last", "history")
+OF_EVERY_ATTEMPT = ("number", "started", "ended", "type_name", "message")
+
+
+def check(name: str, value: Any, field: Field) -> None:
+    """Raise unless the value fits."""
+    fits, allowed = field
+    if not fits(value):
+        import reprlib
+
+        raise _no_record(f"{name} must be {allowed}, got {reprlib.repr(value)}")
+
+
+def check_all(
+    place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
+) -> None:
+    """Raise unless every field is known and fits, and those that are *needed* are there."""
+    for name in needed:
+        if name not in data:
+            raise _no_record(f"{place}{name} is missing")
+    for name, value in data.items():
+        if name not in fields:
+            raise _no_record(f"{place}{name} is unknown")
+        check(place + name, value, fields[name])
+
+
+def _no_record(why: str) -> CacheUnavailableError:
+    return CacheUnavailableError(f"this is no record of a retry context: {why}")
