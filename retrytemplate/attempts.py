@@ -55,9 +55,8 @@ class Attempts(RetryContext):
 
     # One object for loop, attempt and the inline attempt's context: three would cost more than the
     # rest of the way.
-    __slots__ = ("_owner", "_stand", "_token")
+    __slots__ = ("_stand", "_token")
 
-    _owner: Any
     _stand: int
     _token: Any
 

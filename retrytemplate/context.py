@@ -11,7 +11,6 @@ from retrytemplate.history import (
     HISTORY_LAST,
     KEPT_STAMP,
     NO_PAST,
-    NO_STAMP,
     NO_TEXT,
     AttemptRecord,
     bounded,
@@ -115,8 +114,8 @@ class RetryContext:
         "_claim",
         "_last",
         "_last_stamp",
-        "_opened",
         "_outer",
+        "_owner",
         "_past",
         "_plan",
         "_same",
@@ -127,14 +126,19 @@ class RetryContext:
         "closed",
         "exhausted",
         "gave_up",
-        "name",
         "retry_count",
     )
+
+    # Set with the first failure.
+    _last_stamp: Stamp
+    _same: int  # earlier failures in a row that were the very same object
 
     recovered: bool = False
     no_recovery: bool = False
 
     _gone: bool = False  # as a block is; the others take their cell with them
+    _name: str | None = None  # another than the owner's
+    _opened: bool = False  # past the listeners' open
     _attributes: dict[str, Any] | None = None
     _kept: tuple[AttemptRecord, ...] = ()
     _ended: float | None = None
@@ -150,19 +154,26 @@ class RetryContext:
     def __init__(self, owner: Any, outer: Cell | None, plan: Plan) -> None:
         self._plan = plan
         self._outer = outer
-        self.name: str | None = owner.label
+        self._owner = owner
         self.attempt = 0
         self.retry_count = 0
         self.gave_up = self.exhausted = self.closed = False
-        self._opened = False  # past the listeners' open
         self._state: RetryState | None = None
         self._claim: Claim | None = None  # on the key of a stateful execution
         self._shared = False  # somebody looks at this context
         self._started: float | None = None
         self._last: BaseException | None = None
-        self._last_stamp: Stamp = NO_STAMP
         self._past: list[Past] = NO_PAST
-        self._same = 0  # earlier failures in a row that were the very same object
+
+    @property
+    def name(self) -> str | None:
+        """The template's name, or the label bound to it; yours to change."""
+        label: str | None = self._owner.label
+        return self._name or label
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self._name = name
 
     @property
     def parent(self) -> RetryContext | None:
@@ -266,8 +277,7 @@ class RetryContext:
     def _fail(self, exception: BaseException, started: float | None, now: float) -> None:
         """Count a failure: the one before becomes text, so that only the last is kept alive."""
         previous = self._last
-        stamp = self._last_stamp
-        if previous is not None and stamp is not KEPT_STAMP:
+        if previous is not None and (stamp := self._last_stamp) is not KEPT_STAMP:
             try:
                 text = str(previous)
             except Exception:

@@ -106,21 +106,23 @@ NOTE = "retry: "
 
 def _note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
-    earlier = [f"{kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
-    own = 1 if context._last_stamp is KEPT_STAMP else 0
+    earlier = []
+    own = 0
+    if context._kept:
+        earlier = [f"\n  {kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
+        own = 1 if context._last_stamp is KEPT_STAMP else 0
     for stamp, kind, message in context._past:
-        earlier.append(f"{stamp[0]}. {kind.__qualname__}: {message}")
+        earlier.append(f"\n  {stamp[0]}. {kind.__qualname__}: {message}")
+    count = context.retry_count
     if len(earlier) - own >= HISTORY_FIRST + HISTORY_LAST - 1:
-        untold = context.retry_count - len(earlier) - 1 + own
-        earlier.insert(HISTORY_FIRST, f"... {untold} more")
-    if error is context._last or error.__cause__ is context._last:
-        own += context._same  # the very same object is not its own history
+        earlier.insert(HISTORY_FIRST, f"\n  ... {count - len(earlier) - 1 + own} more")
+    same = context._same
+    if same and (error is context._last or error.__cause__ is context._last):
+        own += same  # the very same object is not its own history
     if own:
         earlier = earlier[:-own]
-    text = f"{NOTE}{context.retry_count} attempts failed"
-    if earlier:
-        text += "; before this one:\n  " + "\n  ".join(earlier)
-    told(error, text, instead_of=NOTE)
+    before = "; before this one:" if earlier else ""
+    told(error, f"{NOTE}{count} attempts failed{before}{''.join(earlier)}", NOTE)
 
 
 def told(error: BaseException, text: str, instead_of: str | None = None) -> None:

@@ -18,7 +18,6 @@ Stamp = tuple[int, float | None, float]
 # A failure that another one followed: its class and text.
 Past = tuple[Stamp, type[BaseException], str]
 
-NO_STAMP: Stamp = (0, None, 0.0)
 KEPT_STAMP: Stamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
 NO_PAST: list[Past] = []
 

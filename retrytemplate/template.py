@@ -190,18 +190,19 @@ class Entrances:
         cell: Cell = [None, self, None, outer, plan]
         token = _set(cell)
         try:
-            try:
-                value = fn(*args, **kwargs)
-            except Exception as exc:
-                cell.append(exc)
-            except BaseException:
-                entrances.close_context(cell)
-                raise
-            else:
-                if cell[CONTEXT] is None and type(value) in PLAIN:
-                    return value
+            value = fn(*args, **kwargs)
+        except Exception as exc:
+            cell.append(exc)
+        except BaseException:
+            _reset(token)
+            entrances.close_context(cell)
+            raise
+        else:
+            _reset(token)
+            if cell[CONTEXT] is not None or type(value) not in PLAIN:
                 entrances.finished(cell, fn, value)
-                return value
+            return value
+        try:
             return entrances.repeat(cell, fn, args, kwargs)  # type: ignore[no-any-return]
         finally:
             _reset(token)
@@ -270,7 +271,7 @@ class Entrances:
         1
         """
         attempts = Attempts(self, None, self._plan)
-        attempts._owner, attempts._stand = self, NEW
+        attempts._stand = NEW
         if recovery is not None or self.recovery is not None:
             entrances.check_recovery(recovery)
             attempts._recovery = self.recovery if recovery is None else recovery

@@ -79,19 +79,21 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
         cell = [None, owner, None, outer, plan]
         token = _set(cell)
         try:
-            try:
-                value = fn(*args, **kwargs)
-            except Exception as exc:
-                cell.append(exc)
-            except BaseException:
-                close_context(cell)
-                raise
-            else:
-                if type(value) is kind and cell[CONTEXT] is None:
-                    return value
-                finished(cell, fn, value)
-                kind = type(value)
+            value = fn(*args, **kwargs)
+        except Exception as exc:
+            cell.append(exc)
+        except BaseException:
+            _reset(token)
+            close_context(cell)
+            raise
+        else:
+            _reset(token)
+            if type(value) is kind and cell[CONTEXT] is None:
                 return value
+            finished(cell, fn, value)
+            kind = type(value)
+            return value
+        try:
             return repeat(cell, fn, args, kwargs)
         finally:
             _reset(token)

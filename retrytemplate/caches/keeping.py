@@ -102,12 +102,12 @@ def marks(context: RetryContext) -> Any:
 def restore(context: RetryContext, record: Record) -> None:
     """Give a new execution's context what its key remembers."""
     refresh(context, record)
-    context.name = record.name or context.name
+    context.name = record.name
     context._backoff_state = record.backoff_state
     context._backoff_started = record.backoff_started
     context._not_before = record.not_before
     context._kept = record.history
-    context._last_stamp = KEPT_STAMP
+    context._last_stamp, context._same = KEPT_STAMP, 0
     if record.attributes:
         from retrytemplate.caches.record import json_copy
 
@@ -123,5 +123,6 @@ def refresh(context: RetryContext, record: Record) -> None:
         context.max_attempts = record.max_attempts
     if context._last is None and record.last is not None:
         context._last = _redacted(record.last, None)
+        context._last_stamp, context._same = KEPT_STAMP, 0
     context._verdict = record.verdict
     context._policy_state = record.policy_state
