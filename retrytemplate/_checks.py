@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,16 +22,15 @@ __all__ = [
     "delay",
     "duration",
     "instance_of",
+    "is_async",
     "limit",
     "number_or_callable",
+    "plain",
     "plain_function",
     "positive",
     "read",
     "whole",
 ]
-
-# inspect.CO_COROUTINE, without the import.
-CO_COROUTINE = 0x80
 
 SECONDS = "a number of seconds or a datetime.timedelta"
 
@@ -132,22 +133,37 @@ def instance_of(
 def number_or_callable(
     check: Callable[[str, Any], None],
 ) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Validate a number, or let a callable pass that will give it at run time."""
+    """Validate a number, or let a plain function pass that will give it at run time."""
 
     def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not callable(value):
-            check(attribute.alias or attribute.name, value)
+        name = attribute.alias or attribute.name
+        if callable(value):
+            plain(name, value)
+        else:
+            check(name, value)
 
     return validate
 
 
 def plain_function(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Validate a callable that answers by itself: no coroutine function."""
+    plain(attribute.name, value)
+
+
+def plain(name: str, value: Any) -> None:
+    """Raise unless *value* is a callable that answers by itself."""
     if not callable(value):
-        raise TypeError(f"{attribute.name} must be callable, got {value!r}")
-    code = getattr(value, "__code__", None) or getattr(value.__call__, "__code__", None)
-    if code is not None and code.co_flags & CO_COROUTINE:
-        raise TypeError(f"{attribute.name} must be a plain function, got coroutine {value!r}")
+        raise TypeError(f"{name} must be callable, got {value!r}")
+    if is_async(value):
+        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
+
+
+def is_async(function: Any) -> bool:
+    """Whether what it returns must be awaited, as far as can be told beforehand."""
+    while isinstance(function, partial):
+        function = function.func
+    method = getattr(type(function), "__call__", None)  # noqa: B004  # not whether it is callable
+    return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in (function, method))
 
 
 def read(name: str, value: Any, check: Callable[[str, Any], None]) -> Any:

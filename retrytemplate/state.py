@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, frozen
 
-from retrytemplate._checks import check_at_least, duration
+from retrytemplate._checks import check_at_least, duration, is_async
 from retrytemplate._values import Value
 from retrytemplate.errors import InconsistentKeyError
 
@@ -56,7 +55,7 @@ def _rollback_function(value: Any) -> Callable[[BaseException], bool]:
     kinds = value if isinstance(value, tuple) else (value,)
     if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         return lambda exception: isinstance(exception, kinds)
-    if callable(value) and not isinstance(value, type) and not iscoroutinefunction(value):
+    if callable(value) and not isinstance(value, type) and not is_async(value):
         return value  # type: ignore[no-any-return]  # a function, as was seen
     raise TypeError(
         "rollback_for must be an ExceptionClassifier, an exception type (or tuple of them), "

@@ -2,6 +2,7 @@
 
 import logging
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -35,6 +36,7 @@ from retrytemplate import (
     TimeoutRetryPolicy,
     UniformRandomBackoff,
     current_context,
+    retryable,
 )
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.simulation import simulate
@@ -47,6 +49,27 @@ DAY_BEFORE = timedelta(days=-1)
 
 async def coroutine_function(*_):
     raise AssertionError("nobody awaits this")
+
+
+class CoroutineObject:
+    async def __call__(self, *_):
+        raise AssertionError("nobody awaits this")
+
+
+async def items(*_):
+    yield
+
+
+LATER = (
+    coroutine_function,
+    partial(coroutine_function, 1),
+    partial(partial(coroutine_function, 1), 2),
+    CoroutineObject(),
+    partial(CoroutineObject(), 1),
+    CoroutineObject().__call__,
+    items,
+)
+"""Functions whose answer would have to be awaited, open and hidden."""
 
 
 # -- constructors -------------------------------------------------------------------------------
@@ -63,17 +86,17 @@ def settings(make, name, *values, **fixed):
 
 REFUSED = [
     # policies
-    *settings(SimpleRetryPolicy, "max_attempts", *NUMBERS_OF_ATTEMPTS),
+    *settings(SimpleRetryPolicy, "max_attempts", *NUMBERS_OF_ATTEMPTS, *LATER),
     *settings(SimpleRetryPolicy, "retry_on", 5, "OSError", int, (OSError, "x"), BaseException),
-    *settings(SimpleRetryPolicy, "retry_on", coroutine_function),
+    *settings(SimpleRetryPolicy, "retry_on", *LATER),
     *settings(SimpleRetryPolicy, "not_on", 5, (OSError, int), OSError()),
     *settings(SimpleRetryPolicy, "not_recoverable", 5, (OSError, int)),
     *settings(SimpleRetryPolicy, "traverse_causes", *FLAGS),
     *settings(SimpleRetryPolicy, "classifier", 5, {OSError: True}),
-    *settings(MaxAttemptsRetryPolicy, "max_attempts", *NUMBERS_OF_ATTEMPTS),
-    *settings(TimeoutRetryPolicy, "timeout", *TIMES),
-    *settings(PredicateRetryPolicy, "predicate", 5, None, coroutine_function),
-    *settings(ResultRetryPolicy, "retry_if", 5, None, coroutine_function),
+    *settings(MaxAttemptsRetryPolicy, "max_attempts", *NUMBERS_OF_ATTEMPTS, *LATER),
+    *settings(TimeoutRetryPolicy, "timeout", *TIMES, *LATER),
+    *settings(PredicateRetryPolicy, "predicate", 5, None, *LATER),
+    *settings(ResultRetryPolicy, "retry_if", 5, None, *LATER),
     *settings(ResultRetryPolicy, "policy", 5, None, SimpleRetryPolicy, retry_if=bool),
     *settings(ResultRetryPolicy, "when_exhausted", "give up", None, retry_if=bool),
     *settings(ExceptionClassifierRetryPolicy, "policies", 5, {int: NeverRetryPolicy()}),
@@ -82,28 +105,28 @@ REFUSED = [
     *settings(CompositeRetryPolicy, "policies", (), 5, [NeverRetryPolicy(), 5]),
     *settings(CompositeRetryPolicy, "optimistic", *FLAGS, policies=[NeverRetryPolicy()]),
     *settings(CircuitBreakerRetryPolicy, "delegate", 5, None, NoBackoff()),
-    *settings(CircuitBreakerRetryPolicy, "open_timeout", *TIMES),
-    *settings(CircuitBreakerRetryPolicy, "reset_timeout", *TIMES),
+    *settings(CircuitBreakerRetryPolicy, "open_timeout", *TIMES, *LATER),
+    *settings(CircuitBreakerRetryPolicy, "reset_timeout", *TIMES, *LATER),
     # classifiers
     *settings(ExceptionClassifier, "rules", 5, None, {int: True}, {"OSError": True}),
     *settings(ExceptionClassifier, "traverse_causes", *FLAGS, rules={}),
     *settings(ExceptionClassifier.from_config, "rules", 5, {"nothing.at.all": True}, validate=True),
     *settings(PatternClassifier, "patterns", 5, None, {5: True}),
     # backoffs
-    *settings(FixedBackoff, "delay", *TIMES, INF),
-    *settings(UniformRandomBackoff, "minimum", *TIMES, INF),
-    *settings(UniformRandomBackoff, "maximum", *TIMES, INF),
+    *settings(FixedBackoff, "delay", *TIMES, INF, *LATER),
+    *settings(UniformRandomBackoff, "minimum", *TIMES, INF, *LATER),
+    *settings(UniformRandomBackoff, "maximum", *TIMES, INF, *LATER),
     *settings(UniformRandomBackoff, "maximum", 1.0, minimum=2.0),
-    *settings(ExponentialBackoff, "initial", *TIMES, INF),
-    *settings(ExponentialBackoff, "multiplier", 0.5, 0, -2, NAN, "2", None),
-    *settings(ExponentialBackoff, "maximum", *TIMES),
+    *settings(ExponentialBackoff, "initial", *TIMES, INF, *LATER),
+    *settings(ExponentialBackoff, "multiplier", 0.5, 0, -2, NAN, "2", None, *LATER),
+    *settings(ExponentialBackoff, "maximum", *TIMES, *LATER),
     *settings(ExponentialBackoff, "jitter", "some", 0.5, True),
     *settings(RetryAfterBackoff, "fallback", 5, None),
     *settings(RetryAfterBackoff, "give_up_above", -1, NAN, "1", DAY_BEFORE, fallback=NoBackoff()),
     # state and cache
     *settings(RetryState, "force_refresh", *FLAGS, key="key"),
     *settings(RetryState, "rollback_for", 5, "OSError", (OSError, 5), int, key="key"),
-    *settings(RetryState, "rollback_for", coroutine_function, key="key"),
+    *settings(RetryState, "rollback_for", *LATER, key="key"),
     *settings(RetryState, "defer_backoff", "later", 5, True, key="key"),
     *settings(RetryState, "remember", -1, NAN, "60", DAY_BEFORE, True, key="key"),
     *settings(MemoryRetryContextCache, "capacity", 0, -1, 1.5, "9", True, None),
@@ -144,6 +167,8 @@ REFUSED = [
     *settings(LoggingListener, "level", "LOUD", 1.5, True),
     *settings(StatisticsListener, "window", 0, -1, NAN, "15", None, DAY_BEFORE),
     *settings(StatisticsListener, "clock", 5),
+    # declarative
+    *settings(retryable, "key", *LATER, retry_on=OSError),
     # simulation and testing
     *settings(simulate, "policy", 5, None, backoff=NoBackoff()),
     *settings(simulate, "backoff", 5, None, policy=NeverRetryPolicy()),

@@ -6,12 +6,11 @@ from functools import update_wrapper
 from inspect import getattr_static, isfunction
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from retrytemplate._checks import CO_COROUTINE
+from retrytemplate._checks import is_async
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.declarative.fitting import Taker, call_of, signature_of
 from retrytemplate.declarative.recoverers import (
     RecoveryOfCall,
-    is_asynchronous,
     is_recoverer,
     recoverer_named,
     recoverer_names,
@@ -179,8 +178,7 @@ class Settings:
             raise TypeError(
                 f"recover must be a function, a method marked @recover or its name, got {recover!r}"
             )
-        code = getattr(key, "__code__", None)
-        if (key is not None and not callable(key)) or (code and code.co_flags & CO_COROUTINE):
+        if key is not None and (not callable(key) or is_async(key)):
             raise TypeError(f"key must be a plain function of the call's arguments, got {key!r}")
         if label is not None and (not isinstance(label, str) or not label):
             raise TypeError(f"label must be a non-empty str or None, got {label!r}")
@@ -213,12 +211,12 @@ class Settings:
             function = target
             wrapped = self._function(function, _class_around(function))
         if isinstance(self.recover, str):
-            return UntilClassIsKnown(wrapped, self.recover, is_asynchronous(function))
+            return UntilClassIsKnown(wrapped, self.recover, is_async(function))
         return wrapped
 
     def _function(self, fn: Any, holder: str | None) -> Any:
         """One function, wrapped by a template that is bound to it."""
-        asynchronous = is_asynchronous(fn)
+        asynchronous = is_async(fn)
         name = _qualified_name(fn)
         template = self.template
         # Its own template serves one function: then the name tells the keys of several apart.
@@ -252,7 +250,7 @@ class Settings:
                 name=recover,
                 otherwise=template.recovery,
             )
-        if is_asynchronous(recover) and not asynchronous:
+        if is_async(recover) and not asynchronous:
             raise MisuseError(
                 f"recover must be a plain function where {_qualified_name(fn)} is one, "
                 f"got {recover!r}: nothing would await it"
@@ -267,7 +265,7 @@ class Settings:
         if isinstance(self.recover, str):
             for member in methods.values():
                 function = getattr(member, "__func__", member)
-                recoverer_named(cls, self.recover, is_asynchronous(function))
+                recoverer_named(cls, self.recover, is_async(function))
         for name, member in methods.items():
             function = getattr(member, "__func__", member)
             static = isinstance(member, staticmethod)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial, update_wrapper
-from inspect import Parameter, getattr_static, isasyncgenfunction, isfunction, unwrap
+from inspect import Parameter, getattr_static, isfunction, unwrap
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from retrytemplate._checks import is_async
 from retrytemplate.declarative.fitting import Taker, call_of, signature_of, spread
 from retrytemplate.declarative.hints import (
     UNKNOWN,
@@ -19,7 +20,6 @@ from retrytemplate.declarative.hints import (
 )
 from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailure
 from retrytemplate.history import type_name
-from retrytemplate.wrapping import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -115,7 +115,7 @@ def recoverer_named(cls: type, name: str, asynchronous: bool) -> None:
         raise MisuseError(
             f"recover must name a method marked @recover: {cls.__qualname__}.{name} {what}"
         )
-    if is_asynchronous(getattr(member, "__func__", member)) and not asynchronous:
+    if is_async(getattr(member, "__func__", member)) and not asynchronous:
         raise MisuseError(
             f"recover names the coroutine function {cls.__qualname__}.{name}, which a synchronous "
             "method cannot await"
@@ -288,7 +288,7 @@ class RecoveryOfCall:
         able = [
             each
             for each in recoverers(holder, self.name)
-            if self.asynchronous or not is_asynchronous(each.function)
+            if self.asynchronous or not is_async(each.function)
         ]
         if self.name is not None or not able:
             return able
@@ -296,11 +296,6 @@ class RecoveryOfCall:
         able = [each for each in able if returns_fit(returns, each.returns)]
         same = [each for each in able if each.returns == returns and returns is not UNKNOWN]
         return same or able
-
-
-def is_asynchronous(function: Any) -> bool:
-    """Whether only asynchronous code can use what it returns."""
-    return is_async(function) or isasyncgenfunction(function)
 
 
 def _recovery(
