@@ -35,6 +35,11 @@ __all__ = [
 ]
 
 
+# How an execution ends.  DONE: its key is forgotten.  KEPT: what was counted stays.  UNTOUCHED: the
+# attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.  ABSENT: it never began.
+DONE, KEPT, UNTOUCHED, EXHAUSTED, ABSENT = "done", "kept", "untouched", "exhausted", "absent"
+
+
 def conclusion(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
     """The exception of an execution whose attempts have run out while nobody recovers."""
     last = context._last

@@ -11,13 +11,14 @@ traceback stays short, and no frame of ours keeps it alive.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate.caches.keeping import marks, refresh, restore, snapshot
-from retrytemplate.caches.worker import worker_name
-from retrytemplate.context import CONTEXT, OWNER
 from retrytemplate.endings import (
+    ABSENT,
+    DONE,
+    EXHAUSTED,
+    KEPT,
+    UNTOUCHED,
     conclusion,
     from_cause,
     instead_of,
@@ -25,7 +26,6 @@ from retrytemplate.endings import (
     leave,
     shown,
     terminated,
-    told,
 )
 from retrytemplate.errors import (
     AttemptLostError,
@@ -36,6 +36,15 @@ from retrytemplate.errors import (
     UnacceptableResultError,
     Veto,
 )
+from retrytemplate.keyed import (
+    begin_again,
+    let_go,
+    load,
+    mark_recovering,
+    save,
+    settle,
+    share,
+)
 from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
 
 if TYPE_CHECKING:
@@ -43,20 +52,15 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Phase
-    from retrytemplate.context import Cell, RetryContext
+    from retrytemplate.context import RetryContext
     from retrytemplate.deadline import Deadline
     from retrytemplate.plan import Plan
-    from retrytemplate.policies.base import RetryPolicy
 
     Effect = tuple[Callable[..., Any], tuple[Any, ...]]
     Reply = tuple[Any, BaseException | None]
     Steps = Generator[Effect, Reply, Any]
 
-__all__ = ["RECOVER", "Execution", "Ways", "after_failure"]
-
-# How an execution ends.  DONE: its key is forgotten.  KEPT: what was counted stays.  UNTOUCHED: the
-# attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.  ABSENT: it never began.
-DONE, KEPT, UNTOUCHED, EXHAUSTED, ABSENT = "done", "kept", "untouched", "exhausted", "absent"
+__all__ = ["Execution", "Ways"]
 
 
 class Ways(Protocol):
@@ -181,9 +185,9 @@ class Execution:
             context.closed = state is None or self.end != KEPT
             if self.cache is not None:
                 try:
-                    yield from self._settle()
+                    yield from settle(self)
                 except Exception as exc:  # what would be written down cannot be
-                    yield from self._let_go(exc)
+                    yield from let_go(self, exc)
             if plan.close:
                 yield from self._close(plan.close, None)
         return self._outcome()
@@ -225,7 +229,7 @@ class Execution:
                 self.end, self.error = ABSENT, exc
                 return
         if context._state is not None or plan.needs_state:
-            yield from self._load()
+            yield from load(self)
         if self.end is not None:
             return
         for hook in plan.open:
@@ -248,11 +252,11 @@ class Execution:
             )
         self.end, self.error = UNTOUCHED, error
 
-    def _start_policy(self) -> None:
+    def start_policy(self) -> None:
         self.context._policy_state = self.policy.start(self.plan.monotonic())
-        self._show()
+        self.show()
 
-    def _show(self) -> None:
+    def show(self) -> None:
         """Let the context show what a policy's own state says of counts and attributes."""
         context = self.context
         failures = self.policy.failures(context._policy_state)
@@ -260,36 +264,6 @@ class Execution:
             context.retry_count = failures
         for name, value in self.policy.attributes(context._policy_state).items():
             context.attributes[name] = value
-
-    def _load(self) -> Steps:
-        """Take the key's claim and what the cache remembers under it."""
-        plan, context = self.plan, self.context
-        cache, state = self.cache, context._state
-        if cache is None or state is None:
-            if plan.needs_state:
-                self._start_policy()
-            return
-        if plan.keeps_context:
-            yield from self._share(lambda: None, first=True, fresh=state.force_refresh)
-            return
-        claim = context._claim  # held already, if the first attempt might have been an inline one
-        if claim is None:
-            begin = partial(cache.begin, worker=worker_name(), fresh=state.force_refresh)
-            claim, error = yield begin, (plan.scope + state.encoded,)
-            if error is not None:
-                self.end, self.error = ABSENT, error
-                return
-            context._claim = claim
-        record = claim.record
-        if record is not None:
-            restore(context, record)
-        if record is None or record.fingerprint != plan.fingerprint:
-            if plan.needs_state:
-                self._start_policy()
-            elif record is not None:
-                context._verdict = self.policy.allows(context.retry_count, context.last_exception)
-        elif plan.needs_state:
-            self._show()
 
     def _resume(self, claim: Claim) -> Steps:
         """Go on where the key was left: a lost attempt, a recovery, a wait that is not over."""
@@ -302,7 +276,7 @@ class Execution:
             context.attempt += 1
             yield from self._register(lost)
             if self.end is None:
-                yield from self._save()
+                yield from save(self)
         elif context._not_before is not None:
             yield from self._wait_rest(context._not_before - self.plan.clock.time())
 
@@ -337,7 +311,7 @@ class Execution:
         if self.end is not None:
             return False
         if self.saved and self.context._claim is not None:
-            yield from self._begin_again()
+            yield from begin_again(self)
         return True
 
     def _effect(self) -> Effect:
@@ -353,7 +327,7 @@ class Execution:
         allowed = context._verdict
         if self.plan.needs_state:
             if self.plan.keeps_context and self.cache is not None:
-                decided = yield from self._share(self._decide)
+                decided = yield from share(self, self._decide)
             else:
                 decided = self._decide()
             allowed = allowed and decided
@@ -363,7 +337,7 @@ class Execution:
         context, policy = self.context, self.policy
         allowed: bool
         allowed, context._policy_state = policy.decide(context._policy_state, self.plan.monotonic())
-        self._show()
+        self.show()
         context.no_recovery = (
             not allowed
             and context.last_exception is not None
@@ -388,15 +362,6 @@ class Execution:
         error = yield from self._tell(self.plan.admit, context)
         if error is not None:
             self.end, self.error = UNTOUCHED, from_cause(error, context.last_exception)
-
-    def _begin_again(self) -> Steps:
-        """Count the next attempt in place, before it runs."""
-        held: Any = self.context._claim
-        begin = partial(self.cache.begin, worker=held.worker)
-        claim, error = yield begin, (held.key,)
-        if error is not None:
-            raise error
-        self.context._claim = claim
 
     def _unacceptable(self, value: Any) -> BaseException | None:
         for rule in self.plan.result_rules:
@@ -441,7 +406,7 @@ class Execution:
             return
         yield from self._register(failure)
         if context._claim is not None and self.end is None:
-            yield from self._save()
+            yield from save(self)
         raised = yield from self._tell(plan.on_error, context, failure)
         if raised is not None:
             self.end, self.error = KEPT, instead_of(failure, raised)
@@ -468,7 +433,7 @@ class Execution:
             if not plan.needs_state:
                 context._verdict = judge(self.policy, context, failure, self.own)
             elif plan.keeps_context and self.cache is not None:
-                yield from self._share(lambda: self._record(failure))
+                yield from share(self, lambda: self._record(failure))
             else:
                 self._record(failure)
         except Exception as exc:
@@ -482,49 +447,7 @@ class Execution:
         context._last = failure
         if is_barred(self.policy, failure, self.own):
             context._verdict = False
-        self._show()
-
-    def _save(self) -> Steps:
-        """Write the failure down, still holding the key."""
-        context = self.context
-        try:
-            record = snapshot(context, self.plan.fingerprint, "idle", held=True)
-        except Exception as exc:
-            self.end, self.error = KEPT, terminated(exc, context._last)
-            return
-        _, error = yield self.cache.fail, (context._claim, record)
-        if error is None:
-            self.saved = True
-        elif is_hard(error):
-            raise error
-        else:
-            self.end, self.error = KEPT, terminated(error, context._last)
-
-    def _share(self, step: Callable[[], Any], *, first: bool = False, fresh: bool = False) -> Steps:
-        """Apply a step to the shared record: compare-and-set, again until it was the latest."""
-        context, plan = self.context, self.plan
-        state = context._state
-        key = plan.scope + (state.encoded if state is not None else "")
-        while True:
-            record, error = yield self.cache.peek, (key,)
-            if error is not None:
-                raise error
-            version = 0 if record is None else record.version
-            if record is None or fresh:
-                context._verdict = True
-                context._policy_state = self.policy.start(plan.monotonic())
-                self._show()
-            else:
-                (restore if first else refresh)(context, record)
-                self._show()
-            answer = step()
-            updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)
-            done, error = yield self.cache.swap, (key, updated, version)
-            if error is not None:
-                raise error
-            if done:
-                self.marks = marks(context)
-                return answer
+        self.show()
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -623,11 +546,7 @@ class Execution:
         plan, context = self.plan, self.context
         context._shared = True
         if context._claim is not None:
-            record = snapshot(context, plan.fingerprint, "recovering", held=True)
-            _, error = yield self.cache.fail, (context._claim, record)
-            if error is not None and (is_hard(error) or self.saved):
-                raise error
-            self.phase = "recovering"
+            yield from mark_recovering(self)
         value, error = yield recovery, (context,)
         if error is None:
             context.recovered = True
@@ -643,78 +562,3 @@ class Execution:
             first = raised
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)
-
-    def _settle(self) -> Steps:
-        """Leave the key as the execution's end wants it."""
-        context = self.context
-        if context._claim is not None:
-            if not context._claim.completed:
-                yield from self._end_claim()
-        elif self.plan.keeps_context and self.marks != marks(context):
-            yield from self._share(lambda: None)
-
-    def _let_go(self, cause: Exception) -> Steps:
-        """The record could not be made: give the key back as it was, and say so."""
-        if self.context._claim is not None:
-            yield self.cache.release, (self.context._claim,)
-        self.value, self.error = None, terminated(cause, self.error)
-
-    def _end_claim(self) -> Steps:
-        context, plan = self.context, self.plan
-        cache, claim, state = self.cache, context._claim, context._state
-        if self.phase == "recovering":
-            record = snapshot(context, plan.fingerprint, "recovering", held=False)
-            _, error = yield cache.fail, (claim, record)
-        elif self.end == DONE:
-            remember = None if self.error is not None or state is None else state.remember
-            succeed = (
-                cache.succeed if remember is None else partial(cache.succeed, remember=remember)
-            )
-            _, error = yield succeed, (claim,)
-        elif self.saved:
-            record = snapshot(context, plan.fingerprint, "idle", held=False)
-            _, error = yield cache.fail, (claim, record)
-        else:
-            _, error = yield cache.release, (claim,)
-        if error is not None:
-            if self.error is None:
-                self.value, self.error = None, error
-            else:
-                told(self.error, f"the key could not be left as it should be: {error!r}")
-
-
-def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> Any:
-    """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
-
-    What ``Execution._after`` does in such an execution, as one step on plain state: nearly every
-    failing call is one.  Returns None when another attempt is due, RECOVER when it is the
-    recovery's turn, else the exception that leaves.
-    """
-    context: RetryContext = cell[CONTEXT]
-    plan = context._plan
-    error: BaseException | None = None
-    if type(failure) not in ORDINARY and is_hard(failure):
-        error = failure
-    else:
-        started = None if context._last is None else context._last_stamp[2]
-        context._fail(failure, started, plan.monotonic())
-        try:
-            if judge(policy, context, failure) and not context.gave_up:
-                context.attempt += 1
-                return None
-        except Exception as exc:
-            error = terminated(exc, failure)
-    if error is None:
-        recovery = context._recovery
-        if recovery is None:
-            recovery = cell[OWNER].recovery
-        if recovery is not None and not context.no_recovery:
-            return RECOVER
-        context.exhausted = True
-        error = conclusion(context)
-    context.closed = True
-    leave(context, error, for_good=error is not failure or context.exhausted)
-    return error
-
-
-RECOVER = object()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from attrs import evolve, field, frozen
 
-from retrytemplate import entrances
+from retrytemplate import entrances, inline
 from retrytemplate._checks import CLOCK_METHODS, has_methods, instance_of
 from retrytemplate.attempt_timeout import AttemptTimeout
 from retrytemplate.attempts import NEW, STATEFUL, Attempts
@@ -141,7 +141,7 @@ class Entrances:
 
         Source: ``org.springframework.retry.support.RetryTemplate``.
         """
-        return entrances.run(self, callback, None, recovery, state)  # type: ignore[no-any-return]
+        return inline.run(self, callback, None, recovery, state)  # type: ignore[no-any-return]
 
     @overload
     async def execute_async(
@@ -185,7 +185,7 @@ class Entrances:
             or self.state is not None
             or (outer is not None and outer[DEADLINE] is not None)
         ):
-            result: T = entrances.run(self, *entrances.without_keywords(fn, args, kwargs))
+            result: T = inline.run(self, *entrances.without_keywords(fn, args, kwargs))
             return result
         cell: Cell = [None, self, None, outer, plan]
         token = _set(cell)
@@ -195,15 +195,15 @@ class Entrances:
             cell.append(exc)
         except BaseException:
             _reset(token)
-            entrances.close_context(cell)
+            inline.close_context(cell)
             raise
         else:
             _reset(token)
             if cell[CONTEXT] is not None or type(value) not in PLAIN:
-                entrances.finished(cell, fn, value)
+                inline.finished(cell, fn, value)
             return value
         try:
-            return entrances.repeat(cell, fn, args, kwargs)  # type: ignore[no-any-return]
+            return inline.repeat(cell, fn, args, kwargs)  # type: ignore[no-any-return]
         finally:
             _reset(token)
 

@@ -7,15 +7,8 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
-from retrytemplate.entrances import (
-    close_context,
-    finished,
-    repeat,
-    repeat_async,
-    run,
-    run_async,
-    without_keywords,
-)
+from retrytemplate.entrances import run_async, without_keywords
+from retrytemplate.inline import close_context, finished, repeat, repeat_async, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

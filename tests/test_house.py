@@ -18,6 +18,7 @@ PACKAGE = ROOT / "retrytemplate"
 
 CORE = (
     "_checks.py",
+    "_lazy.py",
     "_values.py",
     "attempt_timeout.py",
     "attempts.py",
@@ -29,24 +30,41 @@ CORE = (
     "deadline.py",
     "declarative",
     "drivers.py",
+    "endings.py",
     "engine.py",
     "entrances.py",
     "errors.py",
     "guards.py",
+    "history.py",
+    "inline.py",
+    "keyed.py",
     "listeners",
+    "outcome.py",
     "plan.py",
     "policies",
+    "short.py",
     "simulation.py",
+    "state.py",
     "template.py",
     "testing",
+    "verdicts.py",
     "wrapping.py",
 )
-RULES = ("engine.py", "classify.py", "policies", "backoff")
+RULES = (
+    "engine.py",
+    "keyed.py",
+    "short.py",
+    "verdicts.py",
+    "endings.py",
+    "classify.py",
+    "policies",
+    "backoff",
+)
 
 IMPURE = {"time", "random", "secrets", "asyncio", "threading", "trio"}
 READS_A_CLOCK = {"now", "utcnow", "today", "monotonic", "perf_counter", "monotonic_ns", "time_ns"}
 # The engine asks the clock that the template was given; to the others the time is an argument.
-ASKS_THE_GIVEN_CLOCK = {"engine.py": ("plan.monotonic()",)}
+ASKS_THE_GIVEN_CLOCK = dict.fromkeys(("engine.py", "keyed.py", "short.py"), ("plan.monotonic()",))
 THIRD_PARTIES = {"attr", "attrs", "cachetools"}
 # What a room may import of a package that is there already whenever that line is reached.
 GUESTS = {
@@ -116,8 +134,9 @@ def test_the_rules_import_no_time_no_chance_no_tasks_and_no_threads(path):
 
 @pytest.mark.parametrize("path", sources(*CORE))
 def test_only_the_classifier_turns_a_name_into_a_module(path):
+    # ... and the package its own public names.
     by_name = {"importlib", "pkgutil", "runpy", "imp"} & imported(read(path))
-    assert by_name == ({"importlib"} if path == "classify.py" else set())
+    assert by_name == ({"importlib"} if path in ("classify.py", "_lazy.py") else set())
 
 
 @pytest.mark.parametrize("path", sources(*RULES))

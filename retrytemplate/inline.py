@@ -1,0 +1,348 @@
+"""Executions whose first attempt is made right here, without the engine; it goes on from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.caches.worker import worker_name
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, OUTER, OWNER, PLAN, RetryContext
+from retrytemplate.drivers import (
+    ASYNC,
+    PLAIN,
+    SYNC,
+    awaitable_error,
+    is_awaitable,
+    perform,
+    perform_async,
+)
+from retrytemplate.engine import Execution
+from retrytemplate.entrances import (
+    check_call,
+    prepare,
+    run_whole,
+    warn_unbounded,
+    without_keywords,
+)
+from retrytemplate.short import RECOVER, after_failure
+from retrytemplate.state import RetryState
+from retrytemplate.verdicts import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.context import Cell
+    from retrytemplate.engine import Ways
+    from retrytemplate.plan import Plan
+    from retrytemplate.policies.base import RetryPolicy
+
+__all__ = ["close_context", "finished", "repeat", "repeat_async", "run"]
+
+_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+
+
+def run(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None = None,
+    state: RetryState | None = None,
+) -> Any:
+    """Run one execution in this thread; the first attempt is made right here where that can be."""
+    plan, outer = owner._plan, _get()
+    state = state or owner.state
+    if plan.direct and (outer is None or outer[DEADLINE] is None):
+        if state is None:
+            if plan.inline:
+                return _run_inline(owner, plan, outer, function, arguments, recovery)
+            return _run_told(owner, plan, outer, function, arguments, recovery)
+        if (
+            plan.inline
+            and type(state) is RetryState
+            and state.tracked
+            and type(plan.cache) is MemoryRetryContextCache
+        ):
+            return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
+    return run_whole(prepare(owner, function, arguments, recovery, state, SYNC))
+
+
+def _run_inline(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+) -> Any:
+    """A stateless execution whose first attempt nobody has to be told or asked about."""
+    check_call(function, recovery)
+    context = RetryContext(owner, outer, plan)
+    context.attempt = 1
+    if recovery is not None:
+        context._recovery = recovery
+    cell: Cell = [context, owner, None, outer, plan]
+    token = _set(cell)
+    try:
+        try:
+            if arguments is None:
+                arguments = (context,)
+                context._shared = True
+            value = function(*arguments)
+        except Exception as exc:
+            cell.append(named(function, context, arguments, exc))
+        except BaseException:
+            context.closed = True
+            raise
+        else:
+            context.closed = True
+            if type(value) not in PLAIN:
+                _no_awaitable(function, value)
+            return value
+        return repeat(cell, function, arguments, {})
+    finally:
+        _reset(token)
+
+
+def _run_told(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Any,
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+) -> Any:
+    """A stateless execution with listeners: the engine is for what does not go well."""
+    if not callable(function) or recovery is not None:
+        check_call(function, recovery)
+    if plan.unbounded:
+        warn_unbounded(plan)
+    context = RetryContext(owner, outer, plan)
+    context._shared = True
+    if arguments is None:
+        arguments = (context,)
+    token = _set([context, owner, None, outer, plan])
+    value: Any = None
+    failure: BaseException | None = None
+    try:
+        try:
+            value = _first_told(plan, context, function, arguments)
+        except BaseException as exc:
+            failure = exc
+        untold = iter(plan.close)
+        if context.closed:
+            try:
+                for hook in untold:
+                    told = hook(context, None)
+                    if told is not None:
+                        _no_awaitable(hook, told)
+            except BaseException as exc:
+                failure = exc
+            else:
+                context._finish()
+                return value
+        if recovery is None:
+            recovery = owner.recovery
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        if context.closed:
+            steps = execution.end_with(value, failure, untold)
+        elif context._opened:
+            execution.started = context._started
+            steps = execution.run(failure)
+        else:
+            execution.veto(failure)
+            steps = execution.run()
+        failure = None
+        return perform(steps)
+    finally:
+        _reset(token)
+
+
+def _first_told(
+    plan: Plan, context: RetryContext, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Open the execution and make its first attempt; the context is closed if all went well."""
+    for hook in plan.open:
+        told = hook(context)
+        if told is False:
+            return None
+        if told is not None:
+            _no_awaitable(hook, told)
+    context._opened = True
+    if context.gave_up:
+        return None
+    context.attempt = 1
+    context._started = plan.monotonic()
+    for hook in plan.before_attempt:
+        told = hook(context)
+        if told is not None:
+            _no_awaitable(hook, told)
+    value = function(*arguments)
+    if type(value) not in PLAIN:
+        _no_awaitable(function, value)
+    for hook in plan.on_success:
+        told = hook(context, value)
+        if told is not None:
+            _no_awaitable(hook, told)
+    context.closed = True
+    return value
+
+
+def _no_awaitable(function: Callable[..., Any], value: Any) -> None:
+    if is_awaitable(value):
+        raise awaitable_error(function, value)
+
+
+def _run_stateful(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Any,
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+    state: RetryState,
+) -> Any:
+    """A stateful execution with a cache in memory: a key that never failed needs no engine."""
+    if not callable(function) or recovery is not None:
+        check_call(function, recovery)
+    if plan.unbounded:
+        warn_unbounded(plan)
+    cache = plan.cache
+    context = RetryContext(owner, outer, plan)
+    context._shared = True
+    context._state = state
+    if arguments is None:
+        arguments = (context,)
+    execution: Execution | None = None
+    failure: BaseException | None = None
+    token = _set([context, owner, None, outer, plan])
+    try:
+        claim = context._claim = cache.begin(
+            plan.scope + state.encoded, worker=worker_name(), fresh=state.force_refresh
+        )
+        if claim.record is None:
+            context.attempt = 1
+            context._started = plan.monotonic()
+            try:
+                value = function(*arguments)
+            except Exception as exc:
+                failure = exc
+            else:
+                if type(value) not in PLAIN:
+                    _no_awaitable(function, value)
+                context.closed = True
+                cache.succeed(claim, remember=state.remember)
+                return value
+        if recovery is None:
+            recovery = owner.recovery
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        execution.cache = cache
+        if failure is not None:
+            execution.started = context._started
+        steps = execution.run(failure)
+        failure = None
+        return perform(steps)
+    except BaseException:
+        if execution is None and context._claim is not None:  # else the engine has seen to it
+            context.closed = True
+            cache.release(context._claim)
+        raise
+    finally:
+        _reset(token)
+
+
+def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Go on after an inline first attempt that failed, in this thread."""
+    failure = cell.pop()
+    context, policy = _taken_over(cell)
+    if not context._plan.plain:
+        steps = _resumed(cell, function, args, kwargs, SYNC).run(failure)
+        del failure  # kept here, it would live as long as the attempts after it
+        return perform(steps)
+    while True:
+        ended = after_failure(cell, policy, failure)
+        if ended is not None:
+            break
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure  # its traceback holds this frame: left here, that would be a cycle
+            context.closed = True
+            context._finish()
+            if type(value) not in PLAIN:
+                _no_awaitable(function, value)
+            return value
+    del failure
+    if ended is RECOVER:
+        return perform(_resumed(cell, function, args, kwargs, SYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Go on after an inline first attempt that failed, in this task."""
+    failure = cell.pop()
+    context, policy = _taken_over(cell)
+    if not context._plan.plain:
+        steps = _resumed(cell, function, args, kwargs, ASYNC).run(failure)
+        del failure
+        return await perform_async(steps)
+    while True:
+        ended = after_failure(cell, policy, failure)
+        if ended is not None:
+            break
+        try:
+            value = await function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure
+            context.closed = True
+            context._finish()
+            return value
+    del failure
+    if ended is RECOVER:
+        return await perform_async(_resumed(cell, function, args, kwargs, ASYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+def _taken_over(cell: Cell) -> tuple[RetryContext, RetryPolicy]:
+    """The context and the policy of an inline execution that needs them from now on."""
+    context, owner = cell[CONTEXT], cell[OWNER]
+    if context is None:
+        context = cell[CONTEXT] = RetryContext(owner, cell[OUTER], cell[PLAN])
+    context.attempt = 1
+    plan = context._plan
+    if plan.unbounded:
+        warn_unbounded(plan)
+    return context, plan.policy
+
+
+def _resumed(
+    cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any, ways: Ways
+) -> Execution:
+    function, args = without_keywords(function, args, kwargs)
+    context = cell[CONTEXT]
+    recovery = context._recovery
+    if recovery is None:
+        recovery = cell[OWNER].recovery
+    return Execution(context._plan, context, function, args, recovery, ways)
+
+
+def close_context(cell: Cell) -> None:
+    """Close the context of an inline attempt, if somebody asked for it."""
+    context = cell[CONTEXT]
+    if context is not None:
+        context.closed = True
+
+
+def finished(cell: Cell, function: Callable[..., Any], value: Any) -> None:
+    """Close the context of an inline success that somebody asked for; refuse an awaitable."""
+    close_context(cell)
+    _no_awaitable(function, value)
