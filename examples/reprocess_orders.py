@@ -16,11 +16,13 @@ from retrytemplate import (
     ExceptionClassifier,
     ExponentialBackoff,
     RetryAfterBackoff,
+    RetryContext,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
 )
 from retrytemplate.demo import (
+    Line,
     OrdersFile,
     PricingClient,
     PricingError,
@@ -52,12 +54,12 @@ database.executescript("""
 """)
 
 
-def handle(line, client):
+def handle(line: Line, client: PricingClient) -> None:
     """Hand one line to the template; raises when it has to come again."""
 
     # 3. The work, its transaction inside the attempt: it is rolled back before the failure is
     #    recorded, and a COMMIT that fails is a failed attempt.
-    def work(context):
+    def work(context: RetryContext) -> None:
         with database:
             order = line.parse()
             row = (line.number, order.order_id, None)
@@ -66,7 +68,7 @@ def handle(line, client):
             database.execute("UPDATE written SET cents = ? WHERE line = ?", (cents, line.number))
 
     # 4. The recovery, when no attempt is left.  The context remembers the earlier deliveries.
-    def dead_letter(context):
+    def dead_letter(context: RetryContext) -> None:
         history = [(each.number, each.type_name, each.message) for each in context.history]
         with database:
             row = (line.number, line.text, json.dumps(history))
@@ -78,7 +80,7 @@ def handle(line, client):
     template.execute(work, recovery=dead_letter, state=state)
 
 
-def main():
+def main() -> None:
     orders = OrdersFile.read(sys.argv[1] if len(sys.argv) > 1 else shipped())
     queue = deque(orders.lines)
     deliveries = 0
