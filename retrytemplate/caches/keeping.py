@@ -68,13 +68,13 @@ def _at_rest(
     records: tuple[AttemptRecord, ...], last: BaseException, redact: Callable[[str], str] | None
 ) -> tuple[AttemptRecord, ...]:
     """The records as a cache keeps them; the last one with its traceback."""
-    from retrytemplate.caches.record import describe
+    from retrytemplate.caches.record import brief, describe
 
     place: dict[str, Any] = {"host": host_name(), "process": os.getpid()}
     return tuple(
         evolve(
             record,
-            message=record.message if redact is None else redact(record.message),
+            message=brief(record.message, redact),
             traceback=describe(last, redact) if record is records[-1] else "",
             **place,
         )
@@ -83,10 +83,12 @@ def _at_rest(
 
 
 def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> RecordedFailure:
+    from retrytemplate.caches.record import brief
+
     cause = failure.cause
     return RecordedFailure(  # a new object each time: raising one must not mark the kept one
         failure.type_name,
-        failure.message if redact is None else redact(failure.message),
+        brief(failure.message, redact),
         None if cause is None else _redacted(cause, redact),
     )
 

@@ -12,10 +12,12 @@ from retrytemplate.history import AttemptRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FORMAT", "Phase", "Record", "describe", "from_json", "json_copy", "to_json"]
+__all__ = ["FORMAT", "Phase", "Record", "brief", "describe", "from_json", "json_copy", "to_json"]
 
 FORMAT = 1
-TRACEBACK_LIMIT = 8 * 1024
+# Of a message or a traceback, the mark included that says how much was cut.
+TEXT_LIMIT = 8 * 1024
+MARK = 40
 
 Phase = Literal["idle", "attempting", "recovering", "done"]
 
@@ -71,13 +73,28 @@ def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def describe(exception: BaseException, redact: Callable[[str], str] | None) -> str:
-    """The traceback as text, its end cut at 8 KiB, through *redact*."""
+    """The traceback as text, through *redact*; of more than 8 KiB the end."""
     from traceback import format_exception
 
     text = "".join(format_exception(exception))
     if redact is not None:
         text = redact(text)
-    return text[-TRACEBACK_LIMIT:]
+    if len(text) <= TEXT_LIMIT:
+        return text
+    return f"{_cut(text)}\n{text[MARK - TEXT_LIMIT :]}"
+
+
+def brief(message: str, redact: Callable[[str], str] | None) -> str:
+    """The message, through *redact*; of more than 8 KiB the beginning."""
+    if redact is not None:
+        message = redact(message)
+    if len(message) <= TEXT_LIMIT:
+        return message
+    return f"{message[: TEXT_LIMIT - MARK]} {_cut(message)}"
+
+
+def _cut(text: str) -> str:
+    return f"[{len(text) - TEXT_LIMIT + MARK} characters cut]"
 
 
 def to_json(record: Record) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import json
 import os
 import platform
+import re
+from traceback import format_exception
 
 import pytest
 from attrs import fields
@@ -299,11 +301,26 @@ def test_a_traceback_says_where_and_what():
     assert text.endswith("ValueError: secret 4711\n")
 
 
-def test_of_a_long_traceback_the_end_is_kept():
-    message = "x" * 20_000 + " the end"
-    text = describe(caught(message=message), None)
-    assert len(text) == 8 * 1024
+def cut(text):
+    """How many characters the mark in a text says were cut, and the text without the mark."""
+    [number] = re.findall(r"\[(\d+) characters cut\]", text)
+    return int(number), re.sub(r"\s?\[\d+ characters cut\]\s?", "", text)
+
+
+def test_of_a_long_traceback_the_end_is_kept_and_the_rest_is_counted():
+    failure = caught(message="x" * 20_000 + " the end")
+    text = describe(failure, None)
+    assert len(text) <= 8 * 1024
     assert text.endswith("xxx the end\n")
+    number, kept = cut(text)
+    assert number + len(kept) == len("".join(format_exception(failure)))
+
+
+def test_a_group_nested_deeper_than_the_stack_has_a_traceback():
+    failure = caught()
+    for _ in range(10_000):
+        failure = ExceptionGroup("nested", [failure])
+    assert "ExceptionGroup: nested (1 sub-exception)" in describe(failure, None)
 
 
 def test_what_is_redacted_is_redacted_before_it_is_cut():
@@ -372,7 +389,40 @@ def test_a_traceback_at_rest_is_cut():
         raise ValueError("x" * 20_000)
 
     [attempt] = at_rest(callback).history
-    assert len(attempt.traceback) == 8 * 1024
+    assert len(attempt.traceback) <= 8 * 1024
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_of_a_long_message_at_rest_the_beginning_is_kept_and_the_rest_is_counted(deliveries):
+    message = "no price " * 100_000
+
+    def callback(context):
+        raise ValueError(message) from KeyError(message)
+
+    record = at_rest(callback, deliveries)
+    texts = [attempt.message for attempt in record.history]
+    for text in (*texts, record.last.message, record.last.cause.message):
+        assert len(text) <= 8 * 1024
+        number, kept = cut(text)
+        assert number + len(kept) in (len(message), len(repr(message)))
+        assert kept.strip("'").startswith("no price no price")
+
+
+def test_a_message_of_the_length_that_is_kept_is_whole():
+    def callback(context):
+        raise ValueError("x" * 8 * 1024)
+
+    assert at_rest(callback).last.message == "x" * 8 * 1024
+
+
+def test_a_message_is_redacted_before_it_is_cut():
+    secret = "begins here" + "x" * 8 * 1024 + "ends here"
+
+    def callback(context):
+        raise ValueError(f"no price for {secret}")
+
+    record = at_rest(callback, redact=lambda text: text.replace(secret, "(secret)"))
+    assert record.last.message == record.history[0].message == "no price for (secret)"
 
 
 def test_the_last_failure_at_rest_holds_no_live_exception():
