@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_least",
+    "at_least_one",
     "check_at_least",
     "delay",
     "duration",
@@ -104,6 +105,11 @@ def whole(name: str, value: Any, minimum: int) -> None:
         raise TypeError(f"{name} must be an int >= {minimum}, got {value!r}")
     if value < minimum:
         raise ValueError(f"{name} must be an int >= {minimum}, got {value!r}")
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raise unless the value is an int of at least one."""
+    whole(name, value, 1)
 
 
 def has_methods(name: str, value: Any, *methods: str) -> None:

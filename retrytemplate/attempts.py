@@ -5,15 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.attempt_timeout import (
-    bound_async,
-    bound_sync,
-    exceeded,
-    limit_of,
-    limited_cell,
-)
 from retrytemplate.context import CURRENT, DEADLINE, RetryContext, leave
-from retrytemplate.deadline import cut_after
 from retrytemplate.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
 from retrytemplate.engine import Execution
 from retrytemplate.entrances import prepare, warn_unbounded
@@ -24,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from retrytemplate.context import Cell
-    from retrytemplate.engine import Reply
+    from retrytemplate.engine import Effect, Reply, Ways
     from retrytemplate.state import RetryState
 
 __all__ = ["Attempts"]
@@ -41,6 +33,24 @@ OUT = (INLINE, INSIDE_INLINE, RUNNING, INSIDE)
 
 def _block() -> None:
     """Stands for the block in the engine's effects; the loop hands control to the user instead."""
+
+
+def _limited_block() -> None:
+    """The same for a block with a limit."""
+
+
+class _BlockWays:
+    """How a block waits and is bounded: the loop sees to the limit itself."""
+
+    def __init__(self, ways: Ways) -> None:
+        self.awaits = ways.awaits
+        self.sleep = ways.sleep
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect:
+        return _limited_block, ()
+
+
+SYNC_BLOCK, ASYNC_BLOCK = _BlockWays(SYNC), _BlockWays(ASYNC)
 
 
 class Attempts(RetryContext):
@@ -118,7 +128,7 @@ class Attempts(RetryContext):
 
     def _begin(self) -> Loop:
         """The engine, begun with an execution of its own."""
-        ways = ASYNC if self._asynchronous else SYNC
+        ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
         execution, cell = prepare(self._owner, _block, (), self._recovery, self._wanted, ways)
         execution.context._shared = True
         self._loop = Loop(execution, cell, self._asynchronous)
@@ -167,6 +177,8 @@ class Attempts(RetryContext):
         context = self.__enter__()
         limit = None if self._loop is None else self._loop.limit
         if limit is not None:
+            from retrytemplate.deadline import cut_after
+
             self._cut = cut_after(limit[0])
             await self._cut.__aenter__()
         return context
@@ -229,7 +241,7 @@ class Attempts(RetryContext):
             return True
         if self._plan.unbounded:
             warn_unbounded(self._plan)
-        ways = ASYNC if self._asynchronous else SYNC
+        ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
         execution = Execution(self._plan, self, _block, (), self._recovery, ways)
         cell = [self, self._owner, None, self._outer, self._plan]
         self._loop = Loop(execution, cell, self._asynchronous, exception)
@@ -348,13 +360,17 @@ class Loop:
         if function is _block:
             self.limit = None
             return True
-        if function in (bound_sync, bound_async):
+        if function is _limited_block:
+            from retrytemplate.attempt_timeout import limit_of
+
             self.limit = limit_of(self.execution)
             return True
         return False
 
     def limited(self) -> Cell:
         """The cell of an attempt with a limit: what is left of it is in force inside."""
+        from retrytemplate.attempt_timeout import limited_cell
+
         assert self.limit is not None
         self.began = self.execution.plan.monotonic()
         return limited_cell(self.execution, self.limit[0], self.cell)
@@ -366,6 +382,8 @@ class Loop:
         if self.limit is not None:
             late = self.execution.plan.monotonic() - self.began > self.limit[0]
             if cut or late:
+                from retrytemplate.attempt_timeout import exceeded
+
                 return None, exceeded(self.execution, *self.limit)
         return result, None
 

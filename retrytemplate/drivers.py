@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.attempt_timeout import bound_async, bound_sync
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -128,18 +127,26 @@ def _without_waiting(function: Callable[..., Any], arguments: tuple[Any, ...]) -
 
 
 class _Sync:
+    awaits = False
+
     def sleep(self, plan: Plan) -> Callable[[float], Any]:
         return plan.clock.sleep
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
+        from retrytemplate.attempt_timeout import bound_sync
+
         return bound_sync, (execution, effect)
 
 
 class _Async:
+    awaits = True
+
     def sleep(self, plan: Plan) -> Callable[[float], Any]:
         return plan.clock.sleep_async
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
+        from retrytemplate.attempt_timeout import bound_async
+
         return bound_async, (execution, effect)
 
 

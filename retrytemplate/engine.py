@@ -66,6 +66,8 @@ __all__ = ["Execution", "Ways"]
 class Ways(Protocol):
     """What a driver lends the engine: its way to wait, and to bound an attempt in time."""
 
+    awaits: bool
+
     def sleep(self, plan: Plan) -> Callable[[float], Any]: ...
 
     def bound(self, execution: Execution, effect: Effect) -> Effect: ...

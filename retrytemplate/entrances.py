@@ -107,7 +107,7 @@ def _remember(plan: Plan, execution: Execution, state: Any) -> None:
         state = _state_of(state, execution)
     if state.tracked:
         cache = execution.cache = plan.cache
-        if execution.ways is ASYNC and getattr(cache, "blocking", False):
+        if execution.ways.awaits and getattr(cache, "blocking", False):
             raise MisuseError(
                 f"{type(cache).__name__} blocks: with execute_async() and call_async() use its "
                 "asynchronous twin"

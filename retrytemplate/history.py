@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from retrytemplate._values import Value
 from retrytemplate.errors import RecordedFailure
 
 __all__ = ["AttemptRecord", "bounded", "message_of", "recorded", "type_name"]
@@ -54,8 +55,8 @@ def recorded(exception: BaseException, depth: int = 8) -> RecordedFailure:
     )
 
 
-@frozen
-class AttemptRecord:
+@frozen(eq=False, repr=False)
+class AttemptRecord(Value):
     """One failed attempt, as text and numbers.
 
     :param number: which attempt it was, from 1.

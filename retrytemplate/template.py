@@ -9,7 +9,6 @@ from attrs import evolve, field, frozen
 
 from retrytemplate import entrances, inline
 from retrytemplate._checks import CLOCK_METHODS, has_methods, instance_of
-from retrytemplate.attempt_timeout import AttemptTimeout
 from retrytemplate.attempts import NEW, STATEFUL, Attempts
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
@@ -42,7 +41,11 @@ CACHE_METHODS = ("begin", "fail", "succeed", "release", "peek")
 
 
 def _attempt_timeout(value: Any) -> Any:
-    if value is None or isinstance(value, AttemptTimeout):
+    if value is None:
+        return None
+    from retrytemplate.attempt_timeout import AttemptTimeout
+
+    if isinstance(value, AttemptTimeout):
         return value
     try:
         return AttemptTimeout(value)

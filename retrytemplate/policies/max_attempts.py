@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
@@ -12,12 +12,7 @@ from retrytemplate.policies.base import RetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MaxAttemptsRetryPolicy", "at_least_one"]
-
-
-def at_least_one(name: str, value: Any) -> None:
-    """Raise unless the value is an int of at least one."""
-    _checks.whole(name, value, 1)
+__all__ = ["MaxAttemptsRetryPolicy"]
 
 
 @frozen(eq=False, repr=False)
@@ -35,7 +30,7 @@ class MaxAttemptsRetryPolicy(RetryPolicy):
     """
 
     _max_attempts: int | Callable[[], int] = field(
-        default=3, alias="max_attempts", validator=_checks.number_or_callable(at_least_one)
+        default=3, alias="max_attempts", validator=_checks.number_or_callable(_checks.at_least_one)
     )
 
     @property
@@ -55,5 +50,5 @@ class MaxAttemptsRetryPolicy(RetryPolicy):
     def resolved(self) -> MaxAttemptsRetryPolicy:
         if not self.dynamic:
             return self
-        number = _checks.read("max_attempts", self._max_attempts, at_least_one)
+        number = _checks.read("max_attempts", self._max_attempts, _checks.at_least_one)
         return evolve(self, max_attempts=number)

@@ -10,7 +10,6 @@ from retrytemplate import _checks
 from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.policies._judge import Judge, only_counts
 from retrytemplate.policies.base import RetryPolicy
-from retrytemplate.policies.max_attempts import at_least_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +88,7 @@ class SimpleRetryPolicy(RetryPolicy):
     """
 
     _max_attempts: int | Callable[[], int] = field(
-        default=3, alias="max_attempts", validator=_checks.number_or_callable(at_least_one)
+        default=3, alias="max_attempts", validator=_checks.number_or_callable(_checks.at_least_one)
     )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
         default=EVERY_EXCEPTION, converter=_types_or_predicate, validator=_retryable_types
@@ -173,5 +172,5 @@ class SimpleRetryPolicy(RetryPolicy):
     def resolved(self) -> SimpleRetryPolicy:
         if not self.dynamic:
             return self
-        number = _checks.read("max_attempts", self._max_attempts, at_least_one)
+        number = _checks.read("max_attempts", self._max_attempts, _checks.at_least_one)
         return evolve(self, max_attempts=number)
