@@ -1,10 +1,13 @@
-"""What makes two objects the same value, and how a value is shown."""
+"""What makes two objects the same value, and how a value is shown; the values of JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Value"]
+__all__ = ["JSON", "Value"]
+
+JSON = Any
+"""A JSON value: None, bool, int, float, str, list, dict of those."""
 
 
 class Value:

@@ -41,12 +41,12 @@ class AttemptTimeout:
     in_thread: bool = field(
         default=False, kw_only=True, validator=instance_of(bool, "True or False")
     )
-    _abandoned: Any = field(factory=lambda: [0], init=False, repr=False, eq=False)
+    _abandoned: list[int] = field(factory=lambda: [0], init=False, repr=False, eq=False)
 
     @property
     def abandoned(self) -> int:
         """How many attempts were left behind in their threads so far."""
-        return self._abandoned[0]  # type: ignore[no-any-return]
+        return self._abandoned[0]
 
 
 def limit_of(execution: Execution) -> tuple[float, bool]:

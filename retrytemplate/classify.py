@@ -13,6 +13,7 @@ from retrytemplate.errors import RetryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
+    from typing import TypeGuard
 
     # Whether a rule matched, and the value; and what it takes to know, further such steps maybe.
     Answer = tuple[bool, Any]
@@ -78,10 +79,10 @@ def _settled(steps: Steps) -> Answer:
         else:
             stack.append(deeper)
             answer = None
-    return answer  # type: ignore[no-any-return]
+    return answer  # type: ignore[no-any-return]  # of the first, so it is an Answer
 
 
-def _is_exception_class(value: Any) -> bool:
+def _is_exception_class(value: Any) -> TypeGuard[type[BaseException]]:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
@@ -314,7 +315,7 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
         found = members[part]
     if not _is_exception_class(found):
         raise ValueError(f"rules: {name!a} is no exception class but {found!r}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @frozen(eq=False, repr=False)

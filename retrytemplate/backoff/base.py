@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Protocol
+from typing import Protocol
 
-from retrytemplate._values import Value
+from retrytemplate._values import JSON, Value
 
 __all__ = ["JSON", "Backoff", "RandomSource"]
-
-JSON = Any
-"""A JSON value: None, bool, int, float, str, list, dict of those."""
 
 
 class RandomSource(Protocol):

@@ -104,7 +104,9 @@ class Marks(TLRUCache[str, float]):
     def __init__(self, timer: Callable[[], float]) -> None:
         super().__init__(math.inf, lambda _key, remember, now: now + remember, timer)
 
-    def pop(self, key: str, default: float | None = None) -> float | None:  # type: ignore[override]
+    def pop(  # type: ignore[override]  # the default has no type of its own here
+        self, key: str, default: float | None = None
+    ) -> float | None:
         """Forget a mark; time stands still, or one could end between look and removal."""
         with self.timer:
             return super().pop(key, default)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from retrytemplate._values import Value
+from retrytemplate._values import JSON, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from retrytemplate.policies.result import ResultRetryPolicy
 
 __all__ = ["JSON", "RetryPolicy", "StatefulRetryPolicy"]
-
-JSON = Any
-"""A JSON value: None, bool, int, float, str, list, dict of those."""
 
 
 class RetryPolicy(Value):
