@@ -1,8 +1,10 @@
 """Each kit fails pieces that are wrong, by the test that names the fault."""
 
+import _thread
 import asyncio
 import itertools
 import random
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -1027,3 +1029,38 @@ def test_a_stuck_thread_fails_the_test(monkeypatch):
             base.in_threads(lambda place: place == 0 and release.wait(30.0), number=2)
     finally:
         release.set()
+
+
+def test_an_interrupt_while_threads_work_is_passed_on_at_once():
+    release = threading.Event()
+
+    def work(place):
+        if place == 0:
+            _thread.interrupt_main()
+        release.wait()
+
+    interval = sys.getswitchinterval()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            base.in_threads(work)
+    finally:
+        release.set()
+    assert sys.getswitchinterval() == interval
+
+
+def test_an_interrupt_before_all_threads_began_lets_those_go_that_did(monkeypatch):
+    begun, worked = [], []
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            if len(begun) == 2:
+                raise KeyboardInterrupt
+            begun.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        base.in_threads(worked.append)
+    for thread in begun:
+        thread.join()
+    assert not worked

@@ -132,7 +132,10 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
     results: list[Any] = [AssertionError("stuck")] * number
 
     def one(place: int) -> None:
-        barrier.wait(PATIENCE)
+        try:
+            barrier.wait(PATIENCE)
+        except threading.BrokenBarrierError:  # not all of them could begin
+            return
         try:
             results[place] = work(place)
         except BaseException as error:
@@ -147,6 +150,9 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
         until = time.monotonic() + PATIENCE
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+    except BaseException:  # an interrupt, which passes: nobody is to wait for those yet to begin
+        barrier.abort()
+        raise
     finally:
         sys.setswitchinterval(interval)
     assert not any(thread.is_alive() for thread in threads), "a thread is stuck"
