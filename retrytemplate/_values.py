@@ -42,8 +42,15 @@ class Value:
         if fields is None:
             return object.__repr__(self)
         shown = ((each, getattr(self, each.name)) for each in fields if each.init)
-        told = (f"{each.alias}={value!r}" for each, value in shown if value is not each.default)
+        told = (
+            f"{each.alias}={value!r}" for each, value in shown if not _same(value, each.default)
+        )
         return f"{type(self).__qualname__}({', '.join(told)})"
+
+
+def _same(value: Any, default: Any) -> bool:
+    # The default itself, or one that is equal to it: read from somewhere, out of a pickle.
+    return value is default or (type(value) is type(default) and (value == default) is True)
 
 
 def _fields(value: Any) -> Any:

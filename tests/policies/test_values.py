@@ -1,6 +1,7 @@
 """Policies as values: equal where their settings are, hashable, shown by what was set."""
 
 import copy
+import pickle
 
 import pytest
 
@@ -41,7 +42,9 @@ MAKERS = {
     "Exponential": lambda: ExponentialBackoff(1, 2, 3, "full"),
     "RetryAfter": lambda: RetryAfterBackoff(FixedBackoff(1), 3),
     "classifier": lambda: ExceptionClassifier({OSError: True}, default=1),
-    "from config": lambda: ExceptionClassifier.from_config({"builtins.OSError": True}),
+    "from config": lambda: ExceptionClassifier.from_config(
+        {"builtins.OSError": True, "urllib.error.HTTPError": {"status": {"5xx": True}}}
+    ),
     "patterns": lambda: PatternClassifier({"*": 1}),
 }
 
@@ -56,10 +59,46 @@ def test_two_made_alike_are_equal_and_are_told_apart_from_all_others(make):
         assert other is make or one != other()
 
 
+def pickled(one):
+    return pickle.loads(pickle.dumps(one))  # noqa: S301  # our own
+
+
+every_way = pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+
+
+@every_way
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_copy_is_as_good(make):
+def test_a_copy_is_as_good(make, way):
     one = make()
-    assert copy.copy(one) == copy.deepcopy(one) == one
+    again = way(one)
+    assert (type(again), again, hash(again)) == (type(one), one, hash(one))
+    assert repr(again) == repr(one)
+
+
+@every_way
+def test_a_copy_decides_as_the_policy_does(way):
+    worth = ExceptionClassifier.from_config({"builtins.OSError": True})
+    policy = way(SimpleRetryPolicy(4, not_on=KeyError) & PredicateRetryPolicy(worth.classify))
+    assert policy.allows(1, OSError())
+    assert not policy.allows(4, OSError())
+    assert not policy.allows(1, KeyError())
+
+
+@every_way
+def test_a_policy_that_stands_twice_counts_once_in_a_copy_too(way):
+    both = MaxAttemptsRetryPolicy(3)
+    policy = way(ExceptionClassifierRetryPolicy({OSError: both, KeyError: both}))
+    state = policy.start(0.0)
+    for failure, allowed in [(OSError(), True), (KeyError(), True), (OSError(), False)]:
+        state = policy.record(state, failure, 0.0)
+        assert policy.decide(state, 0.0)[0] is allowed
+
+
+def test_a_setting_that_is_the_default_is_not_shown_wherever_it_comes_from():
+    assert repr(ExponentialBackoff(maximum=float("30"), multiplier=float("3"))) == (
+        "ExponentialBackoff(multiplier=3.0)"
+    )
+    assert repr(ExceptionClassifier({}, default=0)) == "ExceptionClassifier(rules={}, default=0)"
 
 
 def test_settings_that_differ_make_them_differ():
