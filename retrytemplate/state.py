@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, frozen
@@ -54,13 +55,17 @@ def _rollback_function(value: Any) -> Callable[[BaseException], bool]:
         return classify  # type: ignore[no-any-return]  # a classifier's own method
     kinds = value if isinstance(value, tuple) else (value,)
     if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        return lambda exception: isinstance(exception, kinds)
+        return partial(_is_one_of, kinds)  # unlike a closure it can be pickled
     if callable(value) and not isinstance(value, type) and not is_async(value):
         return value  # type: ignore[no-any-return]  # a function, as was seen
     raise TypeError(
         "rollback_for must be an ExceptionClassifier, an exception type (or tuple of them), "
         f"a function of the exception, or None, got {value!r}"
     )
+
+
+def _is_one_of(kinds: tuple[type[BaseException], ...], exception: BaseException) -> bool:
+    return isinstance(exception, kinds)
 
 
 @frozen(init=False, eq=False, repr=False, slots=False)
