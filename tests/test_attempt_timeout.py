@@ -1,0 +1,242 @@
+"""How long one attempt may take: looked at afterwards, cut, or left behind in its thread."""
+
+import contextvars
+import threading
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from retrytemplate import (
+    AttemptTimeout,
+    AttemptTimeoutError,
+    Deadline,
+    DeadlineExceededError,
+    current_context,
+)
+from retrytemplate.testing import run, run_trio
+from tests.garbage import left_by
+from tests.ways import in_block, in_thread, made
+
+PATIENCE = 30.0
+"""Real seconds for a thread to do what it does at once."""
+
+
+def in_a_thread(seconds=PATIENCE):
+    return AttemptTimeout(seconds, in_thread=True)
+
+
+# -- looked at afterwards ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [in_thread, in_block])
+def test_what_took_longer_than_its_limit_failed_whatever_it_returned(way):
+    template = made(3, attempt_timeout=2.0)
+    durations = iter([2.5, 3.0, 2.0])
+
+    def callback(context):
+        template.clock.advance(next(durations))
+        return context.attempt
+
+    assert way(template, callback) == 3, "up to the limit is not too long"
+
+
+def test_the_error_says_how_long_it_might_have_taken():
+    template = made(1, attempt_timeout=timedelta(milliseconds=1500))
+    with pytest.raises(AttemptTimeoutError, match=r"the attempt took longer than 1\.5 seconds"):
+        template.execute(lambda context: template.clock.advance(2.0))
+
+
+def test_an_attempt_that_fails_too_late_fails_with_its_own_error():
+    template = made(1, attempt_timeout=2.0)
+
+    def callback(context):
+        template.clock.advance(3.0)
+        raise OSError("its own")
+
+    with pytest.raises(OSError, match="its own"):
+        template.execute(callback)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "error"),
+    [(1.5, DeadlineExceededError), (2.0, DeadlineExceededError), (2.5, AttemptTimeoutError)],
+)
+def test_the_nearer_of_limit_and_deadline_counts_and_says_so(deadline, error):
+    template = made(1, attempt_timeout=2.0)
+
+    def callback(context):
+        assert Deadline.current().remaining() == min(deadline, 2.0)
+        template.clock.advance(2.25)
+
+    with Deadline(deadline, clock=template.clock), pytest.raises(error) as caught:
+        template.execute(callback)
+    assert type(caught.value) is error
+
+
+def test_the_error_of_a_deadline_that_passed_in_an_attempt_has_the_failure_before_as_its_cause():
+    template, failure = made(9), OSError("before")
+
+    def callback(context):
+        if context.attempt == 1:
+            raise failure
+        template.clock.advance(2.0)
+
+    with Deadline(1.0, clock=template.clock), pytest.raises(DeadlineExceededError) as caught:
+        template.execute(callback)
+    assert "during an attempt" in str(caught.value)
+    assert caught.value.__cause__ is failure
+
+
+# -- cut -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deadline", [1.0, 5.0])
+def test_an_asynchronous_attempt_is_cut_at_the_nearer_limit(deadline):
+    async def body(template):
+        with Deadline(deadline, clock=template.clock):
+            return await template.outcome_async(template.clock.sleep_async, 60.0)
+
+    expected = DeadlineExceededError if deadline == 1.0 else AttemptTimeoutError
+    template = made(1, attempt_timeout=2.0)
+    outcome = run(body(template), clock=template.clock)
+    assert (type(outcome.exception), template.clock.monotonic()) == (expected, min(deadline, 2.0))
+    template = made(1, attempt_timeout=2.0)
+    outcome = run_trio(body, template, clock=template.clock)
+    assert (type(outcome.exception), template.clock.monotonic()) == (expected, min(deadline, 2.0))
+
+
+def test_a_function_that_awaits_nothing_has_a_limit_too():
+    template = made(1, attempt_timeout=2.0)
+    assert run(template.call_async(lambda: "value"), clock=template.clock) == "value"
+
+
+# -- in a thread of its own ----------------------------------------------------------------------
+
+
+def test_an_attempt_in_its_thread_returns_its_value():
+    limit, threads = in_a_thread(), []
+
+    def callback(context):
+        threads.append(threading.current_thread())
+        return "value"
+
+    assert made(attempt_timeout=limit).execute(callback) == "value"
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon, "left behind, it must not hold up the end of the process"
+    assert not threads[0].is_alive()
+    assert limit.abandoned == 0
+
+
+def test_each_attempt_has_a_thread_with_a_name_of_its_own():
+    names = []
+
+    def fails():
+        names.append(threading.current_thread().name)
+        raise OSError
+
+    assert made(3, attempt_timeout=in_a_thread()).outcome(fails).attempts == 3
+    assert len(set(names)) == 3
+    assert all(name.startswith("retrytemplate-attempt-") for name in names)
+
+
+@pytest.mark.parametrize("error", [OSError("its own"), KeyboardInterrupt()], ids=repr)
+def test_an_error_in_the_thread_is_the_attempts(error):
+    def fails():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        made(2, attempt_timeout=in_a_thread()).call(fails)
+    assert caught.value is error
+
+
+def test_a_failure_in_a_thread_leaves_no_garbage():
+    def fails():
+        raise OSError
+
+    def call():
+        with suppress(OSError):
+            template.call(fails)
+
+    template = made(2, attempt_timeout=in_a_thread())
+    assert left_by(call) == 0
+
+
+def test_the_thread_has_the_contexts_variables():
+    colour = contextvars.ContextVar("colour")
+    colour.set("blue")
+
+    def callback(context):
+        assert current_context() is context
+        return colour.get(), Deadline.current() is not None
+
+    assert made(attempt_timeout=in_a_thread()).execute(callback) == ("blue", True)
+
+
+def test_at_the_limit_the_attempt_is_left_behind_counted_and_told_to_stop():
+    stopped = threading.Semaphore(0)
+
+    def hangs(context, stop):
+        if stop.wait(PATIENCE):
+            stopped.release()
+
+    limit = in_a_thread(0.01)
+    with pytest.raises(AttemptTimeoutError, match=r"longer than 0\.01 seconds"):
+        made(2, attempt_timeout=limit).execute(hangs)
+    assert limit.abandoned == 2
+    for _ in range(2):
+        assert stopped.acquire(timeout=PATIENCE)
+
+
+def test_what_an_attempt_that_was_left_behind_comes_to_is_dropped():
+    released, late = threading.Event(), threading.Event()
+
+    def callback(context):
+        if context.attempt > 1:
+            return "value"
+        released.wait(PATIENCE)
+        late.set()
+        return "too late"
+
+    limit = in_a_thread(0.01)
+    template = made(99, attempt_timeout=limit)
+    try:
+        assert template.execute(callback) == "value"
+    finally:
+        released.set()
+    assert late.wait(PATIENCE)
+    assert limit.abandoned >= 1
+
+
+def test_a_deadline_bounds_an_attempt_in_its_thread():
+    limit = in_a_thread()
+    template = made(1, attempt_timeout=limit)
+
+    def hangs(stop):
+        stop.wait(PATIENCE)
+
+    with Deadline(0.01, clock=template.clock), pytest.raises(DeadlineExceededError):
+        template.call(hangs)
+    assert limit.abandoned == 1
+
+
+def test_only_a_function_that_takes_it_gets_the_event():
+    template = made(1, attempt_timeout=in_a_thread())
+    assert template.call(lambda stop=None: stop.is_set()) is False
+    assert template.call(lambda *others: others) == ()
+    assert template.call(int, "17") == 17
+    assert template.call(dict) == {}, "its signature cannot be read"
+
+
+def test_by_default_an_attempt_stays_in_its_thread():
+    assert not AttemptTimeout(1.0).in_thread
+    template = made(attempt_timeout=1.0)
+    assert template.call(threading.current_thread) is threading.current_thread()
+
+
+def test_limits_of_the_same_seconds_are_equal_whatever_they_left_behind():
+    used = in_a_thread(0.01)
+    made(1, attempt_timeout=used).outcome(lambda stop: stop.wait(PATIENCE))
+    assert used.abandoned == 1
+    assert used == in_a_thread(0.01)
+    assert repr(used) == "AttemptTimeout(seconds=0.01, in_thread=True)"
