@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import contextvars
 import gc
-import sys
 
 import pytest
 import trio
@@ -26,6 +25,7 @@ from retrytemplate import (
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import AsyncRecorder, Interrupted, Recorder, VirtualClock, run, run_trio
 from retrytemplate.testing.clock import checkpoint
+from tests.hooks import EveryHook
 from tests.ways import Script, every_way, in_block, in_thread, made
 
 pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
@@ -46,37 +46,16 @@ class Signal:
         return self.set_off() if place == self.place else None
 
 
-class Telling(RetryListener):
+class Telling(EveryHook):
     """Counts its opens and closes, and lets the signal go off in its hooks."""
 
     def __init__(self, signal=None):
         self.signal = signal
         self.told = []
 
-    def _hook(self, hook):
-        self.told.append(hook)
-        return None if self.signal is None else self.signal.at(hook)
-
-    def open(self, context):
-        return self._hook("open")
-
-    def before_attempt(self, context):
-        return self._hook("before_attempt")
-
-    def on_success(self, context, result):
-        return self._hook("on_success")
-
-    def on_error(self, context, exception):
-        return self._hook("on_error")
-
-    def on_backoff(self, context, delay):
-        return self._hook("on_backoff")
-
-    def on_recovery(self, context, result):
-        return self._hook("on_recovery")
-
-    def close(self, context, exception):
-        return self._hook("close")
+    def hook(self, name):
+        self.told.append(name)
+        return None if self.signal is None else self.signal.at(name)
 
 
 class SignalClock(VirtualClock):
@@ -471,14 +450,6 @@ class Suspended:
 
     def __await__(self):
         yield
-
-
-@pytest.fixture
-def unraisable(monkeypatch):
-    gc.collect()  # what earlier tests left has its say before
-    caught = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda hook: caught.append(hook.exc_value))
-    return caught
 
 
 async def rests(*_):

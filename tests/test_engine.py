@@ -29,6 +29,7 @@ from retrytemplate import (
 from retrytemplate.backoff import Backoff
 from retrytemplate.policies import AlwaysRetryPolicy
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
+from tests.hooks import EveryHook
 from tests.ways import Script, both_kinds, every_way, made
 
 # -- attempts and their end ------------------------------------------------------------------------
@@ -603,39 +604,18 @@ def test_close_is_told_the_last_failure_also_where_a_recovery_took_over(way):
     ]
 
 
-class Named(RetryListener):
+class Named(EveryHook):
     """Writes its name and each hook into a list; raises or answers as told."""
 
     def __init__(self, name, told, **raising):
         self.name, self.told, self.raising = name, told, raising
 
-    def _hook(self, hook):
-        self.told.append(f"{hook} {self.name}")
-        answer = self.raising.get(hook)
+    def hook(self, name):
+        self.told.append(f"{name} {self.name}")
+        answer = self.raising.get(name)
         if isinstance(answer, BaseException):
             raise answer
         return answer
-
-    def open(self, context):
-        return self._hook("open")
-
-    def before_attempt(self, context):
-        return self._hook("before_attempt")
-
-    def on_success(self, context, result):
-        return self._hook("on_success")
-
-    def on_error(self, context, exception):
-        return self._hook("on_error")
-
-    def on_backoff(self, context, delay):
-        return self._hook("on_backoff")
-
-    def on_recovery(self, context, result):
-        return self._hook("on_recovery")
-
-    def close(self, context, exception):
-        return self._hook("close")
 
 
 @pytest.mark.statement("S2-42")

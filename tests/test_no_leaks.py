@@ -137,6 +137,15 @@ def failing(times):
     return fn
 
 
+def raising(failure, refs):
+    """Raise a failure that nobody but its catcher holds, and watch it."""
+    refs.append(weakref.ref(failure))
+    try:
+        raise failure
+    finally:
+        del failure
+
+
 def swallowing(call):
     with suppress(Trouble):
         call()
@@ -228,14 +237,9 @@ def test_after_a_late_success_no_failure_is_alive(entrance):
     refs = []
 
     def fn():
-        if len(refs) == 2:
-            return "value"
-        failure = Trouble("soon gone")
-        refs.append(weakref.ref(failure))
-        try:
-            raise failure
-        finally:
-            del failure
+        if len(refs) < 2:
+            raising(Trouble("soon gone"), refs)
+        return "value"
 
     with no_collector():
         assert entrance(made(3, clock=InstantClock()), fn)() == "value"
@@ -251,12 +255,7 @@ def test_a_context_that_somebody_keeps_holds_text_and_no_exception(entrance, rec
 
     def fn():
         contexts.append(current_context())
-        failure = Trouble("text")
-        refs.append(weakref.ref(failure))
-        try:
-            raise failure
-        finally:
-            del failure
+        raising(Trouble("text"), refs)
 
     with no_collector():
         swallowing(entrance(made(3, clock=InstantClock(), recovery=recovery), fn))

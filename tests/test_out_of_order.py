@@ -1,22 +1,12 @@
 """Blocks and deadlines that are left in another order than they were entered, or in the middle."""
 
 import asyncio
-import gc
-import sys
 
 import pytest
 
 from retrytemplate import Deadline, MisuseError, current_context
 from retrytemplate.testing import Recorder, VirtualClock
 from tests.ways import made
-
-
-@pytest.fixture
-def unraisable(monkeypatch):
-    gc.collect()  # what earlier tests left has its say before
-    caught = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda hook: caught.append(hook.exc_value))
-    return caught
 
 
 def holding(template, blocks=0):

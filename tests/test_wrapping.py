@@ -9,25 +9,15 @@ import pytest
 
 from retrytemplate import RetryTemplate, current_context
 from retrytemplate.testing import Recorder
+from tests.trouble import RemoteError, Trouble
 from tests.ways import made
-
-
-class Flaky:
-    """Fails so many times, then lets pass; counts what comes by."""
-
-    def __init__(self, failures):
-        self.failures = failures
-        self.calls = 0
-
-    def __call__(self):
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise ConnectionError(f"failure {self.calls}")
 
 
 def template(failures, *, inline=True, **settings):
     """A template that is just enough, inline or with somebody listening, and its trouble."""
-    return made(failures + 1, listeners=[] if inline else [Recorder()], **settings), Flaky(failures)
+    return made(failures + 1, listeners=[] if inline else [Recorder()], **settings), Trouble(
+        failures
+    )
 
 
 both_paths = pytest.mark.parametrize("inline", [True, False], ids=["inline", "engine"])
@@ -120,10 +110,10 @@ def test_a_wrapped_function_is_still_of_its_kind(kind):
 
 
 def test_a_wrapped_function_can_be_wrapped_again_and_then_attempts_multiply():
-    trouble = Flaky(99)
+    trouble = Trouble(99)
     twice = made(2).wrap(made(3).wrap(trouble))
 
-    with pytest.raises(ConnectionError):
+    with pytest.raises(RemoteError):
         twice()
     assert trouble.calls == 6
 
@@ -406,7 +396,7 @@ def test_when_attempts_run_out_before_the_first_item_the_last_failure_is_raised(
         trouble()
         yield 1
 
-    with pytest.raises(ConnectionError, match="failure 3"):
+    with pytest.raises(RemoteError, match="failure 3"):
         next(numbers())
 
 

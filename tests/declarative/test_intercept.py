@@ -21,10 +21,7 @@ from retrytemplate import (
     intercept,
 )
 from retrytemplate.testing import VirtualClock
-
-
-class RemoteError(Exception):
-    pass
+from tests.trouble import RemoteError
 
 
 class Service:

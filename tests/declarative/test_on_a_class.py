@@ -7,23 +7,7 @@ import pytest
 
 from retrytemplate import MaxAttemptsRetryPolicy, current_context, recover, retryable
 from retrytemplate.testing import run
-
-
-class RemoteError(Exception):
-    pass
-
-
-class Trouble:
-    """Raises so many times, counts every time."""
-
-    def __init__(self, failures):
-        self.failures = failures
-        self.calls = 0
-
-    def __call__(self):
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise RemoteError(f"failure {self.calls}")
+from tests.trouble import RemoteError, Trouble
 
 
 class Base:

@@ -17,10 +17,7 @@ from retrytemplate import (
 from retrytemplate.testing import Recorder
 from tests.declarative import later
 from tests.garbage import left_by
-
-
-class RemoteError(Exception):
-    pass
+from tests.trouble import RemoteError
 
 
 class NearError(RemoteError):

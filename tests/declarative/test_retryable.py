@@ -21,25 +21,7 @@ from retrytemplate import (
     retryable,
 )
 from retrytemplate.testing import Recorder, VirtualClock, no_waiting, run
-
-
-class RemoteError(Exception):
-    pass
-
-
-class Trouble:
-    """Raises so many times, counts every time."""
-
-    def __init__(self, failures, kind=RemoteError):
-        self.failures = failures
-        self.kind = kind
-        self.calls = 0
-
-    def __call__(self):
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise self.kind(f"failure {self.calls}")
-
+from tests.trouble import RemoteError, Trouble
 
 # -- what it guards -----------------------------------------------------------------------------
 
@@ -578,7 +560,7 @@ def test_a_key_makes_the_retry_stateful(asynchronous):
         with pytest.raises(RemoteError):
             call("order-17")
         assert trouble.calls == calls
-    name = f"{__name__}.RemoteError"
+    name = f"{RemoteError.__module__}.RemoteError"
     assert call("order-17") == ("dead", RecordedFailure, name, "order-17")
     assert trouble.calls == 2
 

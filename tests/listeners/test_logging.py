@@ -18,10 +18,7 @@ from retrytemplate import (
 )
 from retrytemplate.listeners.logging import LoggingListener
 from retrytemplate.testing import VirtualClock
-
-
-class Stopped(BaseException):
-    """No ``Exception``: like a cancellation."""
+from tests.listeners.callbacks import Stopped, failing, fails
 
 
 class Mute(Exception):
@@ -29,23 +26,6 @@ class Mute(Exception):
 
     def __str__(self):
         raise RuntimeError("no text")
-
-
-def failing(context):
-    raise ConnectionError("down")
-
-
-def fails(times):
-    """A callback that fails so often, then succeeds."""
-    left = [times]
-
-    def callback(context):
-        if left[0]:
-            left[0] -= 1
-            raise ConnectionError("down")
-        return "ok"
-
-    return callback
 
 
 def template(listener=None, **settings):

@@ -20,29 +20,9 @@ from retrytemplate import (
 from retrytemplate.listeners.statistics import KINDS, RollingStatistics, StatisticsListener
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import in_threads
+from tests.listeners.callbacks import Stopped, failing, fails
 
 steps = st.lists(st.tuples(st.floats(0, 100), st.sampled_from(KINDS)), max_size=20)
-
-
-class Stopped(BaseException):
-    """No ``Exception``: like a cancellation."""
-
-
-def failing(context):
-    raise ConnectionError("down")
-
-
-def fails(times):
-    """A callback that fails so often, then succeeds."""
-    left = [times]
-
-    def callback(context):
-        if left[0]:
-            left[0] -= 1
-            raise ConnectionError("down")
-        return "ok"
-
-    return callback
 
 
 @pytest.fixture
@@ -118,26 +98,29 @@ def test_an_untracked_execution_counts_as_a_stateless_one(template, statistics):
     assert counts(statistics)["started"] == 2
 
 
-def test_what_a_breaker_refuses_is_started_too(statistics, clock):
+@pytest.fixture
+def behind_a_breaker(statistics, clock):
+    """Calls that fail so many times, of which all but the first are refused."""
     breaker = CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1))
     template = RetryTemplate(policy=breaker, listeners=(statistics,), name="op", clock=clock)
     state = RetryState("circuit", rollback_for=lambda exception: False)
 
-    for _ in range(2):
-        with pytest.raises(ExhaustedRetryError):
-            template.execute(failing, state=state)
+    def call(times):
+        for _ in range(times):
+            with pytest.raises(ExhaustedRetryError):
+                template.execute(failing, state=state)
+
+    return call
+
+
+def test_what_a_breaker_refuses_is_started_too(statistics, behind_a_breaker):
+    behind_a_breaker(2)
 
     assert counts(statistics) == {"started": 2, "error": 1, "abort": 2}
 
 
-def test_what_a_breaker_shows_of_itself_is_copied(statistics, clock):
-    breaker = CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1))
-    template = RetryTemplate(policy=breaker, listeners=(statistics,), name="op", clock=clock)
-    state = RetryState("circuit", rollback_for=lambda exception: False)
-
-    for _ in range(3):
-        with pytest.raises(ExhaustedRetryError):
-            template.execute(failing, state=state)
+def test_what_a_breaker_shows_of_itself_is_copied(statistics, behind_a_breaker):
+    behind_a_breaker(3)
 
     assert statistics.find("op").attributes == {"circuit.open": True, "circuit.short_count": 3}
 

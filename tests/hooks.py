@@ -1,0 +1,31 @@
+"""Listeners that do one thing in every hook."""
+
+from retrytemplate import RetryListener
+
+
+class EveryHook(RetryListener):
+    """Hands each hook's name to the one method that a subclass writes, and what that answers on."""
+
+    def hook(self, name):
+        raise NotImplementedError
+
+    def open(self, context):
+        return self.hook("open")
+
+    def before_attempt(self, context):
+        return self.hook("before_attempt")
+
+    def on_success(self, context, result):
+        return self.hook("on_success")
+
+    def on_error(self, context, exception):
+        return self.hook("on_error")
+
+    def on_backoff(self, context, delay):
+        return self.hook("on_backoff")
+
+    def on_recovery(self, context, result):
+        return self.hook("on_recovery")
+
+    def close(self, context, exception):
+        return self.hook("close")

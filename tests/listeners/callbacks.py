@@ -1,0 +1,22 @@
+"""Callbacks for listeners to be told of."""
+
+
+class Stopped(BaseException):
+    """No ``Exception``: like a cancellation."""
+
+
+def failing(context):
+    raise ConnectionError("down")
+
+
+def fails(times):
+    """A callback that fails so often, then succeeds."""
+    left = [times]
+
+    def callback(context):
+        if left[0]:
+            left[0] -= 1
+            raise ConnectionError("down")
+        return "ok"
+
+    return callback
