@@ -2,6 +2,10 @@
 
 import asyncio
 import contextlib
+import sys
+import threading
+import time
+import traceback
 import warnings
 import weakref
 
@@ -13,6 +17,7 @@ from retrytemplate import (
     Deadline,
     DeadlineExceededError,
     FixedBackoff,
+    Guard,
     InconsistentKeyError,
     MisuseError,
     ResultRetryPolicy,
@@ -26,7 +31,7 @@ from retrytemplate import (
     UnboundedRetryWarning,
     current_context,
 )
-from retrytemplate.testing import VirtualClock
+from retrytemplate.testing import VirtualClock, run
 from tests.garbage import no_collector
 
 STATE = RetryState("key")
@@ -45,12 +50,20 @@ class Closing(RetryListener):
 
 
 class Marking(Closing):
+    def before_attempt(self, context):
+        context.attributes["span"] = object()
+
+
+class MarkingLate(Closing):
+    """The failure is written down by then."""
+
     def on_error(self, context, exception):
         context.attributes["span"] = object()
 
 
-def test_an_attribute_that_is_no_json_value_ends_the_execution_and_frees_the_key():
-    listener = Marking()
+@pytest.mark.parametrize("marking", [Marking, MarkingLate])
+def test_an_attribute_that_is_no_json_value_ends_the_execution_and_frees_the_key(marking):
+    listener = marking()
     template = RetryTemplate(listeners=[listener])
     for _ in range(2):
         with pytest.raises(TerminatedRetryError) as caught:
@@ -68,18 +81,23 @@ class DeadLetters(list):
         return "kept"
 
 
+IN_PLACE = RetryState("a", rollback_for=())
+
+
+@pytest.mark.parametrize("of_template", [None, lambda context: "of the template"])
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Closing()]}, {"guards": [Guard()]}])
 @pytest.mark.parametrize(
     "call",
     [
         lambda template, kept: template.execute(bad, recovery=kept),
         lambda template, kept: template.bind(recovery=kept).call(bad),
-        lambda template, kept: template.execute(
-            bad, recovery=kept, state=RetryState("a", rollback_for=())
-        ),
+        lambda template, kept: template.bind(recovery=kept).wrap(bad)(),
+        lambda template, kept: template.execute(bad, recovery=kept, state=IN_PLACE),
+        lambda template, kept: run(template.execute_async(bad, recovery=kept)),
     ],
 )
-def test_a_recovery_that_counts_as_false_is_a_recovery(call):
-    assert call(RetryTemplate(recovery=lambda context: "of the template"), DeadLetters()) == "kept"
+def test_a_recovery_that_counts_as_false_is_a_recovery(call, settings, of_template):
+    assert call(RetryTemplate(recovery=of_template, **settings), DeadLetters()) == "kept"
 
 
 def test_a_backoff_number_is_read_once_per_execution():
@@ -165,8 +183,18 @@ def test_a_result_that_cannot_be_shown_is_retried_like_any_other():
 
 
 def test_a_limit_beyond_what_threads_can_wait_is_no_limit():
+    caller = threading.get_ident()
+
+    def returns_when_the_caller_waits(context):
+        for _ in range(3000):
+            frames = traceback.extract_stack(sys._current_frames()[caller])
+            waits = [frame.name for frame in frames[-3:]]
+            if waits == ["_in_thread", "wait", "wait"]:
+                return "done"
+            time.sleep(0.01)
+
     template = RetryTemplate(attempt_timeout=AttemptTimeout(float("inf"), in_thread=True))
-    assert template.execute(lambda context: "done") == "done"
+    assert template.execute(returns_when_the_caller_waits) == "done"
 
 
 def test_an_int_too_large_for_text_is_no_key():
