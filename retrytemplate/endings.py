@@ -107,6 +107,7 @@ def interrupted(error: BaseException) -> BaseException:
 
 
 NOTE = "retry: "
+LONGEST_NOTE = 8 * 1024
 
 
 def _note(context: RetryContext, error: BaseException) -> None:
@@ -127,7 +128,10 @@ def _note(context: RetryContext, error: BaseException) -> None:
     if own:
         earlier = earlier[:-own]
     before = "; before this one:" if earlier else ""
-    told(error, f"{NOTE}{count} attempts failed{before}{''.join(earlier)}", NOTE)
+    text = f"{NOTE}{count} attempts failed{before}{''.join(earlier)}"
+    if len(text) > LONGEST_NOTE:
+        text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
+    told(error, text, NOTE)
 
 
 def told(error: BaseException, text: str, instead_of: str | None = None) -> None:

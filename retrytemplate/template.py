@@ -16,6 +16,7 @@ from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.clock import Clock, SystemClock
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
 from retrytemplate.drivers import PLAIN
+from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.plan import Plan
@@ -118,6 +119,15 @@ class Entrances:
 
         @property
         def _inline(self) -> Plan | None: ...
+
+    def __copy__(self) -> Any:
+        return evolve(self)  # type: ignore[misc]  # both that are made of this are attrs classes
+
+    def __reduce__(self) -> Any:
+        raise MisuseError(
+            f"a {type(self).__name__} cannot be pickled or copied deeply: its cache and its "
+            "listeners are shared; make one in each process, or use with_()"
+        )
 
     def execute(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate.classify import leaves
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
@@ -37,7 +38,7 @@ def is_hard(exception: BaseException) -> bool:
     if futures is not None and isinstance(exception, futures.CancelledError):
         return True
     if isinstance(exception, BaseExceptionGroup):
-        return any(is_hard(leaf) for leaf in exception.exceptions)
+        return any(map(is_hard, leaves(exception)))
     if isinstance(exception, MisuseError):
         return True
     if len(ORDINARY) >= MOST_ORDINARY:

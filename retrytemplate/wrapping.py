@@ -6,6 +6,7 @@ import inspect
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._checks import is_async
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
 from retrytemplate.entrances import run_async, without_keywords
 from retrytemplate.inline import close_context, finished, repeat, repeat_async, run
@@ -13,7 +14,7 @@ from retrytemplate.inline import close_context, finished, repeat, repeat_async, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-__all__ = ["is_async", "wrap"]
+__all__ = ["wrap"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
@@ -44,15 +45,6 @@ def _kind(fn: Any) -> Callable[[Any, Any], Any]:
     if inspect.isgeneratorfunction(target):
         return _generator
     return _coroutine if is_async(fn) else _function
-
-
-def is_async(fn: Any) -> bool:
-    """Whether calling it gives a coroutine, as far as can be told beforehand."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(type(fn), "__call__", None)  # noqa: B004  # the method is wanted, not callability
-    )
 
 
 def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:

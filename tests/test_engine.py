@@ -633,3 +633,23 @@ def test_open_and_before_attempt_run_forward_all_other_hooks_in_reverse(way):
         "|open a|open b|before_attempt a|before_attempt b|on_success b|on_success a"
         "|close b|close a"
     ).split("|")
+
+
+def test_the_note_of_enormous_messages_is_cut():
+    failures = [ValueError("x" * 100_000), ValueError("y" * 100_000), ValueError("end")]
+    with pytest.raises(ValueError) as caught:
+        RetryTemplate(SimpleRetryPolicy(3)).execute(Script(*failures))
+    (note,) = caught.value.__notes__
+    assert len(note) < 9_000
+    assert note.endswith("characters cut]")
+
+
+def test_a_group_nested_deeper_than_the_stack_is_judged():
+    group = ExceptionGroup("x", [KeyError()])
+    for _ in range(5_000):
+        group = ExceptionGroup("x", [group])
+    template = RetryTemplate(SimpleRetryPolicy(2, retry_on=KeyError))
+    callback = Script(group)
+    with pytest.raises(ExceptionGroup):
+        template.execute(callback)
+    assert callback.calls == 2

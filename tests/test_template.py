@@ -1,7 +1,9 @@
 """The ways into a template, and what its user is promised of them."""
 
 import asyncio
+import copy
 import inspect
+import pickle
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
@@ -9,6 +11,7 @@ from attrs.exceptions import FrozenInstanceError
 from retrytemplate import (
     ExponentialBackoff,
     MaxAttemptsRetryPolicy,
+    MisuseError,
     NeverRetryPolicy,
     Outcome,
     RecordedFailure,
@@ -397,3 +400,23 @@ def test_two_value_errors_then_ok_take_three_calls_and_no_time(way):
     assert way(template, callback) == "ok"
     assert callback.calls == 3
     assert template.clock.monotonic() == 0.0
+
+
+# -- copies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "made_of", [lambda t: t, lambda t: t.bind(label="b")], ids=["own", "bound"]
+)
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_template_is_not_sent_or_copied_deeply(made_of, copied):
+    with pytest.raises(MisuseError, match="make one in each process, or use with_"):
+        copied(made_of(RetryTemplate(name="orders")))
+
+
+def test_a_shallow_copy_shares_the_cache_and_the_listeners():
+    template = RetryTemplate(name="orders", listeners=[Recorder()])
+    same = copy.copy(template)
+    assert same is not template
+    assert (same.cache, same.listeners, same.name) == (template.cache, template.listeners, "orders")
+    assert same.call(int, "17") == 17

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._checks import is_async
 from retrytemplate.caches.base import Claim
 from retrytemplate.errors import (
     AlreadyCompletedError,
@@ -15,7 +16,6 @@ from retrytemplate.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from threading import Lock, RLock
 
     from retrytemplate.caches.record import Record
@@ -35,8 +35,8 @@ class ClaimsInProcess(ABC):
     What the subclass does is done under the lock.
     """
 
-    def __init__(self, redact: Callable[[str], str] | None, lock: Lock | RLock) -> None:
-        if redact is not None and not callable(redact):
+    def __init__(self, redact: Any, lock: Lock | RLock) -> None:
+        if redact is not None and (not callable(redact) or is_async(redact)):
             raise TypeError(f"redact must be a function of a text or None, got {redact!r}")
         self.redact = redact
         self._claims: dict[str, Claim] = {}
