@@ -184,14 +184,7 @@ class Execution:
         if self.error is not None:
             self.value = None
         if self.end != ABSENT:
-            context.closed = state is None or self.end != KEPT
-            if self.cache is not None:
-                try:
-                    yield from settle(self)
-                except Exception as exc:  # what would be written down cannot be
-                    yield from let_go(self, exc)
-            if plan.close:
-                yield from self._close(plan.close, None)
+            yield from self._end()
         return self._outcome()
 
     def recover(self) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
@@ -556,6 +549,17 @@ class Execution:
             self.value = value if error is None else None
             self.phase = "idle"
         self.error = error
+
+    def _end(self) -> Steps:
+        """Leave the key as the end wants it, and tell the listeners."""
+        self.context.closed = self.context._state is None or self.end != KEPT
+        if self.cache is not None:
+            try:
+                yield from settle(self)
+            except Exception as exc:  # what would be written down cannot be
+                yield from let_go(self, exc)
+        if self.plan.close:
+            yield from self._close(self.plan.close, None)
 
     def _close(self, hooks: Iterable[Callable[..., Any]], first: BaseException | None) -> Steps:
         """Tell every listener; the first error among them is raised at the end."""

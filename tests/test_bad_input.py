@@ -1,5 +1,6 @@
 """What makes no sense is refused at once, with its name, its value and what would have done."""
 
+import asyncio
 import logging
 from datetime import timedelta
 from functools import partial
@@ -257,8 +258,16 @@ def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how):
 @pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
 def test_what_is_no_callback_is_refused(nonsense):
     for enter in (made().execute, made().call, made().outcome):
-        with pytest.raises(TypeError, match="callable"):
+        with pytest.raises(TypeError, match="the callback must be callable, got") as caught:
             enter(nonsense)
+        assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
+def test_what_is_no_callback_is_refused_in_a_task(nonsense):
+    for enter in (made().execute_async, made().call_async, made().outcome_async):
+        with pytest.raises(TypeError, match="the callback must be callable, got"):
+            asyncio.run(enter(nonsense))
 
 
 @every_way

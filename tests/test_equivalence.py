@@ -9,6 +9,7 @@ from retrytemplate import (
     ExceptionClassifierRetryPolicy,
     ExponentialBackoff,
     FixedBackoff,
+    Guard,
     MaxAttemptsRetryPolicy,
     NeverRetryPolicy,
     NoBackoff,
@@ -21,6 +22,7 @@ from retrytemplate import (
     TimeoutRetryPolicy,
     current_context,
 )
+from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
 from tests.ways import WAYS, every_way, in_block, in_thread, made
 
@@ -88,7 +90,7 @@ recoveries = st.sampled_from([None, "value", LookupError])
 
 
 class Silent(RetryListener):
-    """Listens to everything and says nothing: with it the engine runs from the beginning."""
+    """Listens to everything and says nothing."""
 
     def open(self, context):
         pass
@@ -103,7 +105,34 @@ class Silent(RetryListener):
         pass
 
 
-def trace(way, policy, backoff, script, recovery, listeners=()):
+class Noisy(RetryListener):
+    """Writes down every hook, and at the call of one that it is told does something else."""
+
+    def __init__(self, odd=None):
+        self.events = []
+        self.odd = odd
+
+    def told(self, hook, context, *value):
+        self.events.append((hook, context.attempt, context.retry_count, context.closed, *value))
+        if self.odd is None or self.odd[:2] != (hook, sum(e[0] == hook for e in self.events)):
+            return None
+        does = self.odd[2]
+        if does == "give up":
+            return context.give_up()
+        if does is False:
+            return False
+        raise does(f"out of {hook}")
+
+
+def telling(hook):
+    return lambda self, context, *value: self.told(hook, context, *value)
+
+
+for hook in HOOKS:
+    setattr(Noisy, hook, telling(hook))
+
+
+def trace(way, policy, backoff, script, recovery, listeners=(), guards=(), timed=False):
     """All that can be seen of one execution."""
     clock = VirtualClock()
     template = RetryTemplate(
@@ -111,6 +140,7 @@ def trace(way, policy, backoff, script, recovery, listeners=()):
         backoff,
         clock=clock,
         listeners=listeners,
+        guards=guards,
         random=ScriptedRandom([0.25, 0.5, 0.75], cycle=True),
     )
     raised, seen, contexts = [], [], []
@@ -128,6 +158,7 @@ def trace(way, policy, backoff, script, recovery, listeners=()):
         if isinstance(does, tuple):
             context.give_up()
             does = does[1]
+        clock.advance(1)
         raised.append(does(f"failure {len(raised) + 1}"))
         raise raised[-1]
 
@@ -142,7 +173,10 @@ def trace(way, policy, backoff, script, recovery, listeners=()):
     except BaseException as exc:
         place = next((n for n, failure in enumerate(raised) if failure is exc), None)
         end = "raised", type(exc), str(exc), place, getattr(exc, "__notes__", [])
-    context = contexts[0]
+    clock.advance(5)  # what has ended grows no older
+    context = contexts[0] if contexts else None
+    if context is None:
+        return {"end": end, "sleeps": clock.sleeps, "current": current_context()}
     assert all(each is context for each in contexts)
     return {
         "end": end,
@@ -156,7 +190,8 @@ def trace(way, policy, backoff, script, recovery, listeners=()):
             name: getattr(context, name)
             for name in ("closed", "exhausted", "recovered", "gave_up", "no_recovery")
         },
-        "elapsed": context.elapsed if raised else None,
+        "elapsed": context.elapsed if timed else None,
+        "times": [(r.started, r.ended) for r in context.history] if timed else None,
         "current": current_context(),
     }
 
@@ -231,11 +266,38 @@ SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
 @settings(max_examples=300)
 def test_every_way_in_comes_to_what_the_whole_engine_comes_to(policy, backoff, script, recovery):
     scenario = policy, backoff, script, recovery
-    engine = trace(with_recovery(in_thread), *scenario, listeners=[Silent()])
-    assert trace(with_recovery(in_thread), *scenario) == engine
-    for way in SHORT:
+    # A guard has to be asked before each attempt, so none is made outside the engine.
+    engine = trace(with_recovery(in_thread), *scenario, guards=[Guard()])
+    for way in [with_recovery(in_thread), *SHORT]:
         assert trace(way, *scenario) == engine, way
         assert trace(way, *scenario, listeners=[Silent()]) == engine, way
+
+
+oddities = st.none() | st.tuples(
+    st.sampled_from(HOOKS),
+    st.integers(1, 2),
+    st.sampled_from([False, "give up", ValueError, Interrupting]),
+)
+
+
+@given(plain_policies, backoffs, scripts, recoveries, oddities)
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], "value", ("open", 1, "give up"))
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("open", 1, False))
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("close", 1, ValueError))
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("on_success", 1, Interrupting))
+@settings(max_examples=300)
+def test_listeners_hear_of_an_inline_attempt_what_they_hear_of_the_engine(
+    policy, backoff, script, recovery, odd
+):
+    def heard(way, guards=()):
+        listeners = [Noisy(), Noisy(odd), Noisy()]
+        told = trace(way, policy, backoff, script, recovery, listeners, guards, timed=True)
+        said = [[[str(part) for part in event] for event in each.events] for each in listeners]
+        return told, said
+
+    engine = heard(with_recovery(in_thread), [Guard()])
+    for way in [with_recovery(in_thread), called, wrapped, asked]:
+        assert heard(way) == engine, way
 
 
 @given(plain_policies, backoffs, scripts, recoveries)
