@@ -4,6 +4,7 @@ import contextvars
 import threading
 from contextlib import suppress
 from datetime import timedelta
+from inspect import signature
 
 import pytest
 
@@ -16,7 +17,7 @@ from retrytemplate import (
 )
 from retrytemplate.testing import run, run_trio
 from tests.garbage import left_by
-from tests.ways import in_block, in_thread, made
+from tests.ways import Script, every_way, in_block, in_thread, made
 
 PATIENCE = 30.0
 """Real seconds for a thread to do what it does at once."""
@@ -86,6 +87,13 @@ def test_the_error_of_a_deadline_that_passed_in_an_attempt_has_the_failure_befor
         template.execute(callback)
     assert "during an attempt" in str(caught.value)
     assert caught.value.__cause__ is failure
+
+
+@every_way
+def test_the_limit_of_an_attempt_ends_with_it(way):
+    template = made(1, attempt_timeout=2.0)
+    recovered = way(template, Script(OSError()), recovery=lambda context: Deadline.current())
+    assert recovered is None
 
 
 # -- cut -----------------------------------------------------------------------------------------
@@ -232,6 +240,12 @@ def test_by_default_an_attempt_stays_in_its_thread():
     assert not AttemptTimeout(1.0).in_thread
     template = made(attempt_timeout=1.0)
     assert template.call(threading.current_thread) is threading.current_thread()
+
+
+def test_the_seconds_come_first_and_the_rest_by_name():
+    seconds, in_thread = signature(AttemptTimeout).parameters.values()
+    assert (seconds.name, in_thread.name) == ("seconds", "in_thread")
+    assert in_thread.kind is in_thread.KEYWORD_ONLY
 
 
 def test_limits_of_the_same_seconds_are_equal_whatever_they_left_behind():

@@ -9,6 +9,7 @@ from attrs.exceptions import FrozenInstanceError
 from retrytemplate import (
     CircuitBreakerRetryPolicy,
     Deadline,
+    ExhaustedRetryError,
     ExponentialBackoff,
     FixedBackoff,
     MaxAttemptsRetryPolicy,
@@ -442,6 +443,21 @@ def test_a_number_that_must_be_known_at_run_time_is_read_once_an_execution(way):
     assert (first.calls, second.calls) == (2, 4)
 
 
+@every_way
+def test_where_such_a_number_cannot_be_read_nothing_is_begun(way):
+    def unreadable():
+        raise LookupError("no such setting")
+
+    recorder, state = Recorder(), RetryState("key")
+    template = made(policy=SimpleRetryPolicy(unreadable), name="late", listeners=[recorder])
+    callback = Script("value")
+
+    with pytest.raises(LookupError, match="no such setting"):
+        way(template, callback, state=state, recovery=lambda context: "recovered")
+    assert (callback.calls, recorder.hooks) == (0, [])
+    assert way(template.with_(policy=SimpleRetryPolicy(3)), callback, state=state) == "value"
+
+
 def test_a_policy_without_end_and_without_waits_warns_once():
     template = made(policy=AlwaysRetryPolicy())
 
@@ -469,6 +485,16 @@ def test_results_that_never_do_end_with_an_error_that_holds_the_last(way):
     with pytest.raises(UnacceptableResultError) as caught:
         way(template, Script(202))
     assert caught.value.result == 202
+
+
+@every_way
+def test_a_failure_is_no_result_to_be_asked_about(way):
+    asked = []
+    policy = ResultRetryPolicy(lambda result: asked.append(result) or result is None)
+
+    with pytest.raises(OSError, match="its own"):
+        way(made(policy=policy), Script(OSError("its own")))
+    assert asked == []
 
 
 @every_way
@@ -616,6 +642,22 @@ class Named(EveryHook):
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+@every_way
+def test_giving_up_before_the_first_attempt_leaves_none_and_opens_once(way):
+    class GivesUp(Recorder):
+        def open(self, context):
+            super().open(context)
+            context.give_up()
+
+    recorder, callback = GivesUp(), Script("value")
+    with pytest.raises(ExhaustedRetryError, match="no attempt was made"):
+        way(made(listeners=[recorder]), callback)
+    assert (callback.calls, recorder.hooks) == (0, ["open", "close"])
+    assert (
+        way(made(listeners=[recorder]), callback, recovery=lambda context: "instead") == "instead"
+    )
 
 
 @pytest.mark.statement("S2-42")

@@ -12,6 +12,8 @@ from retrytemplate import (
     AttemptLostError,
     BackoffInterruptedError,
     CircuitBreakerRetryPolicy,
+    Deadline,
+    DeadlineExceededError,
     ExceptionClassifier,
     ExceptionClassifierRetryPolicy,
     ExhaustedRetryError,
@@ -212,6 +214,20 @@ def test_a_recovery_that_raises_is_tried_again_and_never_the_callback(way):
 
 
 @every_way
+def test_a_recovery_that_was_begun_stays_due_though_the_policy_has_more_attempts_now(way):
+    template = stateful(1)
+    fails(way, template)
+    recovery = Script(LookupError("dead letters are down"), "recovered")
+    callback = Script("not called")
+
+    with pytest.raises(LookupError):
+        way(template, callback, state=KEY, recovery=recovery)
+    patient = template.with_(policy=SimpleRetryPolicy(9))
+    assert way(patient, callback, state=KEY, recovery=recovery) == "recovered"
+    assert callback.calls == 0
+
+
+@every_way
 def test_force_refresh_forgets_what_is_kept(way):
     template = stateful()
     fails(way, template)
@@ -366,6 +382,37 @@ def test_a_deferred_wait_that_is_interrupted_leaves_the_key_as_it_was(way):
 
 
 @every_way
+@pytest.mark.parametrize("rest", [0.5, 0.0])
+def test_the_last_moment_of_a_deferred_wait_is_waited_out_too(way, rest):
+    template = stateful(delay=5.0)
+    state = RetryState("order-17", defer_backoff="wait")
+
+    fails(way, template, state)
+    template.clock.advance(5.0 - rest)
+    assert way(template, Script("value"), state=state) == "value"
+    assert template.clock.sleeps == ([rest] if rest else [])
+
+
+@every_way
+@pytest.mark.parametrize(("seconds", "fits"), [(5.5, True), (5.0, False), (2.0, False)])
+def test_a_deferred_wait_is_begun_where_it_fits_before_the_deadline(way, seconds, fits):
+    template = stateful(delay=5.0)
+    state = RetryState("order-17", defer_backoff="wait")
+    callback = Script("value")
+
+    fails(way, template, state)
+    with Deadline(seconds, clock=template.clock):
+        if fits:
+            assert way(template, callback, state=state) == "value"
+        else:
+            with pytest.raises(DeadlineExceededError, match="the next attempt is due in 5 seconds"):
+                way(template, callback, state=state)
+    assert callback.calls == fits
+    assert template.clock.sleeps == [5.0] * fits
+    assert way(template, Script("later"), state=state) == "later"
+
+
+@every_way
 def test_the_delays_of_a_key_go_on_growing_from_delivery_to_delivery(way):
     template = stateful(9, backoff=ExponentialBackoff(initial=1.0))
 
@@ -400,11 +447,21 @@ def test_a_remembered_success_is_not_repeated(way):
     assert way(template, again, state=state) == "again"
 
 
+@every_way
+def test_only_a_success_is_remembered(way):
+    template = stateful(1)
+    state = RetryState("order-17", remember=60.0, rollback_for=())
+
+    with pytest.raises(ExhaustedRetryError):
+        way(template, Script(ValueError()), state=state)
+    assert way(template, Script("value"), state=state) == "value"
+
+
 # -- keys ---------------------------------------------------------------------------------------
 
 
 class Mutable(list):
-    """Was hashable once: what S2-14 is about."""
+    """Can be hashed, and is no key for all that."""
 
     def __hash__(self):
         return hash(tuple(self))
@@ -498,6 +555,18 @@ def test_of_two_deliveries_at_once_the_second_is_told_so_and_nothing_is_counted(
         assert isinstance(first.exception(), ValueError)
     assert kept(template).failures == 1
     assert fails(lambda t, c, **how: t.execute(c, **how), template).seen == [2]
+
+
+@every_way
+def test_an_execution_that_does_not_get_its_key_tells_nobody(way):
+    recorder = Recorder()
+    template = stateful(listeners=[recorder])
+    claim = template.cache.begin(template.scoped_key("order-17"), worker="another")
+
+    with pytest.raises(AttemptInProgressError):
+        way(template, Script("second"), state=KEY, recovery=lambda context: "recovered")
+    assert recorder.hooks == []
+    assert template.cache.holds(claim)
 
 
 async def test_of_two_tasks_at_once_the_second_is_told_so():
