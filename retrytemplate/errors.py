@@ -110,9 +110,8 @@ class RetryContextCacheFullError(RetryError):
 class InconsistentKeyError(RetryError):
     """A key that cannot serve for stateful retry.
 
-    Raised by ``RetryState`` for a key that is None, not hashable, unequal to itself or of a type
-    that has no stable encoding, and by a template when a key's hash changed under way.  Use a
-    business key: ``str``, ``int``, ``bytes`` or a tuple of those.
+    Raised by ``RetryState`` for a key that is no ``str``, ``int``, ``bytes`` or tuple of those
+    (None, a float, a list), or is an int too large to be written as text.  Use a business key.
     """
 
 
