@@ -1,7 +1,8 @@
 """What we do where the original does something that we do not follow.
 
-The traces of ``golden/deviations.jsonl`` show the original; each kind of them has a test here that
-plays the same scenario and holds what we do instead.
+The traces of ``golden/deviations.jsonl`` show the original, Spring Retry; each kind of them has a
+test here that plays the same scenario and holds what we do instead.  "Where we differ" in
+``docs/from-spring-retry.md`` has the list.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def test_every_kind_of_deviation_has_its_lines() -> None:
     assert {tag for line in LINES for tag in line["tags"]} == TAGS - {"interrupt"}
 
 
-# -- 13.1: what is no Exception is never retried ------------------------------------------------
+# -- what is no Exception is never retried ------------------------------------------------------
 
 
 @each("hard")
@@ -150,7 +151,7 @@ def test_until_something_hard_is_raised_all_is_as_in_the_original(line: JSON, mo
     agree(line["trace"][:until], trace[:until])
 
 
-# -- 13.2: every close runs, and the current context is restored --------------------------------
+# -- every close runs, and the current context is restored --------------------------------------
 
 
 @each("sync_leak")
@@ -187,7 +188,7 @@ def test_the_error_of_a_close_is_chained_to_what_the_call_was_about_to_raise() -
     assert current_context() is None
 
 
-# -- 13.3: a full cache still serves the keys that it has ---------------------------------------
+# -- a full cache still serves the keys that it has ---------------------------------------------
 
 
 FULL = {
@@ -250,7 +251,7 @@ def test_where_the_cache_is_full_the_callbacks_own_exception_is_not_lost() -> No
     assert any(error is failure for error in chained(caught.value))
 
 
-# -- 13.4: nothing ends in an accident ----------------------------------------------------------
+# -- nothing ends in an accident ----------------------------------------------------------------
 
 
 @each("java_npe")
@@ -278,7 +279,7 @@ def test_exhausted_without_a_failure_says_why(state: RetryState | None) -> None:
     assert caught.value.__cause__ is None
 
 
-# -- 13.5: senseless settings are refused -------------------------------------------------------
+# -- senseless settings are refused -------------------------------------------------------------
 
 
 @each("max_zero")
@@ -293,7 +294,7 @@ def test_a_composite_of_nothing_is_refused(line: JSON, mode: str) -> None:
         played(line, mode)
 
 
-# -- 13.6: delays are not cut to whole milliseconds ---------------------------------------------
+# -- delays are not cut to whole milliseconds ---------------------------------------------------
 
 
 @each("ms_truncation")
@@ -336,7 +337,7 @@ def untimed(trace: list[JSON]) -> list[JSON]:
     return trace
 
 
-# -- 13.7: not_recoverable works at any depth ---------------------------------------------------
+# -- not_recoverable works at any depth ---------------------------------------------------------
 
 
 def not_recoverable_in(policy: JSON) -> Iterator[type[BaseException]]:
@@ -392,7 +393,7 @@ def test_some_of_these_lines_end_without_the_recovery_of_the_original() -> None:
     assert "directed-not-recoverable-circuit-ignored" in heard
 
 
-# -- 13.16: a veto, or an exception out of open, keeps the key's history ------------------------
+# -- a veto, or an exception out of open, keeps the key's history -------------------------------
 
 
 @each("veto_keeps_history")
@@ -428,7 +429,7 @@ def test_a_call_that_open_stopped_ends_as_in_the_original(line: JSON, mode: str)
             ]
 
 
-# -- 13.17: the key goes when recovery has returned ---------------------------------------------
+# -- the key goes when recovery has returned ----------------------------------------------------
 
 
 @each("recovery_keeps_key")

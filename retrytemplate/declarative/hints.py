@@ -102,7 +102,7 @@ def accepts(hint: Any, value: Any) -> bool:
 def returns_fit(failing: Any, recovering: Any) -> bool:
     """Whether what a recoverer returns can stand for what the failing method returns.
 
-    The same type, a base of it (as in the original), or a subclass of it; None only for None.
+    The same type, a base of it (as in Spring Retry), or a subclass of it; None only for None.
     """
     return _within(failing, recovering) or _within(recovering, failing)
 

@@ -47,7 +47,7 @@ def _fade(value: float, age: float, window: float) -> float:
 
 
 def _rounded(value: float) -> int:
-    """Half up, as the reference rounds; ``round`` would go to the even neighbour."""
+    """Half up, as Spring Retry rounds; ``round`` would go to the even neighbour."""
     return floor(value + 0.5)
 
 
@@ -208,7 +208,7 @@ def _error_rate(values: dict[Kind, float]) -> float:
 class StatisticsListener(RetryListener):
     """Counts, by the name of the template, what executions come to.  Safe under threads.
 
-    Executions without a name are not counted.  The rules are the reference's:
+    Executions without a name are not counted.  The rules are Spring Retry's:
 
     * a failed attempt is an ``error``, and where the execution has no key also a ``started``;
     * at the end, unless it is exhausted, the execution is a ``started``, and so is every one that a

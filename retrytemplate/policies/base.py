@@ -63,7 +63,7 @@ class RetryPolicy(Value):
         return False
 
     def names(self, failure: BaseException) -> bool:
-        """Whether a rule names the class of this error of the library itself (13.15)."""
+        """Whether a rule names the class of this error of the library itself."""
         return False
 
     @property
