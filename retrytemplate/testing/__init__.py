@@ -18,8 +18,9 @@ pytest users have the fixtures ``no_waiting`` and ``retry_clock`` without doing 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from retrytemplate._lazy import lazily
 from retrytemplate.testing.chance import ScriptedRandom
 from retrytemplate.testing.clock import Interrupted, VirtualClock
 from retrytemplate.testing.recorder import AsyncRecorder, Event, Recorder
@@ -38,6 +39,25 @@ if TYPE_CHECKING:
         PolicyConformance,
     )
     from retrytemplate.testing.loops import run, run_trio, virtual_loop
+
+# Every pytest run imports this package, few need asyncio or the kits.
+__getattr__ = lazily(
+    __name__,
+    {
+        "retrytemplate.testing.loops": ("run", "run_trio", "virtual_loop"),
+        "retrytemplate.testing.conformance": (
+            "AsyncCacheConformance",
+            "BackoffConformance",
+            "CacheConformance",
+            "ClassifierConformance",
+            "ClockConformance",
+            "Conformance",
+            "GuardConformance",
+            "ListenerConformance",
+            "PolicyConformance",
+        ),
+    },
+)
 
 __all__ = [
     "AsyncCacheConformance",
@@ -60,16 +80,3 @@ __all__ = [
     "run_trio",
     "virtual_loop",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: every pytest run imports this package, few need asyncio or the kits.
-    if name in ("run", "run_trio", "virtual_loop"):
-        from retrytemplate.testing import loops
-
-        return getattr(loops, name)
-    if name in __all__:
-        from retrytemplate.testing import conformance
-
-        return getattr(conformance, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
