@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     Answer = tuple[bool, Any]
     Steps = Generator["Steps", Answer, Answer]
 
-__all__ = ["ExceptionClassifier", "PatternClassifier", "attribute", "causes", "leaves"]
+__all__ = [
+    "ExceptionClassifier",
+    "PatternClassifier",
+    "attribute",
+    "by_class",
+    "causes",
+    "is_exception_class",
+    "leaves",
+]
 
 
 def causes(exc: BaseException | None) -> Iterator[BaseException]:
@@ -82,14 +90,18 @@ def _settled(steps: Steps) -> Answer:
     return answer  # type: ignore[no-any-return]  # of the first, so it is an Answer
 
 
-def _is_exception_class(value: Any) -> TypeGuard[type[BaseException]]:
+def is_exception_class(value: Any) -> TypeGuard[type[BaseException]]:
+    """Whether it is a class of exceptions."""
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _exception_classes(name: str, value: Any) -> None:
-    for kind in value:
-        if not _is_exception_class(kind):
-            raise TypeError(f"{name} must map exception classes to values, got the key {kind!r}")
+def by_class(value: Any, allowed: str) -> dict[type[BaseException], Any]:
+    """A copy of a mapping whose keys are exception classes; *allowed* says what it must be."""
+    copy = _mapping(value, allowed)
+    for kind in copy:
+        if not is_exception_class(kind):
+            raise TypeError(f"{allowed}, got the key {kind!r}")
+    return copy
 
 
 def _mapping(value: Any, allowed: str) -> dict[Any, Any]:
@@ -100,9 +112,7 @@ def _mapping(value: Any, allowed: str) -> dict[Any, Any]:
 
 
 def _exception_map(value: Any) -> dict[type[BaseException], Any]:
-    copy = _mapping(value, "rules must map exception classes to values")
-    _exception_classes("rules", copy)
-    return copy
+    return by_class(value, "rules must map exception classes to values")
 
 
 @frozen(eq=False, repr=False)
@@ -313,7 +323,7 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
                 return None
             raise ValueError(f"rules: {name!a} is no exception class: there is no {part!a}")
         found = members[part]
-    if not _is_exception_class(found):
+    if not is_exception_class(found):
         raise ValueError(f"rules: {name!a} is no exception class but {found!r}")
     return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify import ExceptionClassifier, by_class
 from retrytemplate.policies._judge import only_counts
 from retrytemplate.policies._member import keeping_state
 from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["ExceptionClassifierRetryPolicy"]
 
 
-def _policy_map(value: Any) -> Any:
-    try:
-        return dict(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"policies must map exception classes to policies, got {value!r}") from None
-
-
-def _all_policies(instance: Any, attribute: Any, value: Any) -> None:
-    for kind, policy in value.items():
+def _policy_map(value: Any) -> dict[type[BaseException], Any]:
+    policies = by_class(value, "policies must map exception classes to policies")
+    for kind, policy in policies.items():
         if not isinstance(policy, RetryPolicy):
             raise TypeError(
                 f"policies must map to RetryPolicy objects, got {policy!r} for {kind!r}"
             )
+    return policies
 
 
 @frozen(eq=False, repr=False)
@@ -64,9 +59,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     False
     """
 
-    policies: Mapping[type[BaseException], RetryPolicy] = field(
-        converter=_policy_map, validator=_all_policies, hash=False
-    )
+    policies: Mapping[type[BaseException], RetryPolicy] = field(converter=_policy_map, hash=False)
     default: RetryPolicy = field(
         factory=NeverRetryPolicy, validator=_checks.instance_of(RetryPolicy, "a RetryPolicy")
     )
@@ -78,12 +71,6 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     _choice: ExceptionClassifier = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        kind: Any
-        for kind in self.policies:
-            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise TypeError(
-                    f"policies must map exception classes to policies, got the key {kind!r}"
-                )
         # By identity: one object has one state, two equal ones have two.
         members = tuple(
             {id(each): each for each in (*self.policies.values(), self.default)}.values()
