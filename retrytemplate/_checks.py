@@ -1,4 +1,8 @@
-"""Converters and validators for constructor arguments: field, value and range in every message."""
+"""Checks of constructor arguments: field, value and range in every message.
+
+A check is called with a name and a value, and raises.  ``checked_by``, ``instance_of`` and
+``number_or_callable`` make validators for attrs.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,30 @@ if TYPE_CHECKING:
     import attrs
 
     Seconds = float | timedelta
+    Check = Callable[[str, Any], None]
+    Validator = Callable[[Any, attrs.Attribute[Any], Any], None]
 
 __all__ = [
-    "at_least",
+    "SECONDS",
+    "Check",
+    "Seconds",
+    "Validator",
     "at_least_one",
     "check_at_least",
+    "checked_by",
+    "close_unawaited",
     "delay",
     "duration",
+    "has_methods",
     "instance_of",
     "is_async",
     "limit",
+    "limit_or_none",
     "number_or_callable",
     "plain",
-    "plain_function",
-    "positive",
     "read",
+    "span",
+    "text_or_none",
     "whole",
 ]
 
@@ -55,23 +68,11 @@ def _number(name: str, value: Any, allowed: str) -> None:
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def at_least(
-    minimum: float, *, what: str = "a number", finite: bool = False
-) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Validate a number of at least *minimum*."""
-    allowed = f"{what} >= {minimum:g}" + (" and finite" if finite else "")
-
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        check_at_least(attribute.name, value, minimum, allowed=allowed, finite=finite)
-
-    return validate
-
-
 def check_at_least(
     name: str, value: Any, minimum: float, *, allowed: str | None = None, finite: bool = False
 ) -> None:
     """Raise unless *value* is a number of at least *minimum*."""
-    allowed = allowed or f"a number >= {minimum:g}"
+    allowed = allowed or f"a number >= {minimum:g}{' and finite' if finite else ''}"
     _number(name, value, allowed)
     if value < minimum or (finite and math.isinf(value)):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
@@ -82,21 +83,22 @@ def limit(name: str, value: Any) -> None:
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0")
 
 
+def limit_or_none(name: str, value: Any) -> None:
+    """Raise unless *value* is a limit or None."""
+    if value is not None:
+        check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0, or None")
+
+
 def delay(name: str, value: Any) -> None:
     """Raise unless *value* is a finite number of seconds of at least zero."""
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0 and finite", finite=True)
 
 
-def positive(what: str = "a number") -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Validate a number above zero."""
-    allowed = f"{what} > 0"
-
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        _number(attribute.name, value, allowed)
-        if value <= 0:
-            raise ValueError(f"{attribute.name} must be {allowed}, got {value!r}")
-
-    return validate
+def span(name: str, value: Any) -> None:
+    """Raise unless *value* is a number of seconds above zero."""
+    _number(name, value, f"{SECONDS} > 0")
+    if value <= 0:
+        raise ValueError(f"{name} must be {SECONDS} > 0, got {value!r}")
 
 
 def whole(name: str, value: Any, minimum: int) -> None:
@@ -112,6 +114,12 @@ def at_least_one(name: str, value: Any) -> None:
     whole(name, value, 1)
 
 
+def text_or_none(name: str, value: Any) -> None:
+    """Raise unless *value* is a text that says something, or None."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise TypeError(f"{name} must be a non-empty str or None, got {value!r}")
+
+
 def has_methods(name: str, value: Any, *methods: str) -> None:
     """Raise unless *value* is an object (no class) with these methods."""
     missing = [each for each in methods if not callable(getattr(value, each, None))]
@@ -121,39 +129,35 @@ def has_methods(name: str, value: Any, *methods: str) -> None:
         )
 
 
-CLOCK_METHODS = ("monotonic", "time", "sleep", "sleep_async")
-
-
-def instance_of(
-    kind: type | tuple[type, ...], allowed: str
-) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
-    """Validate the type of a value; *allowed* says in words what would do."""
+def checked_by(check: Check) -> Validator:
+    """Make a validator of a check."""
 
     def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, kind):
-            raise TypeError(f"{attribute.name} must be {allowed}, got {value!r}")
+        check(attribute.alias or attribute.name, value)
 
     return validate
 
 
-def number_or_callable(
-    check: Callable[[str, Any], None],
-) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+def instance_of(kind: type | tuple[type, ...], allowed: str) -> Validator:
+    """Validate the type of a value; *allowed* says in words what would do."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {allowed}, got {value!r}")
+
+    return checked_by(check)
+
+
+def number_or_callable(check: Check) -> Validator:
     """Validate a number, or let a plain function pass that will give it at run time."""
 
-    def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        name = attribute.alias or attribute.name
+    def check_either(name: str, value: Any) -> None:
         if callable(value):
             plain(name, value)
         else:
             check(name, value)
 
-    return validate
-
-
-def plain_function(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Validate a callable that answers by itself: no coroutine function."""
-    plain(attribute.name, value)
+    return checked_by(check_either)
 
 
 def plain(name: str, value: Any) -> None:
@@ -172,7 +176,14 @@ def is_async(function: Any) -> bool:
     return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in (function, method))
 
 
-def read(name: str, value: Any, check: Callable[[str, Any], None]) -> Any:
+def close_unawaited(value: Any) -> None:
+    """Close what nobody awaits, where it is a coroutine: it would warn."""
+    close = getattr(value, "close", None)
+    if close is not None:
+        close()
+
+
+def read(name: str, value: Any, check: Check) -> Any:
     """The number itself, or what its callable gives now, checked alike."""
     if callable(value):
         value = duration(value())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import duration, instance_of, positive
+from retrytemplate._checks import checked_by, duration, instance_of, span
 from retrytemplate.context import CURRENT, leave
 from retrytemplate.deadline import Deadline, cut_after
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError
@@ -37,7 +37,7 @@ class AttemptTimeout:
     0
     """
 
-    seconds: float = field(converter=duration, validator=positive("a number of seconds"))
+    seconds: float = field(converter=duration, validator=checked_by(span))
     in_thread: bool = field(
         default=False, kw_only=True, validator=instance_of(bool, "True or False")
     )

@@ -13,7 +13,7 @@ from retrytemplate._checks import has_methods
 if TYPE_CHECKING:
     import threading
 
-__all__ = ["Clock", "SystemClock", "in_trio"]
+__all__ = ["Clock", "SystemClock", "check_clock", "given_or_system", "in_trio"]
 
 # How often an asynchronous sleep looks at the stop event (seconds).
 STOP_POLL = 0.05
@@ -42,6 +42,11 @@ class Clock(Protocol):
     def sleep(self, delay: float) -> None: ...
 
     async def sleep_async(self, delay: float) -> None: ...
+
+
+def check_clock(name: str, value: Any) -> None:
+    """Raise unless the value is a clock."""
+    has_methods(name, value, "monotonic", "time", "sleep", "sleep_async")
 
 
 def in_trio() -> bool:
@@ -119,6 +124,14 @@ class SystemClock:
     def _go_on(self) -> None:
         if self.stop is not None and self.stop.is_set():
             raise StoppedError(STOPPED)
+
+
+def given_or_system(clock: Clock | None) -> Clock:
+    """The clock that was given, checked; the system's own where none was."""
+    if clock is None:
+        return SystemClock()
+    check_clock("clock", clock)
+    return clock
 
 
 async def _sleep(delay: float) -> None:

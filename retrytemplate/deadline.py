@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import CLOCK_METHODS, check_at_least, duration, has_methods
-from retrytemplate.clock import Clock, SystemClock, in_trio
+from retrytemplate._checks import duration, limit
+from retrytemplate.clock import given_or_system, in_trio
 from retrytemplate.context import CURRENT, DEADLINE, leave
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from retrytemplate._checks import Seconds
+    from retrytemplate.clock import Clock
 
 __all__ = ["Deadline", "cut_after"]
 
@@ -35,10 +36,8 @@ class Deadline:
 
     def __init__(self, seconds: Seconds, *, clock: Clock | None = None) -> None:
         self.seconds: float = duration(seconds)
-        check_at_least("seconds", self.seconds, 0, allowed="a number of seconds >= 0")
-        if clock is not None:
-            has_methods("clock", clock, *CLOCK_METHODS)
-        self._clock = clock or SystemClock()
+        limit("seconds", self.seconds)
+        self._clock = given_or_system(clock)
         self._until: float | None = None
         self._cell: Any = None
         self._token: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._checks import close_unawaited
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def is_awaitable(value: Any) -> bool:
 
 def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
     """An awaitable where nothing awaits it: the error names the piece that made it."""
-    close = getattr(value, "close", None)
-    if close is not None:
-        close()  # a coroutine that is never awaited would warn
+    close_unawaited(value)
     function = getattr(function, "func", function)  # of a partial
     name = getattr(function, "__qualname__", None) or repr(function)
     return MisuseError(

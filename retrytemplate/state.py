@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, frozen
 
-from retrytemplate._checks import check_at_least, duration, is_async
+from retrytemplate._checks import duration, is_async, limit_or_none
 from retrytemplate._values import Value
 from retrytemplate.errors import InconsistentKeyError
 
@@ -114,7 +114,7 @@ class RetryState(Value):
             )
         if remember is not None:
             remember = duration(remember)
-            check_at_least("remember", remember, 0, allowed="a number of seconds >= 0, or None")
+            limit_or_none("remember", remember)
         fields = self.__dict__
         fields["key"] = key
         fields["force_refresh"] = force_refresh

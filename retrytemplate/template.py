@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from attrs import evolve, field, frozen
 
 from retrytemplate import entrances, inline
-from retrytemplate._checks import CLOCK_METHODS, has_methods, instance_of
+from retrytemplate._checks import SECONDS, checked_by, has_methods, instance_of, text_or_none
 from retrytemplate.attempts import NEW, STATEFUL, Attempts
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
+from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
-from retrytemplate.clock import Clock, SystemClock
+from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
 from retrytemplate.drivers import PLAIN
 from retrytemplate.errors import MisuseError
@@ -38,8 +39,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F")
 
-CACHE_METHODS = ("begin", "fail", "succeed", "release", "peek")
-
 
 def _attempt_timeout(value: Any) -> Any:
     if value is None:
@@ -51,14 +50,9 @@ def _attempt_timeout(value: Any) -> Any:
     try:
         return AttemptTimeout(value)
     except (TypeError, ValueError) as exc:
-        raise type(exc)(f"attempt_timeout: {exc}") from None
-
-
-def _with_methods(*methods: str) -> Any:
-    def validate(instance: Any, attribute: Any, value: Any) -> None:
-        has_methods(attribute.name, value, *methods)
-
-    return validate
+        raise type(exc)(
+            f"attempt_timeout must be {SECONDS} > 0, an AttemptTimeout or None, got {value!r}"
+        ) from None
 
 
 def _recovery(instance: Any, attribute: Any, value: Any) -> None:
@@ -92,8 +86,7 @@ def _tuple(name: str, value: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _name(instance: Any, attribute: Any, value: Any) -> None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise TypeError(f"name must be a non-empty str or None, got {value!r}")
+    text_or_none("name", value)
     if value is None and getattr(instance.cache, "durable", False):
         raise ValueError("name is required with a durable cache: it is the scope of the keys")
 
@@ -338,11 +331,7 @@ class RetryTemplate(Entrances):
     raise_last: bool = field(
         default=False, kw_only=True, validator=instance_of(bool, "True or False")
     )
-    clock: Clock = field(
-        factory=SystemClock,
-        kw_only=True,
-        validator=_with_methods(*CLOCK_METHODS),
-    )
+    clock: Clock = field(factory=SystemClock, kw_only=True, validator=checked_by(check_clock))
     random: Any = field(default=None, kw_only=True)
     label: str | None = field(init=False, repr=False)
     state: RetryState | None = field(init=False, repr=False, default=None)
@@ -357,7 +346,7 @@ class RetryTemplate(Entrances):
         if self.cache is None:
             store(self, "cache", MemoryRetryContextCache(clock=self.clock))
         else:
-            has_methods("cache", self.cache, *CACHE_METHODS)
+            has_methods("cache", self.cache, *METHODS)
         if self.random is not None:
             has_methods("random", self.random, "random")
         name = self.name or ""
@@ -385,7 +374,10 @@ class RetryTemplate(Entrances):
     ) -> BoundTemplate:
         """The same ways in with a recovery, a state or a reporting label set."""
         return BoundTemplate(
-            self, self.recovery if recovery is None else recovery, state, label or self.name
+            self,
+            self.recovery if recovery is None else recovery,
+            state,
+            self.name if label is None else label,
         )
 
     def with_(self, **changes: Any) -> Self:
@@ -422,9 +414,7 @@ class BoundTemplate(Entrances):
     template: RetryTemplate  # pyright: ignore[reportIncompatibleMethodOverride]  # a field here
     recovery: Callable[[RetryContext], Any] | None = field(default=None, validator=_recovery)
     state: RetryState | None = field(default=None, validator=_state)
-    label: str | None = field(
-        default=None, validator=instance_of((str, type(None)), "a str or None")
-    )
+    label: str | None = field(default=None, validator=checked_by(text_or_none))
 
     @property
     def _plan(self) -> Plan:

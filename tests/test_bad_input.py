@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from datetime import timedelta
 from functools import partial
 
@@ -39,6 +40,7 @@ from retrytemplate import (
     current_context,
     retryable,
 )
+from retrytemplate.caches.base import METHODS
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.simulation import simulate
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock, no_waiting, virtual_loop
@@ -151,7 +153,7 @@ REFUSED = [
     *settings(RetryTemplate().with_, "backoff", 5, None),
     *settings(RetryTemplate().bind, "recovery", 5),
     *settings(RetryTemplate().bind, "state", 5, "key"),
-    *settings(RetryTemplate().bind, "label", 5, b"label"),
+    *settings(RetryTemplate().bind, "label", 5, "", b"label"),
     *settings(RetryTemplate().attempts, "recovery", 5),
     *settings(RetryTemplate().attempts, "state", 5, "key"),
     *settings(RetryTemplate().register_listener, "listener", 5, None, RetryListener),
@@ -228,6 +230,42 @@ def test_nonsense_is_refused_where_it_is_given_and_named(make, arguments, name):
 )
 def test_what_is_harmless_or_sensible_is_taken(make, arguments):
     make(**arguments)
+
+
+SECONDS = "a number of seconds or a datetime.timedelta"
+CLOCK = "an object with the methods monotonic, time, sleep, sleep_async"
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "said"),
+    [
+        (Deadline, {"seconds": -1}, f"seconds must be {SECONDS} >= 0, got -1"),
+        (AttemptTimeout, {"seconds": 0}, f"seconds must be {SECONDS} > 0, got 0"),
+        (MemoryRetryContextCache, {"ttl": -1}, f"ttl must be {SECONDS} >= 0, or None, got -1"),
+        (RetryState, {"key": "a", "remember": -1}, f"{SECONDS} >= 0, or None"),
+        (StatisticsListener, {"window": 0}, f"window must be {SECONDS} > 0, got 0"),
+        (RetryTemplate, {"attempt_timeout": 0}, f"{SECONDS} > 0, an AttemptTimeout or None, got 0"),
+        (SimpleRetryPolicy, {"retry_on": 3}, "or a predicate of the exception, got 3"),
+        (RetryTemplate().bind, {"label": ""}, "label must be a non-empty str or None, got ''"),
+        (RetryTemplate, {"clock": 5}, f"clock must be {CLOCK}, got 5"),
+        (Deadline, {"seconds": 1, "clock": 5}, f"clock must be {CLOCK}, got 5"),
+        (MemoryRetryContextCache, {"clock": 5}, f"clock must be {CLOCK}, got 5"),
+        (StatisticsListener, {"clock": 5}, f"clock must be {CLOCK}, got 5"),
+        (RetryAfterBackoff, {"fallback": NoBackoff(), "clock": 5}, f"clock must be {CLOCK}, got 5"),
+    ],
+    ids=case_id,
+)
+def test_a_refusal_says_all_that_is_allowed(make, arguments, said):
+    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        make(**arguments)
+
+
+@pytest.mark.parametrize("missing", METHODS)
+def test_a_cache_is_refused_that_lacks_what_some_execution_needs(missing):
+    cache = MemoryRetryContextCache()
+    setattr(cache, missing, None)
+    with pytest.raises(TypeError, match=f"cache must be an object with the methods .*{missing}"):
+        RetryTemplate(cache=cache)
 
 
 def test_a_setting_that_there_is_not_is_an_error():

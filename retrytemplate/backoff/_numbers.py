@@ -29,7 +29,7 @@ def as_float(value: _checks.Seconds | Callable[..., _checks.Seconds]) -> Any:
 
 def factor(name: str, value: Any) -> None:
     """Raise unless the value is a finite number of at least one."""
-    _checks.check_at_least(name, value, 1, allowed="a number >= 1 and finite", finite=True)
+    _checks.check_at_least(name, value, 1, finite=True)
 
 
 def given(name: str, value: Any, check: Callable[[str, Any], None]) -> float:

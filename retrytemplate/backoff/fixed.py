@@ -28,14 +28,14 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _zero_or_two_parameters(instance: Any, attribute: Any, value: Any) -> None:
+def _zero_or_two_parameters(name: str, value: Any) -> None:
     if not callable(value):
-        _checks.delay("delay", value)
+        _checks.delay(name, value)
         return
-    _checks.plain_function(instance, attribute, value)
+    _checks.plain(name, value)
     if not _takes(value, 2) and not _takes(value, 0):
         raise TypeError(
-            "delay must be a number, or a callable that takes nothing or (failures, exception), "
+            f"{name} must be a number, or a callable that takes nothing or (failures, exception), "
             f"got {value!r}"
         )
 
@@ -57,7 +57,9 @@ class FixedBackoff(Backoff):
     10.0
     """
 
-    delay: Any = field(converter=_numbers.as_float, validator=_zero_or_two_parameters)
+    delay: Any = field(
+        converter=_numbers.as_float, validator=_checks.checked_by(_zero_or_two_parameters)
+    )
     never_waits: bool = field(init=False, eq=False, repr=False)
     _dynamic: bool = field(init=False, eq=False, repr=False)
     _asked: bool = field(init=False, eq=False, repr=False)

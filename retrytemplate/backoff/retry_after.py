@@ -12,7 +12,7 @@ from retrytemplate import _checks
 from retrytemplate.backoff import _numbers
 from retrytemplate.backoff.base import JSON, Backoff
 from retrytemplate.classify import attribute, causes, leaves
-from retrytemplate.clock import Clock, SystemClock
+from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.errors import Rejected
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ __all__ = ["RetryAfterBackoff"]
 
 def _ceiling(value: _checks.Seconds | None) -> Any:
     return None if value is None else _numbers.as_float(value)
+
+
+def _share(name: str, value: Any) -> None:
+    _checks.check_at_least(name, value, 0, finite=True)
 
 
 @frozen(eq=False, repr=False)
@@ -62,15 +66,15 @@ class RetryAfterBackoff(Backoff):
     """
 
     fallback: Backoff = field(validator=_checks.instance_of(Backoff, "a Backoff"))
-    give_up_above: Any = field(default=None, converter=_ceiling)
-    jitter: float = field(default=0.1, validator=_checks.at_least(0, finite=True))
-    clock: Clock = field(
-        factory=SystemClock, kw_only=True, validator=_checks.instance_of(Clock, "a Clock")
+    give_up_above: Any = field(
+        default=None,
+        converter=_ceiling,
+        validator=_checks.checked_by(_checks.limit_or_none),
     )
-
-    def __attrs_post_init__(self) -> None:
-        if self.give_up_above is not None:
-            _checks.limit("give_up_above", self.give_up_above)
+    jitter: float = field(default=0.1, validator=_checks.checked_by(_share))
+    clock: Clock = field(
+        factory=SystemClock, kw_only=True, validator=_checks.checked_by(check_clock)
+    )
 
     def start(self) -> JSON:
         """The fallback's state; it moves only when the fallback is asked."""

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
 
-__all__ = ["AsyncRetryContextCache", "Claim", "RetryContextCache"]
+__all__ = ["METHODS", "AsyncRetryContextCache", "Claim", "RetryContextCache"]
+
+METHODS = ("begin", "renew", "fail", "succeed", "release", "forget", "peek", "swap", "holds")
+"""What a template asks a cache to have, synchronous or not."""
 
 
 class Claim:

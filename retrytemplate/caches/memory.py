@@ -5,16 +5,10 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrytemplate._checks import (
-    CLOCK_METHODS,
-    check_at_least,
-    duration,
-    has_methods,
-    whole,
-)
+from retrytemplate._checks import duration, limit_or_none, whole
 from retrytemplate.caches.base import Claim
 from retrytemplate.caches.claims import ClaimsInProcess
-from retrytemplate.clock import SystemClock
+from retrytemplate.clock import given_or_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -57,16 +51,13 @@ class MemoryRetryContextCache(ClaimsInProcess):
         super().__init__(redact, Lock())
         whole("capacity", capacity, 1)
         seconds: float | None = duration(ttl)
-        if seconds is not None:
-            check_at_least("ttl", seconds, 0, allowed="a number of seconds >= 0, or None")
+        limit_or_none("ttl", seconds)
         if when_full not in ("raise", "evict"):
             raise ValueError(f"when_full must be 'raise' or 'evict', got {when_full!r}")
         self.capacity = capacity
         self.ttl = seconds
         self.when_full = when_full
-        if clock is not None:
-            has_methods("clock", clock, *CLOCK_METHODS)
-        self._timer = (clock or SystemClock()).monotonic
+        self._timer = given_or_system(clock).monotonic
         # Empty dicts until there is something to keep: successes never need more.
         self._records: Any = {}
         self._marks: Any = {}

@@ -7,10 +7,10 @@ from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate._checks import CLOCK_METHODS, has_methods
+from retrytemplate._checks import close_unawaited
 from retrytemplate.caches.claims import ClaimsInProcess
 from retrytemplate.caches.record import Record, from_json, to_json
-from retrytemplate.clock import SystemClock
+from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
@@ -95,11 +95,9 @@ class SimpleCacheAdapter(ClaimsInProcess):
         self._contains = _checked(cache)
         if not isinstance(blocking, bool):
             raise TypeError(f"blocking must be True or False, got {blocking!r}")
-        if clock is not None:
-            has_methods("clock", clock, *CLOCK_METHODS)
         self.cache = cache
         self.blocking = blocking
-        self._time = (clock or SystemClock()).time
+        self._time = given_or_system(clock).time
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
@@ -143,9 +141,7 @@ class SimpleCacheAdapter(ClaimsInProcess):
         except Exception as exc:
             raise CacheUnavailableError(f"{_name(method)} raised {exc!r}") from exc
         if hasattr(type(answer), "__await__"):
-            close = getattr(answer, "close", None)
-            if close is not None:
-                close()  # a coroutine that is never awaited would warn
+            close_unawaited(answer)
             raise MisuseError(f"{_name(method)} returned an awaitable: the cache must not")
         return answer
 

@@ -6,7 +6,7 @@ from functools import update_wrapper
 from inspect import getattr_static, isfunction
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from retrytemplate._checks import is_async
+from retrytemplate._checks import is_async, text_or_none
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.declarative.fitting import Taker, call_of, signature_of
 from retrytemplate.declarative.recoverers import (
@@ -180,8 +180,7 @@ class Settings:
             )
         if key is not None and (not callable(key) or is_async(key)):
             raise TypeError(f"key must be a plain function of the call's arguments, got {key!r}")
-        if label is not None and (not isinstance(label, str) or not label):
-            raise TypeError(f"label must be a non-empty str or None, got {label!r}")
+        text_or_none("label", label)
         self.template = template
         self.own = own
         self.key = key

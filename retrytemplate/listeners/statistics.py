@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from attrs import field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.clock import SystemClock
+from retrytemplate.clock import SystemClock, check_clock, given_or_system
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ Kind = Literal["started", "complete", "recovery", "error", "abort"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 CIRCUIT_ATTRIBUTES = ("circuit.open", "circuit.short_count")
-
-
-def _tells_time(instance: Any, attribute: Any, value: Any) -> None:
-    if not callable(getattr(value, "monotonic", None)):
-        raise TypeError(f"clock must be a Clock, got {value!r}")
 
 
 def _zeros() -> dict[Kind, int]:
@@ -94,11 +89,11 @@ class RollingStatistics:
     Source: ``ExponentialAverageRetryStatistics`` of Spring Retry.
     """
 
-    clock: Clock = field(factory=SystemClock, validator=_tells_time)
+    clock: Clock = field(factory=SystemClock, validator=_checks.checked_by(check_clock))
     window: float = field(
         default=15.0,
         converter=_checks.duration,
-        validator=_checks.positive("a number of seconds"),
+        validator=_checks.checked_by(_checks.span),
     )
     name: str = ""
     _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)
@@ -233,7 +228,7 @@ class StatisticsListener(RetryListener):
     """
 
     def __init__(self, clock: Clock | None = None, window: _checks.Seconds = 15.0) -> None:
-        self._make = partial(RollingStatistics, SystemClock() if clock is None else clock, window)
+        self._make = partial(RollingStatistics, given_or_system(clock), window)
         self._make()  # refuses a bad window here rather than at the first execution
         self._entries: dict[str, RollingStatistics] = {}
 

@@ -33,7 +33,7 @@ class PredicateRetryPolicy(RetryPolicy):
     (True, False)
     """
 
-    predicate: Callable[[BaseException], Any] = field(validator=_checks.plain_function)
+    predicate: Callable[[BaseException], Any] = field(validator=_checks.checked_by(_checks.plain))
     _judge: Judge = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

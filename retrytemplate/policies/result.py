@@ -46,7 +46,7 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     (True, False)
     """
 
-    retry_if: Callable[[Any], Any] = field(validator=_checks.plain_function)
+    retry_if: Callable[[Any], Any] = field(validator=_checks.checked_by(_checks.plain))
     policy: RetryPolicy = field(
         factory=SimpleRetryPolicy,
         validator=_checks.instance_of(RetryPolicy, "a RetryPolicy"),

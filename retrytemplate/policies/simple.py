@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify import ExceptionClassifier, is_exception_class
 from retrytemplate.policies._judge import Judge, only_counts
 from retrytemplate.policies.base import RetryPolicy
 
@@ -29,12 +29,10 @@ def _types_or_predicate(value: Types | Callable[[BaseException], Any]) -> Any:
     return (value,) if isinstance(value, type) else value
 
 
-def _exception_types(instance: Any, attribute: Any, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(
-        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
-    ):
+def _exception_types(name: str, value: Any, *, others: str = "") -> None:
+    if not isinstance(value, tuple) or not all(map(is_exception_class, value)):
         raise TypeError(
-            f"{attribute.name} must be an exception class or a tuple of them, got {value!r}"
+            f"{name} must be an exception class or a tuple of them{others}, got {value!r}"
         )
 
 
@@ -46,15 +44,15 @@ def _is_cancellation(kind: type) -> bool:
     )
 
 
-def _retryable_types(instance: Any, attribute: Any, value: Any) -> None:
+def _retryable_types(name: str, value: Any) -> None:
     if callable(value):
-        _checks.plain_function(instance, attribute, value)
+        _checks.plain(name, value)
         return
-    _exception_types(instance, attribute, value)
+    _exception_types(name, value, others=", or a predicate of the exception")
     for kind in value:
         if not issubclass(kind, Exception) or _is_cancellation(kind):
             raise ValueError(
-                f"{attribute.name} must hold subclasses of Exception that are no cancellation, "
+                f"{name} must hold subclasses of Exception that are no cancellation, "
                 f"got {kind.__name__}: it is never retried"
             )
 
@@ -91,13 +89,15 @@ class SimpleRetryPolicy(RetryPolicy):
         default=3, alias="max_attempts", validator=_checks.number_or_callable(_checks.at_least_one)
     )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
-        default=EVERY_EXCEPTION, converter=_types_or_predicate, validator=_retryable_types
+        default=EVERY_EXCEPTION,
+        converter=_types_or_predicate,
+        validator=_checks.checked_by(_retryable_types),
     )
     not_on: tuple[type[BaseException], ...] = field(
-        default=(), converter=_types, validator=_exception_types
+        default=(), converter=_types, validator=_checks.checked_by(_exception_types)
     )
     not_recoverable: tuple[type[BaseException], ...] = field(
-        default=(), converter=_types, validator=_exception_types
+        default=(), converter=_types, validator=_checks.checked_by(_exception_types)
     )
     traverse_causes: bool = field(
         default=False, validator=_checks.instance_of(bool, "True or False")

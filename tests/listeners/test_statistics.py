@@ -304,13 +304,13 @@ def test_the_clock_is_not_read_under_the_lock():
 @pytest.mark.parametrize("window", [0, -1.0, float("nan")])
 @pytest.mark.parametrize("made", [StatisticsListener, RollingStatistics])
 def test_a_window_must_be_above_zero(made, window):
-    with pytest.raises(ValueError, match=r"window must be a number of seconds > 0"):
+    with pytest.raises(ValueError, match=r"window must be a number of seconds .* > 0"):
         made(window=window)
 
 
 @pytest.mark.parametrize("made", [StatisticsListener, RollingStatistics])
 def test_a_clock_must_tell_the_time(made):
-    with pytest.raises(TypeError, match="clock must be a Clock"):
+    with pytest.raises(TypeError, match="clock must be an object with the methods monotonic, time"):
         made(clock=object())
 
 

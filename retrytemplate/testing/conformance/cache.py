@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
+from retrytemplate.caches.base import METHODS, AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.record import Record, to_json
 from retrytemplate.errors import (
     AlreadyCompletedError,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncCacheConformance", "CacheConformance"]
 
-METHODS = ("begin", "renew", "fail", "succeed", "release", "forget", "peek", "swap", "holds")
 KEY = "charge/s:order-17"
 LONG = 86_400.0
 WORKERS = 8
@@ -246,6 +245,22 @@ class CacheConformance(Conformance):
             assert claim.record is None
             cache.succeed(claim, remember=LONG)
             assert self._begin(cache, fresh=True).record is None
+
+    def test_a_release_of_a_fresh_start_leaves_what_was_there(self) -> None:
+        with self.opened() as cache:
+            record = self._fail(cache, rich_record())
+            cache.release(self._begin(cache, fresh=True))
+            _same(cache.peek(KEY), record)
+            cache.succeed(self._begin(cache), remember=LONG)
+            cache.release(self._begin(cache, fresh=True))
+            _refused(AlreadyCompletedError, lambda: self._begin(cache))
+
+    def test_a_failure_of_a_fresh_start_replaces_what_was_there(self) -> None:
+        with self.opened() as cache:
+            cache.succeed(self._begin(cache), remember=LONG)
+            claim = self._begin(cache, fresh=True)
+            cache.fail(claim, record := _next(claim, rich_record()))
+            _same(self._begin(cache).record, record)
 
     def test_a_fresh_start_does_not_take_a_key_that_is_held(self) -> None:
         with self.opened() as cache:
