@@ -38,7 +38,7 @@ from retrytemplate.testing import (
     VirtualClock,
 )
 from retrytemplate.testing.conformance import base
-from retrytemplate.testing.conformance.cache import WORKERS
+from retrytemplate.testing.conformance.cache import LONG, WORKERS
 from tests.meeting import Meeting
 from tests.testing.test_kits_on_ours import AsyncMemory, kit_for
 
@@ -718,6 +718,24 @@ class IsNeverFresh(Memory):
         return super().begin(key, worker=worker, lease=lease)
 
 
+class DropsWhenFresh(Memory):
+    """Before it is known whether the attempt is given back."""
+
+    def begin(self, key, *, worker, lease=None, fresh=False):
+        claim = super().begin(key, worker=worker, lease=lease, fresh=fresh)
+        if fresh:
+            self._drop(key)
+        return claim
+
+
+class FailsBesideTheMark(Memory):
+    def _store(self, key, record):
+        marked = key in self._marks
+        super()._store(key, record)
+        if marked:
+            self._marks[key] = LONG
+
+
 class TakesWhatItWantsFresh(Memory):
     def begin(self, key, *, worker, lease=None, fresh=False):
         if fresh:
@@ -854,6 +872,8 @@ CACHES = [
     (ForgetsOnRelease, "test_a_release_leaves_the_failures_as_they_were"),
     (ForgetsHalf, "test_forgetting_drops_everything_under_a_key"),
     (IsNeverFresh, "test_a_fresh_start_forgets_failures_and_remembered_success"),
+    (DropsWhenFresh, "test_a_release_of_a_fresh_start_leaves_what_was_there"),
+    (FailsBesideTheMark, "test_a_failure_of_a_fresh_start_replaces_what_was_there"),
     (TakesWhatItWantsFresh, "test_a_fresh_start_does_not_take_a_key_that_is_held"),
     (FoldsCase, "test_keys_that_differ_in_value_or_type_are_different_keys"),
     (CutsKeys, "test_keys_that_differ_in_value_or_type_are_different_keys"),
