@@ -37,8 +37,28 @@ def test_a_stop_event_set_during_an_asynchronous_sleep_ends_it(run):
     assert stop.is_set()
 
 
-def test_an_unset_stop_event_lets_short_sleeps_end():
-    clock = SystemClock(stop=threading.Event())
-    clock.sleep(0.0)
-    asyncio.run(clock.sleep_async(0.001))
-    trio.run(clock.sleep_async, 0.001)
+class Watched(threading.Event):
+    looks = 0
+
+    def is_set(self):
+        self.looks += 1
+        return super().is_set()
+
+    def wait(self, timeout=None):
+        self.looks += 1
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize(
+    "sleep",
+    [
+        lambda clock: clock.sleep(0.0),
+        lambda clock: asyncio.run(clock.sleep_async(0.001)),
+        lambda clock: trio.run(clock.sleep_async, 0.001),
+    ],
+    ids=["sync", "asyncio", "trio"],
+)
+def test_a_stop_event_that_is_looked_at_and_not_set_lets_a_sleep_end(sleep):
+    stop = Watched()
+    sleep(SystemClock(stop=stop))
+    assert stop.looks
