@@ -116,6 +116,14 @@ def first_deviation(line: JSON, trace: list[JSON]) -> int:
     return len(trace)
 
 
+def agree_until_the_first_deviation(line: JSON, mode: str) -> tuple[list[JSON], int]:
+    """Ours, and where it stops following the original."""
+    trace = played(line, mode)
+    until = first_deviation(line, trace)
+    agree(line["trace"][:until], trace[:until])
+    return trace, until
+
+
 def test_every_kind_of_deviation_has_its_lines() -> None:
     assert {tag for line in LINES for tag in line["tags"]} == TAGS - {"interrupt"}
 
@@ -145,10 +153,7 @@ def test_what_is_no_exception_ends_the_call_uncounted(line: JSON, mode: str) -> 
 
 @each("hard")
 def test_until_something_hard_is_raised_all_is_as_in_the_original(line: JSON, mode: str) -> None:
-    trace = played(line, mode)
-    until = first_deviation(line, trace)
-
-    agree(line["trace"][:until], trace[:until])
+    agree_until_the_first_deviation(line, mode)
 
 
 # -- every close runs, and the current context is restored --------------------------------------
@@ -376,10 +381,7 @@ def test_who_calls_a_failure_not_recoverable_is_heard_anywhere(line: JSON, mode:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("line", plain("nested_not_recoverable"), ids=lambda line: line["id"])
 def test_where_nobody_is_heard_all_is_as_in_the_original(line: JSON, mode: str) -> None:
-    trace = played(line, mode)
-    until = first_deviation(line, trace)
-
-    agree(line["trace"][:until], trace[:until])
+    agree_until_the_first_deviation(line, mode)
 
 
 def test_some_of_these_lines_end_without_the_recovery_of_the_original() -> None:
@@ -459,9 +461,7 @@ def test_a_recovery_that_raises_has_its_next_turn_on_the_next_delivery(
 
 @each("recovery_keeps_key")
 def test_until_a_recovery_raises_all_is_as_in_the_original(line: JSON, mode: str) -> None:
-    trace = played(line, mode)
-    until = first_deviation(line, trace)
-    agree(line["trace"][:until], trace[:until])
+    trace, until = agree_until_the_first_deviation(line, mode)
 
     if until < len(trace) and recovery_failed(trace[until]):
         # That call itself differs in nothing but that the key is still there.

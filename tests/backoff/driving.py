@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from random import Random
 from typing import Any
 
 from retrytemplate import Backoff
+from tests.journey import restored
 
 FAILURE = ValueError("any")
-
-
-def restored(state: Any) -> Any:
-    """The state after a journey as strict JSON; it must come back as it was."""
-    copy = json.loads(json.dumps(state, allow_nan=False))
-    assert copy == state
-    return copy
 
 
 def delays(backoff: Backoff, count: int, chance: Any = None, failure: BaseException = FAILURE):

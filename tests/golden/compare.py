@@ -33,7 +33,7 @@ def _of(expected: JSON, actual: JSON, path: str) -> Iterator[str]:
         yield from _of_objects(expected, actual, path)
     elif isinstance(expected, list) and isinstance(actual, list):
         yield from _of_lists(expected, actual, path)
-    elif not _same(expected, actual):
+    elif not _same_leaf(expected, actual):
         yield f"{path}: expected {expected!r}, got {actual!r}"
 
 
@@ -55,14 +55,18 @@ def _of_lists(expected: JSON, actual: JSON, path: str) -> Iterator[str]:
         yield f"{path}: expected {expected[shorter:]!r} at the end, got {actual[shorter:]!r}"
 
 
-def _same(expected: JSON, actual: JSON) -> bool:
-    if _is_number(expected) and _is_number(actual):
+def same(expected: JSON, actual: JSON) -> bool:
+    """Whether there is no difference; numbers have a tolerance, and True is not 1."""
+    return next(_of(expected, actual, ""), None) is None
+
+
+def _same_leaf(expected: JSON, actual: JSON) -> bool:
+    if is_number(expected) and is_number(actual):
         return bool(abs(expected - actual) <= TOLERANCE)
-    # True is not 1 here.
     return type(expected) is type(actual) and bool(expected == actual)
 
 
-def _is_number(value: JSON) -> bool:
+def is_number(value: JSON) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

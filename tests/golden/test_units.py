@@ -15,11 +15,11 @@ from retrytemplate.listeners.statistics import RollingStatistics
 from retrytemplate.simulation import Simulation
 from retrytemplate.testing import VirtualClock
 from tests.golden.build import built_backoff, built_classifier
+from tests.golden.compare import is_number, same
 from tests.golden.lines import HERE, asked_for, lines_of
 from tests.golden.model import JSON, UnknownFieldError, check_known, named, raised
 
 UNITS = HERE / "units.jsonl"
-TOLERANCE = 1e-9
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -56,21 +56,6 @@ def expected(unit: JSON) -> JSON:
         unit.get("default") if given is None and answer == crash else answer
         for given, answer in answers
     ]
-
-
-def same(left: JSON, right: JSON) -> bool:
-    """Equal; numbers within the tolerance, and True is not 1."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
-    if is_number(left) and is_number(right):
-        return abs(left - right) <= TOLERANCE
-    return type(left) is type(right) and left == right
-
-
-def is_number(value: JSON) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def exception(chain: JSON) -> BaseException | None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from attrs import define, field
 
 from retrytemplate import RetryPolicy, StatefulRetryPolicy
+from tests.journey import restored
 
 
-def restored(state: Any) -> Any:
-    """The state after a journey as strict JSON; it must come back as it was."""
-    copy = json.loads(json.dumps(state, allow_nan=False))
-    assert copy == state
-    return copy
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
 
 
 @define

@@ -13,16 +13,11 @@ from retrytemplate import (
     SimpleRetryPolicy,
     TimeoutRetryPolicy,
 )
-from tests.policies.driving import Driven, attempts
+from tests.policies.driving import Driven, attempts, caused
 
 
 def group(*leaves):
     return ExceptionGroup("several", list(leaves))
-
-
-def caused(error, cause):
-    error.__cause__ = cause
-    return error
 
 
 RETRIED = SimpleRetryPolicy(3, retry_on=(ConnectionError, TimeoutError))

@@ -9,7 +9,7 @@ from retrytemplate import (
     PredicateRetryPolicy,
     SimpleRetryPolicy,
 )
-from tests.policies.driving import Driven, attempts
+from tests.policies.driving import Driven, attempts, caused
 
 
 class Base(Exception):
@@ -26,11 +26,6 @@ class Poison(Fatal):
 
 class Curable(Poison):
     pass
-
-
-def caused(error, cause):
-    error.__cause__ = cause
-    return error
 
 
 @pytest.mark.statement("S2-23")

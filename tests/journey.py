@@ -1,0 +1,13 @@
+"""A state on its way to another process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def restored(state: Any) -> Any:
+    """The state after a journey as strict JSON; it must come back as it was."""
+    copy = json.loads(json.dumps(state, allow_nan=False))
+    assert copy == state
+    return copy
