@@ -1,0 +1,136 @@
+"""What a cache gets whose claims are kept in this process: its part is done under the lock."""
+
+from threading import Lock
+
+import pytest
+
+from retrytemplate import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
+from retrytemplate.caches.claims import ClaimsInProcess
+from retrytemplate.caches.record import Record
+from retrytemplate.testing import CacheConformance
+
+DONE = Record(phase="done")
+
+
+class Guarded(dict):
+    """Every look and every change fails where the lock is not held."""
+
+    def __init__(self, lock):
+        super().__init__()
+        self.lock = lock
+
+    def _guarded(name):
+        def method(self, *args):
+            assert self.lock.locked(), f"{name} without the lock"
+            return getattr(dict, name)(self, *args)
+
+        return method
+
+    get, pop = _guarded("get"), _guarded("pop")
+    __getitem__, __setitem__, __delitem__ = map(
+        _guarded, ("__getitem__", "__setitem__", "__delitem__")
+    )
+
+
+class Dictionary(ClaimsInProcess):
+    """The records in a dictionary."""
+
+    def __init__(self):
+        super().__init__(None, Lock())
+        self.records = Guarded(self._lock)
+
+    def _load(self, key):
+        return self.records.get(key)
+
+    def _store(self, key, record):
+        self.records[key] = record
+
+    def _drop(self, key):
+        self.records.pop(key, None)
+
+    def _mark(self, claim, remember):
+        self.records[claim.key] = DONE
+
+    def __contains__(self, key):
+        return self.peek(key) is not None
+
+
+class TestADictionary(CacheConformance):
+    def make(self):
+        return Dictionary()
+
+
+@pytest.fixture
+def cache():
+    """A dictionary whose claims are guarded, too; ``holds`` is a look and no more."""
+    cache = Dictionary()
+    cache._claims = Guarded(cache._lock)
+    return cache
+
+
+def test_every_step_is_done_under_the_lock_and_gives_it_back(cache):
+    claim = cache.begin("key", worker="one")
+    with pytest.raises(AttemptInProgressError):
+        cache.begin("key", worker="two")
+    cache.renew(claim)
+    cache.fail(claim, Record(version=1))
+    with pytest.raises(LeaseLostError):
+        cache.renew(claim)
+    cache.succeed(cache.begin("key", worker="one"), remember=60.0)
+    with pytest.raises(AlreadyCompletedError):
+        cache.begin("key", worker="one")
+    assert cache.peek("key") is None
+    assert cache.swap("other", Record(version=1), 0)
+    assert not cache.swap("other", Record(version=1), 0)
+    cache.release(cache.begin("other", worker="one", fresh=True))
+    cache.forget("other")
+    assert not cache._lock.locked()
+
+
+class Down(Dictionary):
+    """Its store can neither be written nor forgotten in."""
+
+    def _store(self, key, record):
+        raise OSError("down")
+
+    def _drop(self, key):
+        raise OSError("down")
+
+    def _mark(self, claim, remember):
+        raise OSError("down")
+
+
+def fail(cache, claim):
+    cache.fail(claim, Record(version=1))
+
+
+def succeed(cache, claim):
+    cache.succeed(claim)
+
+
+def succeed_and_remember(cache, claim):
+    cache.succeed(claim, remember=60.0)
+
+
+@pytest.mark.parametrize("end", [fail, succeed, succeed_and_remember])
+def test_a_claim_ends_though_the_store_is_down(end):
+    cache = Down()
+    claim = cache.begin("key", worker="one", fresh=True)
+    with pytest.raises(OSError, match="down"):
+        end(cache, claim)
+    assert not cache.holds(claim)
+    assert cache.begin("key", worker="two", fresh=True)
+
+
+def test_a_failure_that_is_followed_in_place_keeps_its_claim_though_the_store_is_down():
+    cache = Down()
+    claim = cache.begin("key", worker="one")
+    with pytest.raises(OSError, match="down"):
+        cache.fail(claim, Record(version=1, worker="one"))
+    assert cache.holds(claim)
+    assert claim.version == 0
+
+
+def test_fences_grow_over_all_keys(cache):
+    fences = [cache.begin(key, worker="one").fence for key in "abc"]
+    assert fences == [1, 2, 3]
