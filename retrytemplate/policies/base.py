@@ -5,15 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from attrs import evolve
+
+from retrytemplate import _checks
 from retrytemplate._values import JSON, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Self
 
     from retrytemplate.policies.composite import CompositeRetryPolicy
     from retrytemplate.policies.result import ResultRetryPolicy
 
-__all__ = ["JSON", "RetryPolicy", "StatefulRetryPolicy"]
+__all__ = ["JSON", "NumberOfAttempts", "RetryPolicy", "StatefulRetryPolicy"]
 
 
 class RetryPolicy(Value):
@@ -88,6 +92,26 @@ class RetryPolicy(Value):
         from retrytemplate.policies.composite import combine
 
         return combine(self, other, optimistic=True)
+
+
+class NumberOfAttempts(RetryPolicy):
+    """What the policies have in common that are given a number of attempts."""
+
+    _max_attempts: int | Callable[[], int]
+
+    @property
+    def max_attempts(self) -> int | None:
+        return None if callable(self._max_attempts) else self._max_attempts
+
+    @property
+    def dynamic(self) -> bool:
+        return callable(self._max_attempts)
+
+    def resolved(self) -> Self:
+        if not self.dynamic:
+            return self
+        number = _checks.read("max_attempts", self._max_attempts, _checks.at_least_one)
+        return evolve(self, max_attempts=number)  # type: ignore[misc]  # all are attrs classes
 
 
 class StatefulRetryPolicy(RetryPolicy):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.base import NumberOfAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["MaxAttemptsRetryPolicy"]
 
 
 @frozen(eq=False, repr=False)
-class MaxAttemptsRetryPolicy(RetryPolicy):
+class MaxAttemptsRetryPolicy(NumberOfAttempts):
     """A number of attempts, whatever the exception.
 
     :param max_attempts: attempts in all, the first included; or a callable that gives the number,
@@ -33,22 +33,8 @@ class MaxAttemptsRetryPolicy(RetryPolicy):
         default=3, alias="max_attempts", validator=_checks.number_or_callable(_checks.at_least_one)
     )
 
-    @property
-    def max_attempts(self) -> int | None:
-        return None if callable(self._max_attempts) else self._max_attempts
-
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         limit = self._max_attempts
         if callable(limit):
             return self.resolved().allows(failures, failure)
         return failures < limit
-
-    @property
-    def dynamic(self) -> bool:
-        return callable(self._max_attempts)
-
-    def resolved(self) -> MaxAttemptsRetryPolicy:
-        if not self.dynamic:
-            return self
-        number = _checks.read("max_attempts", self._max_attempts, _checks.at_least_one)
-        return evolve(self, max_attempts=number)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from retrytemplate import _checks
 from retrytemplate.classify import ExceptionClassifier, is_exception_class
 from retrytemplate.policies._judge import Judge, only_counts
-from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.base import NumberOfAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def _retryable_types(name: str, value: Any) -> None:
 
 
 @frozen(eq=False, repr=False)
-class SimpleRetryPolicy(RetryPolicy):
+class SimpleRetryPolicy(NumberOfAttempts):
     """A number of attempts, for exceptions whose nearest class says that they are worth it.
 
     :param max_attempts: attempts in all, the first included; or a callable that gives the number,
@@ -142,10 +142,6 @@ class SimpleRetryPolicy(RetryPolicy):
         rules = dict.fromkeys(self.retry_on, True) | fatal
         return Judge(ExceptionClassifier(rules, traverse_causes=self.traverse_causes))
 
-    @property
-    def max_attempts(self) -> int | None:
-        return None if callable(self._max_attempts) else self._max_attempts
-
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         if failures >= self._limit:
             # A limit of 0 is one that is yet to be read.
@@ -164,13 +160,3 @@ class SimpleRetryPolicy(RetryPolicy):
 
     def names(self, failure: BaseException) -> bool:
         return self._judge.classifier.names(failure)
-
-    @property
-    def dynamic(self) -> bool:
-        return callable(self._max_attempts)
-
-    def resolved(self) -> SimpleRetryPolicy:
-        if not self.dynamic:
-            return self
-        number = _checks.read("max_attempts", self._max_attempts, _checks.at_least_one)
-        return evolve(self, max_attempts=number)
