@@ -10,6 +10,7 @@ import pytest
 
 from retrytemplate import (
     AttemptTimeout,
+    Backoff,
     CircuitBreakerRetryPolicy,
     CompositeRetryPolicy,
     Deadline,
@@ -33,6 +34,7 @@ from retrytemplate import (
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
+    StatefulRetryPolicy,
     StatisticsListener,
     SystemClock,
     TimeoutRetryPolicy,
@@ -266,6 +268,18 @@ def test_a_cache_is_refused_that_lacks_what_some_execution_needs(missing):
     setattr(cache, missing, None)
     with pytest.raises(TypeError, match=f"cache must be an object with the methods .*{missing}"):
         RetryTemplate(cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(Backoff, "start"), (Backoff, "next")]
+    + [(StatefulRetryPolicy, each) for each in ("start", "record", "decide")],
+)
+def test_a_piece_without_a_method_that_it_must_have_is_refused_when_it_is_made(kind, method):
+    needed = ("start", "next", "record", "decide")
+    half = type("Half", (kind,), {each: print for each in needed if each != method})
+    with pytest.raises(TypeError, match=f"abstract class Half .*abstract method '?{method}"):
+        half()
 
 
 def test_a_setting_that_there_is_not_is_an_error():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from retrytemplate._values import JSON, Value
@@ -18,7 +18,7 @@ class RandomSource(Protocol):
         ...
 
 
-class Backoff(Value):
+class Backoff(Value, ABC):
     """How long to wait before the next attempt.  Frozen and shareable, like a policy.
 
     Source: ``org.springframework.retry.backoff.BackOffPolicy``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
@@ -114,7 +114,7 @@ class NumberOfAttempts(RetryPolicy):
         return evolve(self, max_attempts=number)  # type: ignore[misc]  # all are attrs classes
 
 
-class StatefulRetryPolicy(RetryPolicy):
+class StatefulRetryPolicy(RetryPolicy, ABC):
     """A policy with state of its own, a JSON value that the execution's context carries.
 
     Pure: a method gets the state and returns the next one; the time comes in as ``now`` (seconds).
