@@ -579,7 +579,8 @@ def test_with_a_state_a_backoff_starts_once_a_key(way):
 
 
 @every_way
-def test_a_backoff_that_gives_no_delay_ends_the_attempts(way):
+@pytest.mark.parametrize("policy", [SimpleRetryPolicy(3), TimeoutRetryPolicy(60.0)])
+def test_a_backoff_that_gives_no_delay_ends_the_attempts(way, policy):
     class Enough(Backoff):
         def start(self):
             return None
@@ -589,7 +590,7 @@ def test_a_backoff_that_gives_no_delay_ends_the_attempts(way):
 
     callback = Script(ValueError("enough"))
     with pytest.raises(ValueError, match="enough"):
-        way(made(backoff=Enough()), callback)
+        way(made(policy=policy, backoff=Enough()), callback)
     assert callback.calls == 1
 
 

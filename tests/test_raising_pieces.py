@@ -7,6 +7,7 @@ import pytest
 from retrytemplate import (
     AlwaysRetryPolicy,
     Guard,
+    MaxAttemptsRetryPolicy,
     PredicateRetryPolicy,
     Rejected,
     ResultRetryPolicy,
@@ -14,6 +15,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
     StatefulRetryPolicy,
     TerminatedRetryError,
+    TimeoutRetryPolicy,
     current_context,
 )
 from retrytemplate.backoff import Backoff
@@ -359,8 +361,10 @@ def test_a_guard_that_refuses_a_later_attempt_keeps_the_last_failure_as_its_caus
 
 
 @every_way
-def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(way):
-    template = made(delay=1.0, guards=[Gate("reserve")])
+@pytest.mark.parametrize("also", [MaxAttemptsRetryPolicy(9), TimeoutRetryPolicy(60.0)])
+def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(way, also):
+    policy = SimpleRetryPolicy(9, not_recoverable=ValueError) & also
+    template = made(policy=policy, delay=1.0, guards=[Gate("reserve")])
     callback = Script(ValueError())
 
     assert way(template, callback, recovery=lambda context: "recovered") == "recovered"
