@@ -1,8 +1,8 @@
 """The directive ``public-names``: a reference of everything in a module's ``__all__``.
 
 Nothing is listed by hand, so nothing can be forgotten.  The names of ``retrytemplate`` itself get a
-section for each room that defines them, in the order of ``ROOMS``; those of a room that is not
-listed there come last.  Any other module is named as the argument, and its names are not divided.
+section for each room that defines them, in the order of ``ROOMS``, which has to have them all.
+Any other module is named as the argument, and its names are not divided.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ ROOMS = {
     "template": "The template",
     "attempts": "The template",
     "context": "Context, state and outcome",
+    "state": "Context, state and outcome",
+    "outcome": "Context, state and outcome",
+    "history": "Context, state and outcome",
     "policies": "Policies",
     "classify": "Classifiers",
     "backoff": "Backoff",
@@ -32,16 +36,16 @@ ROOMS = {
     "deadline": "Limits of time",
     "attempt_timeout": "Limits of time",
     "clock": "Clock",
-    "simulation": "Simulation",
     "errors": "Errors",
 }
-OTHER = "Everything else"
 
 
-def room_of(value: Any) -> str:
+def heading_of(name: str, value: Any) -> str:
     """The heading under which a public object of the library is documented."""
-    parts = (getattr(value, "__module__", None) or "").split(".")
-    return ROOMS.get(parts[1], OTHER) if len(parts) > 1 else OTHER
+    room = value.__module__.split(".")[1]
+    if room not in ROOMS:
+        raise ExtensionError(f"{name} is of {room!r}, which has no heading in ROOMS")
+    return ROOMS[room]
 
 
 def describe(module: str, name: str, value: Any) -> list[str]:
@@ -71,13 +75,12 @@ class PublicNames(SphinxDirective):
         if self.arguments:
             lines = [line for each in public for line in describe(name, each, public[each])]
             return self.parse_text_to_nodes("\n".join(lines))
-        sections: dict[str, list[str]] = {title: [] for title in (*ROOMS.values(), OTHER)}
+        sections: dict[str, list[str]] = {title: [] for title in ROOMS.values()}
         for each, value in public.items():
-            sections[room_of(value)] += describe(name, each, value)
+            sections[heading_of(each, value)] += describe(name, each, value)
         lines = []
         for title, body in sections.items():
-            if body:
-                lines += [title, "-" * len(title), "", *body]
+            lines += [title, "-" * len(title), "", *body]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 

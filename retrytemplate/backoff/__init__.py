@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retrytemplate._lazy import lazily
-from retrytemplate.backoff.base import Backoff
+from retrytemplate.backoff.base import Backoff, RandomSource
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.exponential import ExponentialBackoff
@@ -30,6 +30,7 @@ __all__ = [
     "ExponentialBackoff",
     "FixedBackoff",
     "NoBackoff",
+    "RandomSource",
     "RetryAfterBackoff",
     "UniformRandomBackoff",
 ]
