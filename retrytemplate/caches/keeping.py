@@ -45,7 +45,7 @@ def snapshot(
         phase=phase,
         name=context.name,
         failures=context.retry_count,
-        attempts=context.retry_count,
+        attempts=context.attempt,
         verdict=context._verdict,
         no_recovery=context.no_recovery,
         gave_up=context.gave_up,

@@ -26,9 +26,10 @@ Phase = Literal["idle", "attempting", "recovering", "done"]
 class Record:
     """A context at rest: counts, text and JSON values; no live object.
 
-    ``failures`` counts what failed, ``attempts`` what began; ``verdict`` is a deciding policy's
-    answer about the next attempt; ``worker`` holds the key, None: nobody; ``fence`` only grows per
-    key; ``not_before`` is the earliest time of the next attempt (seconds since the epoch).
+    ``failures`` counts what failed, ``attempts`` what began (of a shared record: in the execution
+    that wrote it); ``verdict`` is a deciding policy's answer about the next attempt; ``worker``
+    holds the key, None: nobody; ``fence`` only grows per key; ``not_before`` is the earliest time
+    of the next attempt (seconds since the epoch).
     """
 
     phase: Phase = "idle"

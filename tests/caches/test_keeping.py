@@ -1,5 +1,7 @@
 """From a live context to its record at rest: what is noticed, and what is kept."""
 
+import pytest
+
 from retrytemplate import (
     CircuitBreakerRetryPolicy,
     MemoryRetryContextCache,
@@ -10,6 +12,10 @@ from retrytemplate import (
 from retrytemplate.testing import VirtualClock
 
 CIRCUIT = RetryState("circuit", rollback_for=())
+
+
+def fails(context):
+    raise ValueError("x")
 
 
 def breaker():
@@ -41,3 +47,23 @@ def test_a_success_that_changes_nothing_writes_nothing_at_its_end():
 
     reading = writes(lambda context: context.attributes["seen"])
     assert writes(lambda context: context.attributes["seen"].append(17)) == reading + 1
+
+
+def test_a_success_counts_as_an_attempt_of_a_circuit_and_as_no_failure():
+    template = breaker()
+    template.execute(lambda context: context.attributes.update(seen=17), state=CIRCUIT)
+
+    record = template.cache.peek(template.scoped_key("circuit"))
+    assert (record.attempts, record.failures) == (1, 0)
+
+
+# -- the record of a key -------------------------------------------------------------------------
+
+
+def test_each_delivery_that_fails_counts_as_an_attempt_and_as_a_failure():
+    template = RetryTemplate(SimpleRetryPolicy(5), clock=VirtualClock())
+    for number in (1, 2, 3):
+        with pytest.raises(ValueError, match="x"):
+            template.execute(fails, state=RetryState("order-17"))
+        record = template.cache.peek(template.scoped_key("order-17"))
+        assert (record.attempts, record.failures) == (number, number)
