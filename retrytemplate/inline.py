@@ -253,7 +253,7 @@ def _run_stateful(
 def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this thread."""
     failure = cell.pop()
-    if not callable(function):
+    if type(failure) is TypeError and not callable(function):
         check_call(function, None)
     context, policy = _taken_over(cell)
     if not context._plan.plain:
@@ -287,7 +287,7 @@ def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this task."""
     failure = cell.pop()
-    if not callable(function):
+    if type(failure) is TypeError and not callable(function):
         check_call(function, None)
     context, policy = _taken_over(cell)
     if not context._plan.plain:
