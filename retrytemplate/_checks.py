@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SECONDS",
-    "Check",
-    "Seconds",
-    "Validator",
     "at_least_one",
     "check_at_least",
     "checked_by",

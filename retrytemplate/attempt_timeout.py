@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from retrytemplate.context import Cell
     from retrytemplate.engine import Effect, Execution
 
-__all__ = ["AttemptTimeout"]
+__all__ = [
+    "AttemptTimeout",
+    "bound_async",
+    "bound_sync",
+    "exceeded",
+    "limit_of",
+    "limited_cell",
+]
 
 
 @frozen
@@ -29,6 +36,8 @@ class AttemptTimeout:
         ends.
         True: the attempt runs in a thread of its own which is abandoned at the limit; a function
         with a parameter ``stop`` gets a ``threading.Event`` that is set then.
+    :raises ValueError: for a limit that is not above 0.
+    :raises TypeError: for what is no time.
 
     An attempt that took longer fails with ``AttemptTimeoutError``.  Asynchronous attempts are
     cancelled at the limit, whatever ``in_thread`` says.

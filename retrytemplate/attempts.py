@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retrytemplate.engine import Effect, Reply, Ways
     from retrytemplate.state import RetryState
 
-__all__ = ["Attempts"]
+__all__ = ["NEW", "STATEFUL", "Attempts"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 

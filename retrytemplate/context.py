@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.state import RetryState
 
-__all__ = ["RetryContext", "current_context"]
+__all__ = [
+    "CONTEXT",
+    "CURRENT",
+    "DEADLINE",
+    "OUTER",
+    "OWNER",
+    "PLAN",
+    "Cell",
+    "RetryContext",
+    "current_context",
+    "leave",
+]
 
 # All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
 # call (so that child tasks never share what they write): the context or None while nobody asked for

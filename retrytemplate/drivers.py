@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
 
-__all__ = ["ASYNC", "SYNC", "awaitable_error", "is_awaitable", "perform", "perform_async"]
+__all__ = ["ASYNC", "PLAIN", "SYNC", "awaitable_error", "is_awaitable", "perform", "perform_async"]
 
 # Types that are surely no awaitables: they spare the look at the class.
 PLAIN = {type(None), bool, int, float, str, bytes, list, dict, tuple, set}

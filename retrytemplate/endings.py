@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
 
 __all__ = [
+    "ABSENT",
+    "DONE",
+    "EXHAUSTED",
+    "KEPT",
+    "UNTOUCHED",
     "conclusion",
     "from_cause",
     "instead_of",

@@ -7,7 +7,18 @@ from attrs import frozen
 from retrytemplate._values import Value
 from retrytemplate.errors import RecordedFailure
 
-__all__ = ["AttemptRecord", "bounded", "message_of", "recorded", "type_name"]
+__all__ = [
+    "HISTORY_FIRST",
+    "HISTORY_LAST",
+    "KEPT_STAMP",
+    "NO_PAST",
+    "NO_TEXT",
+    "AttemptRecord",
+    "bounded",
+    "message_of",
+    "recorded",
+    "type_name",
+]
 
 HISTORY_FIRST = 3
 HISTORY_LAST = 13

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -16,40 +17,10 @@ import retrytemplate.errors
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "retrytemplate"
 
-CORE = (
-    "_checks.py",
-    "_lazy.py",
-    "_values.py",
-    "attempt_timeout.py",
-    "attempts.py",
-    "backoff",
-    "caches",
-    "classify.py",
-    "clock.py",
-    "context.py",
-    "deadline.py",
-    "declarative",
-    "drivers.py",
-    "endings.py",
-    "engine.py",
-    "entrances.py",
-    "errors.py",
-    "guards.py",
-    "history.py",
-    "inline.py",
-    "keyed.py",
-    "listeners",
-    "outcome.py",
-    "plan.py",
-    "policies",
-    "short.py",
-    "simulation.py",
-    "state.py",
-    "template.py",
-    "testing",
-    "verdicts.py",
-    "wrapping.py",
-)
+# Rooms that need an extra, or are a program.  All others are the core: nobody has to think of it.
+OUTER = {"batch", "cli", "control", "demo", "stores"}
+NO_ROOMS = {"__init__.py", "__pycache__", "py.typed"}
+CORE = sorted({path.name for path in PACKAGE.iterdir()} - OUTER - NO_ROOMS)
 RULES = (
     "engine.py",
     "keyed.py",
@@ -152,6 +123,13 @@ def test_the_core_imports_no_package_but_attrs_and_cachetools(path):
     assert imported(read(path)) - allowed == set()
 
 
+def test_the_contract_of_the_core_names_each_of_its_rooms():
+    contracts = ConfigParser()
+    contracts.read(ROOT / "setup.cfg", encoding="utf-8")
+    named = contracts["importlinter:contract:core"]["source_modules"].split()
+    assert set(named) == {f"retrytemplate.{room.removesuffix('.py')}" for room in CORE}
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
     [
@@ -174,6 +152,35 @@ def test_the_search_for_imports_finds_them_wherever_they_run(source, found):
 )
 def test_the_search_for_clock_readings_finds_them(call):
     assert clock_readings(f"def f():\n    return [{call}]") == [call]
+
+
+def listed(tree):
+    """What a module says that it has for others; one without a list has nothing for them."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def test_what_one_room_takes_from_another_is_on_its_list():
+    trees = {
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): ast.parse(read(path))
+        for path in sources(*CORE)
+    }
+    taken = {
+        (node.module, alias.name)
+        for tree in trees.values()
+        for node in running(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("retrytemplate.")
+        for alias in node.names
+    }
+    unlisted = {
+        f"{module}.{name}"
+        for module, name in taken
+        for room in [module.removeprefix("retrytemplate.")]
+        if room in trees and f"{room}.{name}" not in trees and name not in listed(trees[room])
+    }
+    assert unlisted == set()
 
 
 @pytest.fixture(scope="module")

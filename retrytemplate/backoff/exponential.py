@@ -14,7 +14,7 @@ from retrytemplate.backoff.base import JSON, Backoff
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import RandomSource
 
-__all__ = ["ExponentialBackoff"]
+__all__ = ["JITTERS", "ExponentialBackoff"]
 
 JITTERS = (None, "full", "equal", "decorrelated", "spring")
 
@@ -43,6 +43,8 @@ class ExponentialBackoff(Backoff):
     :param initial: the first delay, from 0.
     :param multiplier: at least 1.
     :param maximum: the cap, from 0; ``float("inf")`` for none.  It may be below *initial*.
+    :raises ValueError: for a number out of its range, or a jitter that there is not.
+    :raises TypeError: for what is no number.
 
     Source: ``ExponentialBackOffPolicy`` and ``ExponentialRandomBackOffPolicy`` of
     ``org.springframework.retry.backoff``; M. Brooker, "Exponential Backoff And Jitter" (AWS

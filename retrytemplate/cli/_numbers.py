@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.simulation import Simulation, WorstCase
 
-__all__ = ["Run", "Spread", "seconds"]
+__all__ = ["Retry", "Run", "Spread", "seconds"]
 
 # Digits after the point for seconds below a limit.
 PLACES = ((1, 3), (10, 2), (100, 1))

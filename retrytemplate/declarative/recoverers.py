@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
     from retrytemplate.context import RetryContext
 
-__all__ = ["MARK", "RecoveryOfCall", "is_recoverer", "recover", "recoverer_named"]
+__all__ = [
+    "MARK",
+    "RecoveryOfCall",
+    "is_recoverer",
+    "recover",
+    "recoverer_named",
+    "recoverer_names",
+]
 
 F = TypeVar("F")
 

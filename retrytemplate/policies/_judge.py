@@ -18,7 +18,7 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NOT_ASKED", "Judge"]
+__all__ = ["NOT_ASKED", "Judge", "only_counts"]
 
 NOT_ASKED = (AttemptLostError, UnacceptableResultError, RecordedFailure)
 """Failures that only count: no rule is asked about them unless it names them."""

@@ -17,7 +17,16 @@ from retrytemplate.errors import AttemptLostError, UnacceptableResultError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Conformance", "Probe", "as_json", "travelled"]
+__all__ = [
+    "Conformance",
+    "Probe",
+    "as_json",
+    "check_frozen",
+    "check_lets_go",
+    "in_threads",
+    "travelled",
+    "unchanged",
+]
 
 PATIENCE = 30.0
 """Real seconds after which a thread that has not come back is taken for stuck."""
