@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from retrytemplate import Deadline, DeadlineExceededError, MisuseError
+from retrytemplate import Deadline, DeadlineExceededError, Guard, MisuseError
 from retrytemplate.testing import VirtualClock, run, run_trio
 from tests.ways import Script, every_way, made
 
@@ -103,6 +103,17 @@ def test_when_the_deadline_is_over_no_attempt_is_begun(way):
     ):
         way(template, callback, recovery=lambda context: "recovered")
     assert callback.calls == 0
+
+
+@every_way
+def test_when_the_deadline_is_over_no_guard_is_asked(way):
+    class Untouched(Guard):
+        def admit(self, context):
+            pytest.fail("it was asked")
+
+    template = made(guards=[Untouched()])
+    with Deadline(0, clock=template.clock), pytest.raises(DeadlineExceededError):
+        way(template, Script("value"))
 
 
 @every_way

@@ -232,6 +232,16 @@ def test_a_policy_that_raises_about_a_failure_terminates_after_the_on_errors(way
 
 
 @every_way
+def test_a_failure_that_the_policy_could_not_judge_is_not_kept_under_its_key(way):
+    template, state = made(policy=RaisesInAllows(), name="kept"), RetryState("key")
+
+    with pytest.raises(TerminatedRetryError):
+        way(template, Script(ValueError()), state=state)
+    assert template.cache.peek(template.scoped_key("key")) is None
+    assert way(template, Script("value"), state=state) == "value"
+
+
+@every_way
 @pytest.mark.parametrize("where", ["start", "decide"])
 def test_a_policy_that_raises_elsewhere_is_not_wrapped(way, where):
     recorder = Recorder()

@@ -122,7 +122,7 @@ def test_rules_on_results_are_found_inside():
 def test_what_is_no_policy_is_refused():
     with pytest.raises(TypeError, match=r"policies must map to RetryPolicy objects, got 3 for "):
         ExceptionClassifierRetryPolicy({OSError: 3})
-    with pytest.raises(TypeError, match="must map exception classes to"):
+    with pytest.raises(TypeError, match="map exception classes to policies, got the key 'OSError'"):
         ExceptionClassifierRetryPolicy({"OSError": SimpleRetryPolicy()})
     with pytest.raises(TypeError, match="policies must map exception classes to policies"):
         ExceptionClassifierRetryPolicy(SimpleRetryPolicy())
