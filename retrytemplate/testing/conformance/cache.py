@@ -262,22 +262,6 @@ class CacheConformance(Conformance):
             cache.fail(claim, record := _next(claim, rich_record()))
             _same(self._begin(cache).record, record)
 
-    def test_a_release_of_a_fresh_start_leaves_what_was_there(self) -> None:
-        with self.opened() as cache:
-            record = self._fail(cache, rich_record())
-            cache.release(self._begin(cache, fresh=True))
-            _same(cache.peek(KEY), record)
-            cache.succeed(self._begin(cache), remember=LONG)
-            cache.release(self._begin(cache, fresh=True))
-            _refused(AlreadyCompletedError, lambda: self._begin(cache))
-
-    def test_a_failure_of_a_fresh_start_replaces_what_was_there(self) -> None:
-        with self.opened() as cache:
-            cache.succeed(self._begin(cache), remember=LONG)
-            claim = self._begin(cache, fresh=True)
-            cache.fail(claim, record := _next(claim, rich_record()))
-            _same(self._begin(cache).record, record)
-
     def test_a_fresh_start_does_not_take_a_key_that_is_held(self) -> None:
         with self.opened() as cache:
             self._begin(cache)
