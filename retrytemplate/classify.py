@@ -123,6 +123,7 @@ class ExceptionClassifier(Value):
     :param default: the value where no rule matches, and for None.
     :param traverse_causes: look at the ``__cause__``, and at its cause, where no rule matches.  The
         first match from the outside in decides, also where its value equals the default.
+    :raises TypeError: for a key that is no exception class.
 
     A group without a rule for its own class is judged by what it holds: the value that all agree
     on, else the first false one, else the default.

@@ -24,6 +24,8 @@ class Deadline:
 
     :param seconds: the budget.
     :param clock: measures it.
+    :raises ValueError: for a budget below 0.
+    :raises TypeError: for what is no time, or no clock.
 
     Nested ones only shrink it.  A template inside refuses an attempt or a wait that does not fit,
     and bounds each attempt by what is left.  ``with`` only tells; ``async with`` also cuts the

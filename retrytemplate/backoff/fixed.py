@@ -47,6 +47,8 @@ class FixedBackoff(Backoff):
     :param delay: seconds or a ``timedelta``, from 0; a callable without parameters, read once per
         execution; or a callable that is asked after every failure with ``(failures, exception)``
         and gives the delay for this one.  ``failures`` counts the waits, this one included.
+    :raises ValueError: for a delay below 0 or an infinite one.
+    :raises TypeError: for what is no delay.
 
     Source: ``org.springframework.retry.backoff.FixedBackOffPolicy``.
 

@@ -51,6 +51,8 @@ class RetryAfterBackoff(Backoff):
         (seconds).  None: any wait is waited.
     :param jitter: the share by which a wait may be longer than told, from 0.
     :param clock: for dates where the response has no ``Date``.
+    :raises ValueError: for a time or a jitter below 0.
+    :raises TypeError: for a fallback that is no backoff, or what is no number.
 
     Source: RFC 9110, section 10.2.3.
 

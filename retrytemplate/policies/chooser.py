@@ -47,6 +47,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     :param policies: exception classes and their policies.
     :param default: the policy where no class matches.
     :param traverse_causes: where no class matches the exception, look at its ``__cause__`` and on.
+    :raises TypeError: for a key that is no exception class, or a value that is no policy.
 
     Source: ``org.springframework.retry.policy.ExceptionClassifierRetryPolicy``.
 

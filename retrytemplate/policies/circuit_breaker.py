@@ -39,6 +39,8 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     :param delegate: says how many failures of which kind are too many.
     :param open_timeout: seconds or a ``timedelta``, from 0; or a callable, read once per execution.
     :param reset_timeout: likewise.
+    :raises ValueError: for a time below 0.
+    :raises TypeError: for a delegate that is no policy, or what is no time.
 
     Source: ``org.springframework.retry.policy.CircuitBreakerRetryPolicy``.
 

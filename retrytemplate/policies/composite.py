@@ -41,6 +41,8 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
 
     :param policies: the members, at least one.
     :param optimistic: any instead of all.
+    :raises ValueError: where there is no member.
+    :raises TypeError: for a member that is no policy.
 
     Source: ``org.springframework.retry.policy.CompositeRetryPolicy``.
 

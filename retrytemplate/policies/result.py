@@ -38,6 +38,8 @@ class ResultRetryPolicy(StatefulRetryPolicy):
         that is worth another attempt.
     :param when_exhausted: ``"raise"`` ends with ``UnacceptableResultError``, ``"return"`` with the
         last result.
+    :raises ValueError: for another ``when_exhausted``.
+    :raises TypeError: for a ``retry_if`` that cannot be called, or what is no policy.
 
     >>> policy = ResultRetryPolicy(lambda result: result is None, SimpleRetryPolicy(2))
     >>> [rule.retry_if(None) for rule in policy.result_rules()]

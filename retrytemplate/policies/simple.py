@@ -70,8 +70,9 @@ class SimpleRetryPolicy(NumberOfAttempts):
         with one of them the caller gets it.
     :param traverse_causes: where no rule matches the exception, look at its ``__cause__`` and on.
     :param classifier: rules of your own in the place of ``retry_on`` and ``not_on``.
-    :raises ValueError: for classes that are never retried (``KeyboardInterrupt``, cancellations),
-        and for settings that exclude each other.
+    :raises ValueError: for fewer than one attempt, classes that are never retried
+        (``KeyboardInterrupt``, cancellations), and settings that exclude each other.
+    :raises TypeError: for what is no number, class or function of the exception.
 
     Types and a predicate together are two policies: ``SimpleRetryPolicy(3, OSError) &
     PredicateRetryPolicy(is_transient)``.
