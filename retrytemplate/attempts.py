@@ -61,6 +61,14 @@ class Attempts(RetryContext):
 
     Use it once: ``for attempt in template.attempts():`` with ``with attempt as context:``, in
     asynchronous code ``async for`` and ``async with``.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> attempts = RetryTemplate().attempts()
+    >>> for attempt in attempts:
+    ...     with attempt:
+    ...         attempts.result = int("17")
+    >>> attempts.result, attempts.retry_count
+    (17, 0)
     """
 
     # One object for loop, attempt and the inline attempt's context: three would cost more than the

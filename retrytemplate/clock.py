@@ -33,6 +33,17 @@ class Clock(Protocol):
     ``monotonic`` measures, ``time`` dates (seconds since the epoch, UTC), ``sleep`` and
     ``sleep_async`` wait.  An ``Exception`` out of a sleep ends the execution with
     ``BackoffInterruptedError``.
+
+    >>> from retrytemplate import FixedBackoff, RetryTemplate
+    >>> class Hurried(SystemClock):
+    ...     def sleep(self, delay):
+    ...         print("not waiting", delay)
+    >>> isinstance(Hurried(), Clock)
+    True
+    >>> RetryTemplate(backoff=FixedBackoff(60), clock=Hurried()).outcome(int, "x").attempts
+    not waiting 60.0
+    not waiting 60.0
+    3
     """
 
     def monotonic(self) -> float: ...

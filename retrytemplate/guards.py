@@ -15,6 +15,13 @@ class Guard:
 
     Refuses by raising ``Rejected``; then no attempt is made.  Under ``execute_async`` the methods
     may be coroutine functions.
+
+    >>> from retrytemplate import KillSwitchActiveError, RetryTemplate
+    >>> class Stopped(Guard):
+    ...     def admit(self, context):
+    ...         raise KillSwitchActiveError("no orders today")
+    >>> RetryTemplate(guards=[Stopped()]).outcome(int, "17").exception
+    KillSwitchActiveError('no orders today')
     """
 
     def admit(self, context: RetryContext) -> Any:

@@ -78,6 +78,11 @@ class AttemptRecord(Value):
     :param traceback: the traceback's text, where a context cache keeps the record; else empty.
     :param host: the machine, where a cache keeps the record.
     :param process: the process id, likewise.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> record = RetryTemplate().outcome(int, "x").history[0]
+    >>> record.number, record.type_name, record.message
+    (1, 'ValueError', "invalid literal for int() with base 10: 'x'")
     """
 
     number: int

@@ -135,6 +135,10 @@ class WorstCase:
 
     ``attempts`` is the largest number of attempts (None: nothing bounds it), ``waiting`` what is
     waited between them at most, ``duration`` both together, in seconds.
+
+    >>> from retrytemplate import FixedBackoff, SimpleRetryPolicy
+    >>> worst_case(SimpleRetryPolicy(3), FixedBackoff(2.0), attempt_duration=5.0)
+    WorstCase(attempts=3, waiting=4.0, duration=19.0)
     """
 
     attempts: int | None

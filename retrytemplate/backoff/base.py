@@ -21,6 +21,14 @@ class RandomSource(Protocol):
 class Backoff(Value, ABC):
     """How long to wait before the next attempt.  Frozen and shareable, like a policy.
 
+    >>> class OneMoreSecond(Backoff):
+    ...     def start(self):
+    ...         return 1.0
+    ...     def next(self, state, failure, random):
+    ...         return state, state + 1.0
+    >>> OneMoreSecond().next(3.0, OSError(), None)
+    (3.0, 4.0)
+
     Source: ``org.springframework.retry.backoff.BackOffPolicy``.
     """
 

@@ -27,6 +27,14 @@ class RetryListener:
     Under ``execute_async`` every hook may be a coroutine function.  ``open``, ``before_attempt``
     run in the order of the listeners, all others in reverse.
 
+    >>> from retrytemplate import RetryTemplate
+    >>> class Tell(RetryListener):
+    ...     def close(self, context, exception):
+    ...         print("over after", context.attempt)
+    >>> RetryTemplate(listeners=[Tell()]).call(int, "17")
+    over after 1
+    17
+
     Source: ``org.springframework.retry.RetryListener``; ``before_attempt``, ``on_backoff`` and
     ``on_recovery`` are ours.
     """

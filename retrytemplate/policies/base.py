@@ -28,6 +28,12 @@ class RetryPolicy(Value):
 
     ``a & b`` allows an attempt when both do, ``a | b`` when either does.
 
+    >>> class Twice(RetryPolicy):
+    ...     def allows(self, failures, failure):
+    ...         return failures < 2
+    >>> Twice().allows(1, OSError()), Twice().allows(2, OSError())
+    (True, False)
+
     Source: ``org.springframework.retry.RetryPolicy``.
     """
 
@@ -118,6 +124,17 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
     """A policy with state of its own, a JSON value that the execution's context carries.
 
     Pure: a method gets the state and returns the next one; the time comes in as ``now`` (seconds).
+
+    >>> class ForAMinute(StatefulRetryPolicy):
+    ...     def start(self, now):
+    ...         return now
+    ...     def record(self, state, failure, now):
+    ...         return state
+    ...     def decide(self, state, now):
+    ...         return now - state < 60, state
+    >>> policy = ForAMinute()
+    >>> policy.decide(policy.start(5.0), 64.0), policy.decide(policy.start(5.0), 65.0)
+    ((True, 5.0), (False, 5.0))
     """
 
     @property
