@@ -106,13 +106,19 @@ class RetryContext:
         failures so far.
     ``last_exception``
         the last failure: the exception while the execution runs, a ``RecordedFailure`` afterwards.
-    ``history``
-        records of the failed attempts: the first three and the last thirteen.
-    ``attributes``
-        a mutable mapping that lives across attempts; in a stateful retry also across executions,
-        and then of JSON values.
-    ``max_attempts``, ``is_last_attempt``
-        None where nobody knows.
+    ``gave_up``
+        whether ``give_up`` was called: there is no attempt after this one.
+    ``exhausted``
+        whether the attempts have run out.
+    ``recovered``
+        whether a recovery returned in the place of the callback.
+    ``no_recovery``
+        whether the last failure must reach the caller without recovery.
+    ``closed``
+        whether the execution is over; False where its key is kept for the next delivery.
+
+    What else there is, is said with each property.  Attributes hold JSON values where the execution
+    is stateful.
 
     Source: ``org.springframework.retry.RetryContext``.
     """
@@ -193,7 +199,7 @@ class RetryContext:
 
     @property
     def last_exception(self) -> BaseException | None:
-        """The last failure, None before the first."""
+        """The last failure, None before the first; a ``RecordedFailure`` after the execution."""
         return self._last
 
     @property
@@ -258,7 +264,10 @@ class RetryContext:
         return None if self._claim is None else self._claim.fence
 
     def still_mine(self) -> bool:
-        """Whether this execution still holds its key: advice, true at the moment of asking."""
+        """Whether this execution still holds its key: advice, true at the moment of asking.
+
+        :raises MisuseError: where there is no key.
+        """
         mine: bool = self._plan.cache.holds(self._held("still_mine()"))
         return mine
 
@@ -266,6 +275,7 @@ class RetryContext:
         """Let the attempt's end commit together with the caller's own work.
 
         :param connection: an open transaction on the database of the context cache.
+        :raises MisuseError: where there is no key, or the cache has no database.
         """
         claim, state = self._held("complete_in()"), self._state
         remember = None if state is None else state.remember

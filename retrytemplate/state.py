@@ -81,6 +81,15 @@ class RetryState(Value):
         gets ``RetryLater``.
     :param remember: seconds for which a success leaves a mark: a redelivery then is an
         ``AlreadyCompletedError``.
+    :raises InconsistentKeyError: for a key that is no str, int, bytes or tuple of those.
+    :raises ValueError: for another ``defer_backoff``, or a ``remember`` below 0.
+    :raises TypeError: for what cannot serve as one of the others.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> template, state = RetryTemplate(), RetryState(("order", 17))
+    >>> failing = template.bind(state=state).outcome(int, "seventeen")
+    >>> failing.attempts, template.execute(lambda context: context.attempt, state=state)
+    (1, 2)
 
     Source: ``org.springframework.retry.support.DefaultRetryState``.
     """

@@ -137,7 +137,7 @@ class Entrances:
             under the state's key.
         :raises BaseException: the callback's last exception, when nobody recovers (stateless).
         :raises ExhaustedRetryError: the same for a stateful execution whose attempts ran out
-        before.
+            before.
         :raises TerminatedRetryError: a listener's veto, or a failure that could not be recorded.
         :raises BackoffInterruptedError: the wait before the next attempt was ended.
 
@@ -174,7 +174,13 @@ class Entrances:
         recovery: Callable[[RetryContext], Any] | None = None,
         state: RetryState | None = None,
     ) -> Any:
-        """The same as ``execute``; callback, recovery, listeners, cache may be asynchronous."""
+        """The same as ``execute``; callback, recovery, listeners, cache may be asynchronous.
+
+        :param callback: called with the ``RetryContext``; what it returns is awaited if it can be.
+        :param recovery: likewise, when attempts run out.
+        :param state: makes the execution stateful.
+        :raises BaseException: the callback's last exception, and what ``execute`` raises.
+        """
         return await entrances.run_async(self, callback, None, recovery, state)
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -222,11 +228,25 @@ class Entrances:
     async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The same as ``call`` for functions that may be asynchronous."""
+        """The same as ``call`` for functions that may be asynchronous.
+
+        >>> import asyncio
+        >>> from retrytemplate import RetryTemplate
+        >>> async def fetch(page):
+        ...     return f"page {page}"
+        >>> asyncio.run(RetryTemplate().call_async(fetch, 17))
+        'page 17'
+        """
         return await entrances.call_async(self, fn, args, kwargs)
 
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
-        """Call ``fn(*args, **kwargs)`` with retry, say how it went; raises no Exception."""
+        """Call ``fn(*args, **kwargs)`` with retry, say how it went; raises no Exception.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> outcome = RetryTemplate().outcome(int, "seventeen")
+        >>> outcome.ok, type(outcome.exception).__name__, outcome.attempts
+        (False, 'ValueError', 3)
+        """
         return entrances.outcome(self, fn, args, kwargs)
 
     @overload
@@ -268,6 +288,11 @@ class Entrances:
         state: RetryState | None = None,
     ) -> Attempts:
         """The block form: each turn of the loop is an attempt, ``with`` tells how it went.
+
+        :param recovery: called with the context when attempts run out; its value is the loop's
+            ``result``.
+        :param state: makes the execution stateful.
+        :raises TypeError: for a recovery that is no function, or what is no ``RetryState``.
 
         >>> from retrytemplate import RetryTemplate
         >>> for attempt in RetryTemplate().attempts():
@@ -372,7 +397,17 @@ class RetryTemplate(Entrances):
         state: RetryState | None = None,
         label: str | None = None,
     ) -> BoundTemplate:
-        """The same ways in with a recovery, a state or a reporting label set."""
+        """The same ways in with a recovery, a state or a reporting label set.
+
+        :param recovery: in the place of the template's.
+        :param state: makes every execution stateful, unless a call gives its own.
+        :param label: what contexts, logs and metrics show in the place of the template's name.
+        :raises TypeError: for what cannot serve as one of these.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> RetryTemplate().bind(recovery=lambda context: "no number").call(int, "seventeen")
+        'no number'
+        """
         return BoundTemplate(
             self,
             self.recovery if recovery is None else recovery,
@@ -381,13 +416,25 @@ class RetryTemplate(Entrances):
         )
 
     def with_(self, **changes: Any) -> Self:
-        """A copy with some settings changed; listeners registered since are part of it."""
+        """A copy with some settings changed; listeners registered since are part of it.
+
+        :param changes: settings by name, as the class takes them.
+        :raises TypeError, ValueError: for what the class refuses.
+
+        >>> from retrytemplate import RetryTemplate, SimpleRetryPolicy
+        >>> RetryTemplate(name="orders").with_(policy=SimpleRetryPolicy(5)).name
+        'orders'
+        """
         return evolve(self, **changes)
 
     def register_listener(self, listener: Any, index: int | None = None) -> None:
         """Add a listener, at the end or before position *index*.
 
         Executions that run already keep the listeners they began with.
+
+        :param listener: an object with at least one hook of a ``RetryListener``.
+        :param index: its place in the order; None: the end.
+        :raises TypeError: for what has no hook, or an index that is no whole number.
         """
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
             raise TypeError(f"index must be an int or None, got {index!r}")
@@ -409,7 +456,13 @@ class RetryTemplate(Entrances):
 
 @frozen(eq=False, slots=True)
 class BoundTemplate(Entrances):
-    """A template with a recovery, a state and a label of its own: ``RetryTemplate.bind``."""
+    """A template with a recovery, a state and a label of its own: ``RetryTemplate.bind``.
+
+    >>> from retrytemplate import RetryState, RetryTemplate
+    >>> bound = RetryTemplate(name="orders").bind(state=RetryState("order-17"), label="night")
+    >>> bound.call(int, "17"), bound.label, bound.template.name
+    (17, 'night', 'orders')
+    """
 
     template: RetryTemplate  # pyright: ignore[reportIncompatibleMethodOverride]  # a field here
     recovery: Callable[[RetryContext], Any] | None = field(default=None, validator=_recovery)
