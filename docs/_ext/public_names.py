@@ -31,6 +31,7 @@ ROOMS = {
     "backoff": "Backoff",
     "listeners": "Listeners",
     "caches": "Context caches",
+    "stores": "Context caches",
     "declarative": "Declarative retry",
     "guards": "Guards",
     "deadline": "Limits of time",
