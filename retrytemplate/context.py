@@ -104,8 +104,6 @@ class RetryContext:
         that failed.
     ``retry_count``
         failures so far.
-    ``last_exception``
-        the last failure: the exception while the execution runs, a ``RecordedFailure`` afterwards.
     ``gave_up``
         whether ``give_up`` was called: there is no attempt after this one.
     ``exhausted``
