@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.base import Claim
     from retrytemplate.history import Past, Stamp
-    from retrytemplate.plan import Plan
+    from retrytemplate.plan import Owner, Plan
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.state import RetryState
 
@@ -166,7 +166,7 @@ class RetryContext:
     _backoff_started: bool = False
     _not_before: float | None = None
 
-    def __init__(self, owner: Any, outer: Cell | None, plan: Plan) -> None:
+    def __init__(self, owner: Owner, outer: Cell | None, plan: Plan) -> None:
         self._plan = plan
         self._outer = outer
         self._owner = owner
@@ -183,8 +183,7 @@ class RetryContext:
     @property
     def name(self) -> str | None:
         """The template's name, or the label bound to it; yours to change."""
-        label: str | None = self._owner.label
-        return self._name or label
+        return self._name or self._owner.label
 
     @name.setter
     def name(self, name: str | None) -> None:

@@ -11,10 +11,51 @@ from retrytemplate.policies.base import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Protocol
 
-    from retrytemplate.template import RetryTemplate
+    from retrytemplate.backoff.base import Backoff
+    from retrytemplate.clock import Clock
+    from retrytemplate.context import RetryContext
+    from retrytemplate.state import RetryState
 
     Hooks = tuple[Callable[..., Any], ...]
+
+    class Settings(Protocol):
+        """What a plan is made of: a template."""
+
+        @property
+        def policy(self) -> RetryPolicy: ...
+        @property
+        def backoff(self) -> Backoff: ...
+        @property
+        def cache(self) -> Any: ...
+        @property
+        def clock(self) -> Clock: ...
+        @property
+        def random(self) -> Any: ...
+        @property
+        def guards(self) -> Any: ...  # pyright sees no plain field where attrs converts
+        @property
+        def attempt_timeout(self) -> Any: ...
+        @property
+        def raise_last(self) -> bool: ...
+        @property
+        def _scope(self) -> str: ...
+
+    class Owner(Protocol):
+        """What an execution is begun from: a template, or one with something bound to it."""
+
+        @property
+        def recovery(self) -> Callable[[RetryContext], Any] | None: ...
+        @property
+        def state(self) -> RetryState | None: ...
+        @property
+        def label(self) -> str | None: ...
+        @property
+        def _plan(self) -> Plan: ...
+        @property
+        def _inline(self) -> Plan | None: ...
+
 
 __all__ = ["Plan", "fingerprint_of"]
 
@@ -66,11 +107,11 @@ class Plan:
     on_recovery: Hooks
     close: Hooks
 
-    def __init__(self, template: RetryTemplate, listeners: tuple[Any, ...]) -> None:
+    def __init__(self, template: Settings, listeners: tuple[Any, ...]) -> None:
         self.policy = policy = template.policy
         self.backoff = template.backoff
         self.cache = template.cache
-        self.scope: str = template._scope
+        self.scope = template._scope
         self.clock = template.clock
         self.monotonic = template.clock.monotonic
         self._random = template.random
