@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from retrytemplate.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from retrytemplate.extras import extra
 
 __all__ = ["UsageError", "extra"]
 
 
 class UsageError(Exception):
     """Wrong use of the command: the message says what is allowed.  ``main`` exits with 2."""
-
-
-@contextmanager
-def extra(name: str, purpose: str) -> Iterator[None]:
-    """Around imports that an extra brings: a missing package becomes an error that names it.
-
-    >>> with extra("cli", "the table"):
-    ...     import absent
-    Traceback (most recent call last):
-        ...
-    retrytemplate.errors.MissingExtraError: the table needs absent: pip install 'retrytemplate[cli]'
-    """
-    try:
-        yield
-    except ImportError as error:
-        missing = error.name or str(error)
-        raise MissingExtraError(
-            f"{purpose} needs {missing}: pip install 'retrytemplate[{name}]'", name=error.name
-        ) from error
