@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         StatefulRetryPolicy,
         TimeoutRetryPolicy,
     )
+    from retrytemplate.stores import AsyncSQLRetryContextCache, SQLRetryContextCache
 
 __getattr__ = lazily(
     __name__,
@@ -115,12 +116,14 @@ __getattr__ = lazily(
             "StatefulRetryPolicy",
             "TimeoutRetryPolicy",
         ),
+        "retrytemplate.stores": ("AsyncSQLRetryContextCache", "SQLRetryContextCache"),
     },
 )
 
 __all__ = [
     "AlreadyCompletedError",
     "AlwaysRetryPolicy",
+    "AsyncSQLRetryContextCache",
     "AttemptInProgressError",
     "AttemptLostError",
     "AttemptRecord",
@@ -172,6 +175,7 @@ __all__ = [
     "RetryPolicy",
     "RetryState",
     "RetryTemplate",
+    "SQLRetryContextCache",
     "SimpleCacheAdapter",
     "SimpleRetryPolicy",
     "StatefulRetryPolicy",

@@ -1,0 +1,39 @@
+"""A key as a column can hold it: no byte that a database refuses, and not too many of them."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["from_stored", "stored"]
+
+# Of its UTF-8; an index of PostgreSQL takes 2,700 bytes and no more.
+LONGEST = 1000
+PLAIN = re.compile(r"[^\\\0\ud800-\udfff]*")
+UNFIT = re.compile(r"[\\\0\ud800-\udfff]")
+CUT = re.compile(r"\\[^\\]{0,4}\Z")
+ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
+
+
+def stored(key: str) -> str:
+    r"""The key with what no column takes written out; of a long one the beginning and a digest.
+
+    >>> stored("charge/s:order-17"), stored("nul\0")
+    ('charge/s:order-17', 'nul\\u0000')
+    """
+    if PLAIN.fullmatch(key) is None:
+        key = UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
+    if len(key) * 4 <= LONGEST or len(whole := key.encode()) <= LONGEST:
+        return key
+    from hashlib import sha256
+
+    beginning = CUT.sub("", whole[: LONGEST // 2].decode(errors="ignore"))
+    return f"{beginning} ... sha256:{sha256(whole).hexdigest()}"
+
+
+def from_stored(text: str) -> str:
+    r"""The key again; of a long one what *stored* leaves as it is.
+
+    >>> from_stored("nul\\u0000") == "nul\0"
+    True
+    """
+    return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)

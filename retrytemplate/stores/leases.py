@@ -1,0 +1,69 @@
+"""Which claims are in hand, and when each lease is to be renewed.  No clock of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+if TYPE_CHECKING:
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.stores.steps import SQLClaim
+
+__all__ = ["Leases"]
+
+# Parts of a lease: a renewal at a third leaves time for another; after one that failed the next
+# comes sooner.
+USUALLY, AFTER_FAILURE = 1 / 3, 1 / 10
+
+
+@define
+class Lease:
+    """A claim in hand: when it is to be renewed, and when it is too late for that."""
+
+    claim: SQLClaim
+    due: float
+    end: float
+
+
+class Leases:
+    """The claims in hand, by key."""
+
+    def __init__(self) -> None:
+        self._leases: dict[str, Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def took(self, claim: SQLClaim, now: float) -> float:
+        """A claim was taken, or renewed; when it is due."""
+        due = now + claim.lease * USUALLY
+        self._leases[claim.key] = Lease(claim, due, now + claim.lease)
+        return due
+
+    def failed(self, claim: SQLClaim, now: float) -> None:
+        """A renewal failed: it is tried again until the lease is over."""
+        lease = self._leases.get(claim.key)
+        if lease is None or lease.claim is not claim:
+            return
+        lease.due = now + claim.lease * AFTER_FAILURE
+        if lease.due >= lease.end:
+            del self._leases[claim.key]
+
+    def drop(self, claim: Claim) -> None:
+        """The claim has ended, or is lost."""
+        if self.has(claim):
+            del self._leases[claim.key]
+
+    def has(self, claim: Claim) -> bool:
+        """Whether the claim is in hand; a later one of the same key is another."""
+        lease = self._leases.get(claim.key)
+        return lease is not None and lease.claim is claim
+
+    def due(self, now: float) -> list[SQLClaim]:
+        """The claims whose renewal is due."""
+        return [lease.claim for lease in self._leases.values() if lease.due <= now]
+
+    def next(self) -> float | None:
+        """When the next renewal is due; None: none is."""
+        return min((lease.due for lease in self._leases.values()), default=None)

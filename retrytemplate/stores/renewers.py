@@ -1,0 +1,187 @@
+"""Who renews the leases of the claims in hand: a thread, or a task of asyncio, one for a cache."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING
+
+from retrytemplate.errors import LeaseLostError
+from retrytemplate.stores.leases import Leases
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.stores.steps import SQLClaim
+
+__all__ = ["RenewingTask", "RenewingThread"]
+
+
+class RenewingThread:
+    """Renews in a daemon thread, which the first claim starts.
+
+    :param renew: the cache's step.
+    :param monotonic: tells the time.
+    """
+
+    def __init__(self, renew: Callable[[SQLClaim], None], monotonic: Callable[[], float]) -> None:
+        self._renew = renew
+        self._monotonic = monotonic
+        self._leases = Leases()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._wakes = math.inf  # when the thread looks by itself
+
+    def add(self, claim: SQLClaim) -> None:
+        """Renew this claim from now on."""
+        with self._changed:
+            due = self._leases.took(claim, self._monotonic())
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="retrytemplate-leases", daemon=True
+                )
+                self._thread.start()
+            elif due < self._wakes:
+                self._changed.notify()
+
+    def drop(self, claim: Claim) -> None:
+        """Renew this claim no more."""
+        with self._changed:
+            self._leases.drop(claim)
+
+    def wake(self) -> None:
+        """Look at the clock now."""
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Let go of every claim; return when the thread has ended."""
+        with self._changed:
+            thread, self._thread = self._thread, None
+            self._leases = Leases()
+            self._changed.notify()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                due = self._wait()
+            if not due:
+                return
+            for claim in due:
+                self._turn(claim)
+
+    def _wait(self) -> list[SQLClaim]:
+        """The claims that are due, when some are; none when the thread is to end."""
+        while self._thread is threading.current_thread():
+            now = self._monotonic()
+            if due := self._leases.due(now):
+                return due
+            next_due = self._leases.next()
+            self._wakes = math.inf if next_due is None else next_due
+            self._changed.wait(None if next_due is None else next_due - now)
+            self._wakes = -math.inf
+        return []
+
+    def _turn(self, claim: SQLClaim) -> None:
+        with self._changed:
+            if not self._leases.has(claim):
+                return
+        error: Exception | None = None
+        try:
+            self._renew(claim)
+        except Exception as exc:  # whatever it is, the next one may go well
+            error = exc
+        with self._changed:
+            _note(self._leases, claim, error, self._monotonic())
+
+
+class RenewingTask:
+    """Renews in a task of the loop in which the first claim is taken."""
+
+    def __init__(
+        self, renew: Callable[[SQLClaim], Awaitable[None]], monotonic: Callable[[], float]
+    ) -> None:
+        self._renew = renew
+        self._monotonic = monotonic
+        self._leases = Leases()
+        self._task: asyncio.Task[None] | None = None
+        self._changed: asyncio.Event | None = None
+        self._wakes = math.inf
+
+    def add(self, claim: SQLClaim) -> None:
+        """Renew this claim from now on."""
+        import asyncio
+        from contextvars import Context
+
+        due = self._leases.took(claim, self._monotonic())
+        if self._task is None or self._changed is None or self._task.done():
+            self._changed = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            # In a context of its own: this execution's would live as long as the task.
+            self._task = loop.create_task(
+                self._run(self._changed), name="retrytemplate-leases", context=Context()
+            )
+        elif due < self._wakes:
+            self._changed.set()
+
+    def drop(self, claim: Claim) -> None:
+        """Renew this claim no more."""
+        self._leases.drop(claim)
+
+    def wake(self) -> None:
+        """Look at the clock now."""
+        if self._changed is not None:
+            self._changed.set()
+
+    async def stop(self) -> None:
+        """Let go of every claim; return when the task has ended."""
+        import asyncio
+
+        task, self._task = self._task, None
+        self._leases = Leases()
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])  # a cancellation of the caller passes
+
+    async def _run(self, changed: asyncio.Event) -> None:
+        import asyncio
+
+        while True:
+            for claim in self._leases.due(self._monotonic()):
+                await self._turn(claim)
+            next_due = self._leases.next()
+            self._wakes = math.inf if next_due is None else next_due
+            changed.clear()
+            try:
+                rest = None if next_due is None else next_due - self._monotonic()
+                async with asyncio.timeout(rest):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+            self._wakes = -math.inf
+
+    async def _turn(self, claim: SQLClaim) -> None:
+        if not self._leases.has(claim):
+            return
+        error: Exception | None = None
+        try:
+            await self._renew(claim)
+        except Exception as exc:  # the next one may go well; a cancellation ends the task
+            error = exc
+        _note(self._leases, claim, error, self._monotonic())
+
+
+def _note(leases: Leases, claim: SQLClaim, error: Exception | None, now: float) -> None:
+    """Write down how a renewal went, where the claim has not ended meanwhile."""
+    if not leases.has(claim):
+        return
+    if error is None:
+        leases.took(claim, now)
+    elif isinstance(error, LeaseLostError):
+        leases.drop(claim)
+    else:
+        leases.failed(claim, now)

@@ -1,0 +1,170 @@
+"""The SQL of a context cache: the same text for SQLite and PostgreSQL, but for a few words.
+
+A row is a key.  It is *held* while it names a worker whose lease is not over; a worker whose lease
+is over has lost its attempt, where one was under way (phase "attempting").  It is *over* when its
+time to live is: then it counts as no row at all.  Every time is read from the store's own clock.
+"""
+
+from __future__ import annotations
+
+from string import Template
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DIALECTS", "SCHEMA", "in_dialect", "schema"]
+
+SCHEMA = 1
+"""The version of the tables."""
+
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "sqlite": {
+        "now": "((julianday('now') - 2440587.5) * 86400.0)",
+        "greatest": "max",
+        "exact": "",
+        # The clock counts milliseconds: a key that is deleted and begun again within one of them
+        # must get a higher number all the same.
+        "floor": "(SELECT value + 1 FROM ${prefix}_meta WHERE name = 'fence')",
+        "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
+    },
+    "postgresql": {
+        "now": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
+        "greatest": "greatest",
+        "exact": ' COLLATE "C"',
+        "floor": "0",
+        "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
+    },
+}
+
+DIALECTS = tuple(WORDS)
+
+CONTEXTS = """
+CREATE TABLE IF NOT EXISTS ${prefix}_contexts (
+    key text${exact} NOT NULL PRIMARY KEY,
+    record text,
+    version bigint NOT NULL,
+    fence bigint NOT NULL,
+    phase text NOT NULL,
+    worker text,
+    lease_until double precision,
+    lost text,
+    expires double precision,
+    updated double precision NOT NULL
+)"""
+META = """
+CREATE TABLE IF NOT EXISTS ${prefix}_meta (
+    name text NOT NULL PRIMARY KEY,
+    value bigint NOT NULL
+)"""
+KEEP_FENCE = """
+CREATE TRIGGER IF NOT EXISTS ${prefix}_fence AFTER DELETE ON ${prefix}_contexts
+WHEN OLD.fence > (SELECT value FROM ${prefix}_meta WHERE name = 'fence')
+BEGIN UPDATE ${prefix}_meta SET value = OLD.fence WHERE name = 'fence'; END"""
+SET = "INSERT INTO ${prefix}_meta (name, value) VALUES ('%s', %d) ON CONFLICT (name) DO NOTHING"
+VERSION = SET % ("schema", SCHEMA)
+# A property of the file: whoever opens it later finds it so.
+WRITE_AHEAD = "PRAGMA journal_mode = wal"
+TABLE = "${exists}"
+FOUND = "SELECT value FROM ${prefix}_meta WHERE name = 'schema'"
+
+# Whether the time to live is over.  Of a key that was never given back it begins with the lease's
+# end; a remembered success lasts as long as it says.
+OVER = """coalesce(
+    CASE WHEN c.worker IS NULL OR c.phase = 'done' THEN c.expires <= ${now}
+         ELSE c.lease_until + CAST(:ttl AS double precision) <= ${now} END, false)"""
+FREE = "(c.worker IS NULL OR c.lease_until <= ${now})"
+MINE = "key = :key AND fence = :fence AND worker = :worker"
+AFTER_TTL = "${now} + CAST(:ttl AS double precision)"
+FENCE = "${greatest}(CAST(${now} * 1000000 AS bigint), ${floor})"
+
+BEGIN = f"""
+INSERT INTO ${{prefix}}_contexts AS c
+    (key, version, fence, phase, worker, lease_until, updated)
+VALUES (:key, 0, {FENCE}, 'attempting', :worker, ${{now}} + :lease, ${{now}})
+ON CONFLICT (key) DO UPDATE SET
+    record = CASE WHEN {OVER} THEN NULL ELSE c.record END,
+    version = CASE WHEN {OVER} THEN 0 ELSE c.version END,
+    expires = CASE WHEN {OVER} THEN NULL ELSE c.expires END,
+    fence = ${{greatest}}(c.fence + 1, {FENCE}),
+    phase = CASE WHEN c.phase IN ('recovering', 'done') AND NOT {OVER} THEN c.phase
+                 ELSE 'attempting' END,
+    worker = excluded.worker,
+    lease_until = ${{now}} + :lease,
+    lost = CASE WHEN {OVER} THEN NULL
+                WHEN c.phase = 'attempting' AND c.worker <> excluded.worker
+                THEN coalesce(c.lost, c.worker)
+                ELSE c.lost END,
+    updated = ${{now}}
+WHERE (c.worker = excluded.worker OR {FREE}) AND (c.phase <> 'done' OR :fresh OR {OVER})
+RETURNING record, fence, lease_until, lost, phase"""
+REFUSAL = """
+SELECT worker, lease_until, lease_until > ${now} AS held, phase = 'done' AS done
+FROM ${prefix}_contexts WHERE key = :key"""
+RENEW = f"""
+UPDATE ${{prefix}}_contexts SET lease_until = ${{now}} + :lease
+WHERE {MINE} RETURNING lease_until"""
+FAIL = f"""
+UPDATE ${{prefix}}_contexts SET
+    record = :record, version = :version, phase = :phase, worker = CAST(:holder AS text),
+    lease_until = CASE WHEN CAST(:holder AS text) IS NULL THEN NULL ELSE ${{now}} + :lease END,
+    lost = NULL, expires = {AFTER_TTL}, updated = ${{now}}
+WHERE {MINE} RETURNING lease_until"""
+FINISH = f"DELETE FROM ${{prefix}}_contexts WHERE {MINE} RETURNING 1"
+REMEMBER = f"""
+UPDATE ${{prefix}}_contexts SET
+    record = NULL, version = 0, phase = 'done', worker = NULL, lease_until = NULL, lost = NULL,
+    expires = ${{now}} + :remember, updated = ${{now}}
+WHERE {MINE} RETURNING 1"""
+# A lost attempt that is not written down yet is left as it was found, to be found again.
+GIVE_BACK = f"""
+UPDATE ${{prefix}}_contexts SET
+    worker = lost, lease_until = CASE WHEN lost IS NULL THEN NULL ELSE ${{now}} END, lost = NULL,
+    phase = CASE WHEN phase = 'attempting' AND lost IS NULL THEN 'idle' ELSE phase END
+WHERE {MINE} RETURNING 1"""
+HOLDS = f"SELECT 1 FROM ${{prefix}}_contexts WHERE {MINE} AND lease_until > ${{now}}"
+FORGET = "DELETE FROM ${prefix}_contexts WHERE key = :key"
+PEEK = f"""
+SELECT record FROM ${{prefix}}_contexts AS c
+WHERE key = :key AND record IS NOT NULL AND NOT {OVER}"""
+KEYS = f"""
+SELECT key FROM ${{prefix}}_contexts AS c
+WHERE key > :after AND record IS NOT NULL AND NOT {OVER} ORDER BY key LIMIT :limit"""
+SHARE = f"""
+INSERT INTO ${{prefix}}_contexts AS c
+    (key, record, version, fence, phase, expires, updated)
+VALUES (:key, :record, :version, {FENCE}, :phase, {AFTER_TTL}, ${{now}})
+ON CONFLICT (key) DO UPDATE SET
+    record = excluded.record, version = excluded.version, phase = excluded.phase,
+    worker = NULL, lease_until = NULL, lost = NULL, expires = {AFTER_TTL}, updated = ${{now}}
+WHERE c.record IS NULL OR {OVER}
+RETURNING 1"""
+SWAP = f"""
+UPDATE ${{prefix}}_contexts AS c SET
+    record = :record, version = :version, phase = :phase, expires = {AFTER_TTL}, updated = ${{now}}
+WHERE key = :key AND version = :expected AND record IS NOT NULL AND NOT {OVER}
+RETURNING 1"""
+# The outer condition is looked at again where a key was taken in the meantime.
+PURGE = f"""
+DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
+    SELECT key FROM ${{prefix}}_contexts AS c
+    WHERE key > :after AND {OVER} AND {FREE} ORDER BY key LIMIT :limit
+) AND {OVER} AND {FREE}
+RETURNING key"""
+
+
+def in_dialect(statement: str, dialect: str, prefix: str) -> str:
+    """The statement in the words of a dialect, on the tables of a prefix."""
+    words = {name: _filled(word, prefix=prefix) for name, word in WORDS[dialect].items()}
+    return _filled(statement, prefix=prefix, **words)
+
+
+def schema(dialect: str) -> list[str]:
+    """What makes the tables; their version last, when everything is there."""
+    if dialect == "sqlite":
+        return [WRITE_AHEAD, CONTEXTS, META, SET % ("fence", 0), KEEP_FENCE, VERSION]
+    return [CONTEXTS, META, VERSION]
+
+
+def _filled(text: str, **words: str) -> str:
+    return Template(text).safe_substitute(words)

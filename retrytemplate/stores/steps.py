@@ -1,0 +1,232 @@
+"""What a context cache does on SQL: each step a generator of statements, one on the usual path.
+
+A step yields a statement with its parameters and is sent the rows; a performer runs them, blocking
+or awaiting, each in a transaction of its own.  A database's error is thrown in at the ``yield``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.caches.base import Claim
+from retrytemplate.caches.record import from_json, to_json
+from retrytemplate.errors import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    CacheUnavailableError,
+    LeaseLostError,
+)
+from retrytemplate.stores import statements as sql
+from retrytemplate.stores.keys import from_stored, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from typing import TypeVar
+
+    from retrytemplate.caches.record import Record
+
+    T = TypeVar("T")
+    Order = tuple[str, dict[str, Any]]
+    Rows = Sequence[Sequence[Any]]
+    Step = Generator[Order, Rows, T]
+
+__all__ = ["LockedError", "SQLClaim", "Steps"]
+
+CREATIONS = 20
+AT_ONCE = 1000
+
+
+class LockedError(CacheUnavailableError):
+    """Raised by a cache: another transaction holds what was to be written, and did not end."""
+
+
+class SQLClaim(Claim):
+    """A claim as the table has it.
+
+    ``lease`` says for how many seconds it was taken, ``empty`` whether there was nothing under the
+    key, and is nothing yet.
+    """
+
+    __slots__ = ("empty", "lease")
+
+    lease: float
+    empty: bool
+
+
+class Steps:
+    """The steps of a cache on the tables of one prefix.
+
+    :param lease: seconds; of a claim that is taken without one of its own.
+    :param ttl: seconds after the last write when a key is forgotten; None: never.
+    """
+
+    def __init__(self, dialect: str, prefix: str, lease: float, ttl: float | None) -> None:
+        self.dialect = dialect
+        self.prefix = prefix
+        self.lease = lease
+        self.ttl = ttl
+        self._ready = False
+        self._texts: dict[str, str] = {}
+
+    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[SQLClaim]:
+        """Take the key, or say why not."""
+        yield from self._prepare()
+        seconds = self.lease if lease is None else lease
+        wanted = {"key": stored(key), "worker": worker, "lease": seconds, "fresh": fresh}
+        try:
+            rows = yield self._order(sql.BEGIN, **wanted, ttl=self.ttl)
+        except LockedError as exc:  # by its holder, maybe, whose attempt ends in a transaction
+            raise ((yield from self._refusal(key)) or exc) from exc.__cause__
+        if not rows:
+            raise (yield from self._refusal(key)) or AttemptInProgressError(
+                f"{key!r} was being worked on just now"
+            )
+        text, fence, lease_until, lost, phase = rows[0]
+        record = None if fresh or text is None else _record(key, text)
+        claim = SQLClaim(key, worker, record, fence, lease_until, None if fresh else lost)
+        claim.lease = seconds
+        claim.empty = text is None and lost is None and phase == "attempting"
+        return claim
+
+    def _refusal(self, key: str) -> Step[Exception | None]:
+        """Why the key cannot be taken; None where nothing speaks against it any more."""
+        rows = yield self._order(sql.REFUSAL, key=stored(key))
+        worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
+        if held:
+            return AttemptInProgressError(
+                f"{key!r} is being worked on by {worker}", worker=worker, lease_until=lease_until
+            )
+        return AlreadyCompletedError(f"{key!r} was completed before") if done else None
+
+    def renew(self, claim: SQLClaim) -> Step[None]:
+        """Extend the lease by what it was at first."""
+        rows = yield self._order(sql.RENEW, **_mine(claim), lease=claim.lease)
+        claim.lease_until = _held(claim, rows)
+
+    def fail(self, claim: SQLClaim, record: Record) -> Step[None]:
+        """Write the record; hold on to the key if the record says so."""
+        rows = yield self._order(
+            sql.FAIL,
+            **_mine(claim),
+            **_columns(record),
+            holder=record.worker,
+            lease=claim.lease,
+            ttl=self.ttl,
+        )
+        claim.lease_until = _held(claim, rows)
+        claim.version = record.version
+        # The transaction that was to end the attempt has not stood, or there were no row.
+        claim.completed = False
+        claim.empty = False
+
+    def succeed(self, claim: SQLClaim, remember: float | None) -> Step[None]:
+        """Delete the key, or leave a mark."""
+        if remember is None:
+            rows = yield self._order(sql.FINISH, **_mine(claim))
+        else:
+            rows = yield self._order(sql.REMEMBER, **_mine(claim), remember=remember)
+        _held(claim, rows)
+
+    def release(self, claim: SQLClaim) -> Step[None]:
+        """Leave the key as it was found."""
+        yield self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
+
+    def holds(self, claim: SQLClaim) -> Step[bool]:
+        """Whether the row names the claim, and its lease is not over."""
+        return bool((yield self._order(sql.HOLDS, **_mine(claim))))
+
+    def forget(self, key: str) -> Step[None]:
+        """Delete the key, held or not."""
+        yield from self._prepare()
+        yield self._order(sql.FORGET, key=stored(key))
+
+    def peek(self, key: str) -> Step[Record | None]:
+        """The record, if there is one whose time is not over."""
+        yield from self._prepare()
+        rows = yield self._order(sql.PEEK, key=stored(key), ttl=self.ttl)
+        return _record(key, rows[0][0]) if rows else None
+
+    def swap(self, key: str, record: Record, version: int) -> Step[bool]:
+        """Write the record where the version still is the one that was read."""
+        yield from self._prepare()
+        where = {"key": stored(key), "ttl": self.ttl, **_columns(record)}
+        if version:
+            return bool((yield self._order(sql.SWAP, **where, expected=version)))
+        return bool((yield self._order(sql.SHARE, **where)))
+
+    def keys(self, after: str, limit: int) -> Step[list[str]]:
+        """The keys that have a record, in order, from the one after *after* on."""
+        yield from self._prepare()
+        rows = yield self._order(sql.KEYS, after=stored(after), limit=limit, ttl=self.ttl)
+        return [from_stored(row[0]) for row in rows]
+
+    def purge(self) -> Step[int]:
+        """Delete what is over, so many keys a statement."""
+        yield from self._prepare()
+        deleted, after = 0, ""
+        while True:
+            rows = yield self._order(sql.PURGE, after=after, limit=AT_ONCE, ttl=self.ttl)
+            if not rows:
+                return deleted
+            deleted += len(rows)
+            after = max(row[0] for row in rows)
+
+    # -- the tables ------------------------------------------------------------------------------
+
+    def _prepare(self) -> Step[None]:
+        """See that the tables are there; make them where they are missing."""
+        creations = 0
+        while not self._ready:
+            self._ready = yield from self._found()
+            if self._ready:
+                return
+            creations += 1
+            try:
+                for statement in sql.schema(self.dialect):
+                    yield self._order(statement)
+            except CacheUnavailableError:  # two processes at once may be in each other's way
+                if creations == CREATIONS:
+                    raise
+
+    def _found(self) -> Step[bool]:
+        if not (yield self._order(sql.TABLE, table=f"{self.prefix}_meta")):
+            return False
+        rows = yield self._order(sql.FOUND)
+        if rows and rows[0][0] > sql.SCHEMA:
+            raise CacheUnavailableError(
+                f"the tables {self.prefix}_* have version {rows[0][0]}, "
+                f"this version of the library knows up to {sql.SCHEMA}"
+            )
+        return bool(rows)
+
+    def _order(self, statement: str, **parameters: Any) -> Order:
+        text = self._texts.get(statement)
+        if text is None:
+            text = self._texts[statement] = sql.in_dialect(statement, self.dialect, self.prefix)
+        return text, parameters
+
+
+def _mine(claim: Claim) -> dict[str, Any]:
+    return {"key": stored(claim.key), "fence": claim.fence, "worker": claim.worker}
+
+
+def _held(claim: Claim, rows: Rows) -> Any:
+    """What a write to the claim's row returned; an error where there is no such row any more."""
+    if rows:
+        return rows[0][0]
+    if claim.completed:
+        raise LeaseLostError(f"{claim.key!r} was completed: what came after it is not recorded")
+    raise LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")
+
+
+def _columns(record: Record) -> dict[str, Any]:
+    text = json.dumps(to_json(record), separators=(",", ":"))
+    return {"record": text, "version": record.version, "phase": record.phase}
+
+
+def _record(key: str, text: str) -> Record:
+    try:
+        return from_json(json.loads(text))
+    except (CacheUnavailableError, ValueError, RecursionError) as exc:
+        raise CacheUnavailableError(f"the record under {key!r} cannot be read: {exc}") from exc

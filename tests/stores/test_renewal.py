@@ -1,0 +1,278 @@
+"""Leases are renewed while the process lives: a thread or a task for a cache, on a given clock."""
+
+import asyncio
+import queue
+import threading
+
+import pytest
+
+from retrytemplate import CacheUnavailableError, LeaseLostError
+from retrytemplate.caches import Claim
+from retrytemplate.stores.leases import Leases
+from retrytemplate.stores.renewers import RenewingTask, RenewingThread
+from retrytemplate.stores.steps import SQLClaim
+from retrytemplate.testing import VirtualClock
+
+PATIENCE = 20.0
+KEY = "charge/s:order-17"
+
+
+def held(key=KEY, lease=30.0):
+    claim = SQLClaim(key, "one", None, 1)
+    claim.lease = lease
+    return claim
+
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_due_when_a_third_of_it_is_over():
+    leases = Leases()
+    claim = held()
+    assert leases.took(claim, 100.0) == 110.0
+    assert leases.due(109.9) == []
+    assert leases.due(110.0) == [claim]
+
+
+def test_the_next_one_due_is_the_first():
+    leases = Leases()
+    assert leases.next() is None
+    leases.took(held("a", 30.0), 0.0)
+    leases.took(held("b", 3.0), 0.0)
+    assert leases.next() == 1.0
+
+
+def test_a_renewal_that_failed_is_tried_again_until_the_lease_is_over():
+    leases, claim = Leases(), held()
+    leases.took(claim, 0.0)
+    tried = []
+    while leases.has(claim):
+        now = leases.next()
+        tried.append(now)
+        leases.failed(claim, now)
+    assert tried == [10.0, 13.0, 16.0, 19.0, 22.0, 25.0, 28.0]
+
+
+def test_a_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
+    leases, first, second = Leases(), held(), held()
+    leases.took(first, 0.0)
+    leases.took(second, 0.0)
+    leases.drop(first)
+    assert leases.has(second)
+
+
+# -- the thread ------------------------------------------------------------------------------------
+
+
+class Renewals:
+    """What a renewer asks for, to be waited for; the next of the errors is raised."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.asked = queue.Queue()
+
+    def __call__(self, claim):
+        self.asked.put(claim)
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
+
+    async def later(self, claim):
+        self(claim)
+
+
+def pass_time(renewer, clock, seconds):
+    clock.advance(seconds)
+    renewer.wake()
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def threads():
+    before = set(threading.enumerate())
+    yield lambda: [each for each in threading.enumerate() if each not in before]
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_claim_in_hand_is_renewed_again_and_again(clock, threads):
+    renewals = Renewals()
+    renewer = RenewingThread(renewals, clock.monotonic)
+    claim = held()
+    renewer.add(claim)
+    for _ in range(3):
+        pass_time(renewer, clock, 10)
+        assert renewals.asked.get(timeout=PATIENCE) is claim
+        until(lambda: renewer._leases.next() == clock.monotonic() + 10)
+    renewer.stop()
+    assert renewals.asked.empty()
+
+
+def until(condition):
+    """Wait for what another thread is about to do."""
+    pause = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        pause.wait(0.002)
+    raise AssertionError("it does not come")
+
+
+def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
+    renewer = RenewingThread(Renewals(LeaseLostError("gone")), clock.monotonic)
+    renewer.add(held())
+    pass_time(renewer, clock, 10)
+    until(lambda: len(renewer._leases) == 0)
+    renewer.stop()
+
+
+def test_a_renewal_that_the_store_refuses_comes_again_sooner(clock, threads):
+    renewals = Renewals(CacheUnavailableError("down"), RuntimeError("worse"))
+    renewer = RenewingThread(renewals, clock.monotonic)
+    renewer.add(held())
+    for seconds in (10, 3, 3):
+        pass_time(renewer, clock, seconds)
+        renewals.asked.get(timeout=PATIENCE)
+        until(lambda: renewer._leases.next() > clock.monotonic())
+    assert renewer._leases.next() == clock.monotonic() + 10
+    renewer.stop()
+
+
+def test_a_claim_that_has_ended_is_not_renewed(clock, threads):
+    renewals = Renewals()
+    renewer = RenewingThread(renewals, clock.monotonic)
+    ended, other = held("ended"), held("other")
+    renewer.add(ended)
+    renewer.add(other)
+    renewer.drop(ended)
+    pass_time(renewer, clock, 10)
+    assert renewals.asked.get(timeout=PATIENCE) is other
+    renewer.stop()
+    assert renewals.asked.empty()
+
+
+def test_a_shorter_lease_is_renewed_before_a_longer_one_that_came_first(clock, threads):
+    renewals = Renewals()
+    renewer = RenewingThread(renewals, clock.monotonic)
+    renewer.add(held("long", 3000.0))
+    renewer.add(short := held("short", 0.03))
+    clock.advance(0.02)
+    assert renewals.asked.get(timeout=PATIENCE) is short
+    renewer.stop()
+
+
+def test_the_thread_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(sqlite, threads):
+    cache = sqlite.cache()
+    cache.peek(KEY)
+    assert threads() == []
+    for number in range(3):
+        cache.begin(f"{KEY}/{number}", worker="one")
+    assert [each.name for each in threads()] == ["retrytemplate-leases"]
+    assert threads()[0].daemon
+    cache.close()
+    assert threads() == []
+
+
+def test_a_cache_that_was_closed_can_be_used_again(sqlite, threads):
+    cache = sqlite.cache()
+    with cache:
+        cache.begin(KEY, worker="one")
+    cache.begin(KEY, worker="one")
+    assert len(threads()) == 1
+    cache.close()
+    cache.close()
+
+
+def test_a_cache_renews_its_leases_in_the_store(store, clock):
+    cache = store.cache(clock=clock)
+    claim = cache.begin(KEY, worker="one")
+    store.age(29)
+    before = store.row(KEY)["lease_until"]
+    pass_time(cache._renewer, clock, 10)
+    until(lambda: store.row(KEY)["lease_until"] > before + 28)
+    assert cache.holds(claim)
+
+
+def test_a_cache_renews_nothing_that_another_took_over(store, clock):
+    cache = store.cache(clock=clock)
+    cache.begin(KEY, worker="one")
+    store.age(31)
+    taken = store.cache().begin(KEY, worker="two")
+    pass_time(cache._renewer, clock, 10)
+    until(lambda: len(cache._renewer._leases) == 0)
+    assert store.row(KEY)["lease_until"] == taken.lease_until
+
+
+def test_a_real_lease_is_kept_by_whoever_lives(sqlite):
+    """Whoever asks meanwhile is refused, although the lease is over many times."""
+    cache = sqlite.cache(lease=0.05)
+    claim = cache.begin(KEY, worker="one")
+    first = claim.lease_until
+    until(lambda: claim.lease_until > first + 0.2)
+    assert cache.holds(claim)
+    cache.succeed(claim)
+
+
+# -- the task --------------------------------------------------------------------------------------
+
+
+async def asked(renewals):
+    async with asyncio.timeout(PATIENCE):
+        while renewals.asked.empty():
+            await asyncio.sleep(0)
+    return renewals.asked.get_nowait()
+
+
+async def test_a_task_renews_what_is_due_and_goes_on_after_an_error(clock):
+    renewals = Renewals(None, CacheUnavailableError("down"))
+    renewer = RenewingTask(renewals.later, clock.monotonic)
+    renewer.add(claim := held())
+    for seconds in (10, 10, 3, 10):
+        pass_time(renewer, clock, seconds)
+        assert await asked(renewals) is claim
+    await renewer.stop()
+
+
+async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
+    renewals = Renewals(LeaseLostError("gone"))
+    renewer = RenewingTask(renewals.later, clock.monotonic)
+    renewer.add(held("lost"))
+    pass_time(renewer, clock, 10)
+    await asked(renewals)
+    renewer.add(ended := held("ended"))
+    renewer.add(other := held("other"))
+    renewer.drop(ended)
+    pass_time(renewer, clock, 10)
+    assert await asked(renewals) is other
+    assert len(renewer._leases) == 1
+    await renewer.stop()
+
+
+async def test_the_task_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(sqlite):
+    before = asyncio.all_tasks()
+    async with sqlite.async_cache() as cache:
+        await cache.begin(KEY, worker="one")
+        await cache.begin(KEY + "0", worker="one")
+        (task,) = asyncio.all_tasks() - before
+        assert task.get_name() == "retrytemplate-leases"
+    assert task.cancelled()
+    assert asyncio.all_tasks() == before
+
+
+async def test_an_asynchronous_cache_renews_its_leases_in_the_store(store, clock):
+    async with store.async_cache(clock=clock) as cache:
+        claim = await cache.begin(KEY, worker="one")
+        store.age(29)
+        before = claim.lease_until
+        pass_time(cache._renewer, clock, 10)
+        async with asyncio.timeout(PATIENCE):
+            while claim.lease_until == before:
+                await asyncio.sleep(0.002)
+        assert await cache.holds(claim)
+
+
+def test_a_claim_of_another_cache_is_refused(sqlite):
+    with pytest.raises(TypeError, match="claim must be one that a SQL cache gave"):
+        sqlite.cache().renew(Claim(KEY, "one", None, 1))

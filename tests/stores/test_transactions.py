@@ -1,0 +1,174 @@
+"""The attempt's end in the caller's own transaction: it commits with the work, or not at all."""
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from retrytemplate import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    CacheUnavailableError,
+    LeaseLostError,
+    MisuseError,
+    RetryState,
+    RetryTemplate,
+)
+from tests.stores.conftest import failing
+
+KEY = "charge/s:order-17"
+
+
+class Deliberate(Exception):
+    """What rolls a transaction back."""
+
+
+@pytest.fixture
+def work(store):
+    """A table of the caller's in the same database; how many rows it has."""
+    store.sql("CREATE TABLE {0}_work (id integer)")
+    yield lambda: len(store.sql("SELECT id FROM {0}_work"))
+    store.sql("DROP TABLE {0}_work")
+
+
+def do_work(store, connection):
+    connection.execute(text(f"INSERT INTO {store.prefix}_work VALUES (1)"))
+
+
+def templates(store, **settings):
+    return RetryTemplate(cache=store.cache(**settings), name="work")
+
+
+def test_the_end_of_an_attempt_commits_with_the_work(store, cache, work):
+    claim = cache.begin(KEY, worker="one")
+    with store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.succeed(claim, connection=connection)
+    assert work() == 1
+    assert store.row(KEY) is None
+
+
+def test_the_end_of_an_attempt_rolls_back_with_the_work(store, cache, work):
+    claim = cache.begin(KEY, worker="one")
+    with pytest.raises(Deliberate), store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.succeed(claim, connection=connection, remember=60)
+        raise Deliberate
+    assert work() == 0
+    assert cache.holds(claim)
+    cache.fail(claim, failing(claim))
+    assert cache.begin(KEY, worker="two").record.failures == 1
+
+
+def test_a_success_is_remembered_in_the_transaction_of_the_work(store, cache, work):
+    claim = cache.begin(KEY, worker="one")
+    with store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.succeed(claim, connection=connection, remember=60)
+    with pytest.raises(AlreadyCompletedError):
+        cache.begin(KEY, worker="two")
+
+
+def test_a_late_holder_cannot_commit_its_work(store, cache, work):
+    late = cache.begin(KEY, worker="one")
+    store.age(31)
+    cache.begin(KEY, worker="two")
+    with pytest.raises(LeaseLostError), store.engine.begin() as connection:
+        do_work(store, connection)
+        cache.succeed(late, connection=connection)
+    assert work() == 0
+
+
+def test_while_the_transaction_is_open_the_key_is_in_progress(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    other = store.cache(timeout=0.1)
+    with store.engine.begin() as connection:
+        cache.succeed(claim, connection=connection)
+        with pytest.raises(AttemptInProgressError, match="by one"):
+            other.begin(KEY, worker="two")
+    assert other.begin(KEY, worker="two").record is None
+
+
+@pytest.mark.parametrize("connection", ["retry.db", object()])
+def test_a_connection_of_another_kind_is_refused(sqlite, connection):
+    cache = sqlite.cache()
+    claim = cache.begin(KEY, worker="one")
+    with pytest.raises(MisuseError, match="connection must be a sqlalchemy Connection, got"):
+        cache.succeed(claim, connection=connection)
+    assert cache.holds(claim)
+
+
+def test_a_template_completes_an_attempt_in_a_transaction(store, work):
+    template = templates(store)
+
+    def handle(context):
+        with store.engine.begin() as connection:
+            do_work(store, connection)
+            context.complete_in(connection)
+        return "handled"
+
+    state = RetryState("m1", remember=60)
+    assert template.execute(handle, state=state) == "handled"
+    with pytest.raises(AlreadyCompletedError):
+        template.execute(handle, state=state)
+    assert work() == 1
+
+
+def test_a_transaction_that_rolls_back_leaves_a_failed_attempt_and_a_free_key(store, work):
+    template = templates(store)
+
+    def handle(context):
+        with store.engine.begin() as connection:
+            do_work(store, connection)
+            context.complete_in(connection)
+            raise Deliberate
+
+    for failures in (1, 2):
+        with pytest.raises(Deliberate):
+            template.execute(handle, state=RetryState("m1", remember=60))
+        assert template.cache.peek(template.scoped_key("m1")).failures == failures
+    assert store.row(template.scoped_key("m1"))["worker"] is None
+    assert work() == 0
+
+
+def test_what_fails_after_the_commit_is_said_to_come_after_it(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    with store.engine.begin() as connection:
+        cache.succeed(claim, connection=connection)
+        claim.completed = True  # as the context notes
+    with pytest.raises(LeaseLostError, match="was completed: what came after it"):
+        cache.fail(claim, failing(claim))
+
+
+def test_a_transaction_around_the_execution_on_the_same_file_is_refused_with_the_reason(sqlite):
+    template = templates(sqlite, timeout=0.05)
+    sqlite.cache().peek("any")  # the tables are there
+    with sqlite.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id integer)"))
+        connection.execute(text("INSERT INTO orders VALUES (1)"))
+        with pytest.raises(CacheUnavailableError, match="give the cache a file of its own"):
+            template.execute(lambda context: "never", state=RetryState("m1"))
+
+
+async def test_the_asynchronous_one_ends_an_attempt_in_an_asynchronous_transaction(store):
+    async with store.async_cache() as cache:
+        driver = "sqlite+aiosqlite" if store.kind == "sqlite" else "postgresql+psycopg"
+        engine = create_async_engine(store.engine.url.set(drivername=driver))
+        try:
+            claim = await cache.begin(KEY, worker="one")
+            with pytest.raises(Deliberate):
+                async with engine.begin() as connection:
+                    await cache.succeed(claim, connection=connection)
+                    raise Deliberate
+            assert await cache.holds(claim)
+            async with engine.begin() as connection:
+                await cache.succeed(claim, connection=connection)
+            assert store.row(KEY) is None
+        finally:
+            await engine.dispose()
+
+
+async def test_the_asynchronous_one_refuses_a_blocking_connection(sqlite):
+    async with sqlite.async_cache() as cache:
+        claim = await cache.begin(KEY, worker="one")
+        with sqlite.engine.connect() as connection, pytest.raises(MisuseError, match="AsyncConn"):
+            await cache.succeed(claim, connection=connection)

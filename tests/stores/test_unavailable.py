@@ -1,0 +1,102 @@
+"""A store that cannot be reached, or holds what cannot be read."""
+
+import pickle
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from retrytemplate import (
+    AsyncSQLRetryContextCache,
+    CacheUnavailableError,
+    RetryState,
+    RetryTemplate,
+    SQLRetryContextCache,
+)
+from tests.stores import postgres
+from tests.stores.conftest import failing
+
+KEY = "charge/s:order-17"
+
+
+@pytest.fixture(params=["a file where there is no folder", "a port where nobody listens"])
+def nowhere(request, tmp_path):
+    if "file" in request.param:
+        return f"sqlite:///{tmp_path}/absent/retry.db"
+    return f"postgresql://me:secret@127.0.0.1:{postgres.free_port()}/db"
+
+
+def test_a_store_that_cannot_be_reached_is_an_error_from_that_of_the_database(nowhere):
+    with SQLRetryContextCache(nowhere) as cache:
+        with pytest.raises(CacheUnavailableError, match="begin failed in the store") as caught:
+            cache.begin(KEY, worker="one")
+        assert isinstance(caught.value.__cause__, DBAPIError)
+        assert "secret" not in str(caught.value) + repr(cache)
+
+
+async def test_the_same_for_the_asynchronous_one(nowhere):
+    async with AsyncSQLRetryContextCache(nowhere) as cache:
+        with pytest.raises(CacheUnavailableError) as caught:
+            await cache.begin(KEY, worker="one")
+        assert isinstance(caught.value.__cause__, DBAPIError)
+
+
+def test_without_the_store_the_callback_is_not_called(nowhere):
+    with SQLRetryContextCache(nowhere) as cache:
+        template = RetryTemplate(cache=cache, name="work")
+        with pytest.raises(CacheUnavailableError):
+            template.execute(pytest.fail, state=RetryState("m1"))
+
+
+def test_tables_that_are_gone_are_an_error(made, store):
+    cache = made()
+    cache.peek(KEY)
+    store.sql("DROP TABLE {0}_contexts")
+    with pytest.raises(CacheUnavailableError, match=f"{store.prefix}_contexts"):
+        cache.peek(KEY)
+
+
+@pytest.mark.parametrize("kept", ["", "[", "{}", '{"format": 99}', "[" * 100_000])
+def test_a_record_that_cannot_be_read_is_named(made, store, kept):
+    cache = made()
+    claim = cache.begin(KEY, worker="one")
+    cache.fail(claim, failing(claim))
+    store.sql("UPDATE {0}_contexts SET record = :kept", kept=kept)
+    with pytest.raises(CacheUnavailableError, match=f"the record under '{KEY}' cannot be read"):
+        cache.peek(KEY)
+
+
+def test_what_was_to_be_written_is_in_no_error(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    store.sql("DROP TABLE {0}_contexts")
+    record = failing(claim, attributes={"card": "4242"})
+    with pytest.raises(CacheUnavailableError) as caught:
+        cache.fail(claim, record)
+    assert "4242" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_the_error_can_be_sent_to_another_process(store, cache):
+    cache.peek(KEY)
+    store.sql("DROP TABLE {0}_contexts")
+    with pytest.raises(CacheUnavailableError) as caught:
+        cache.peek(KEY)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # made here
+    assert str(again) == str(caught.value)
+
+
+def test_a_claim_whose_last_write_failed_is_renewed_no_more(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    store.sql("DROP TABLE {0}_contexts")
+    with pytest.raises(CacheUnavailableError):
+        cache.succeed(claim)
+    assert not cache._renewer._leases.has(claim)
+
+
+def test_connections_that_were_cut_are_replaced(postgresql):
+    cache = postgresql.cache()
+    with cache._engine.connect() as connection:  # the only one of its pool
+        (pid,) = connection.execute(text("SELECT pg_backend_pid()")).one()
+    postgresql.sql("SELECT pg_terminate_backend(:pid)", pid=pid)
+    with pytest.raises(CacheUnavailableError):
+        cache.begin(KEY, worker="one")
+    assert cache.begin(KEY, worker="one").record is None
