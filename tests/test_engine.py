@@ -504,6 +504,25 @@ def test_results_that_never_do_are_returned_where_the_policy_says_so(way):
     assert way(made(policy=policy), Script(1, 2, 3)) == 3
 
 
+@every_way
+def test_an_earlier_result_is_not_returned_where_the_last_attempt_raised(way):
+    policy = ResultRetryPolicy(lambda result: result < 9, when_exhausted="return")
+
+    with pytest.raises(OSError, match="at last"):
+        way(made(policy=policy), Script(1, 2, OSError("at last")))
+
+
+@every_way
+def test_where_no_attempt_was_made_there_is_no_result_to_return(way):
+    class GivesUp(RetryListener):
+        def open(self, context):
+            context.give_up()
+
+    policy = ResultRetryPolicy(bool, when_exhausted="return")
+    with pytest.raises(ExhaustedRetryError):
+        way(made(policy=policy, listeners=[GivesUp()]), Script(1))
+
+
 # -- waiting ---------------------------------------------------------------------------------------
 
 
@@ -565,6 +584,27 @@ def test_a_backoff_starts_once_and_is_asked_between_two_attempts_only(way):
     with pytest.raises(ValueError):
         way(template, Script(*map(ValueError, "abc")))
     assert asked == ["start", (0, "a"), (1, "b")]
+
+
+@every_way
+def test_a_backoff_of_ones_own_may_be_read_once_an_execution(way):
+    class Slower(Backoff):
+        seconds = iter([1.0, 2.0])
+
+        def start(self):
+            return None
+
+        def next(self, state, failure, random):
+            raise AssertionError("it was not read")
+
+        def resolved(self):
+            return FixedBackoff(next(self.seconds))
+
+    template = made(3, backoff=Slower())
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            way(template, Script(ValueError()))
+    assert template.clock.sleeps == [1.0, 1.0, 2.0, 2.0]
 
 
 @pytest.mark.statement("S2-30")

@@ -116,10 +116,12 @@ def test_raising_in_on_success_makes_it_a_failed_attempt(way):
 def test_raising_in_on_error_or_on_backoff_ends_it_with_that_error(way, hook):
     listeners = between(hook)
     template = made(delay=1.0, listeners=listeners)
-    callback = Script(ValueError("the callback's own"))
+    failure = ValueError("the callback's own")
+    callback = Script(failure)
 
-    with pytest.raises(LookupError, match=f"from {hook}"):
+    with pytest.raises(LookupError, match=f"from {hook}") as caught:
         way(template, callback, recovery=lambda context: "recovered")
+    assert caught.value.__context__ is failure
     assert callback.calls == 1
     assert template.clock.sleeps == []
     assert hooked(listeners, hook) == [False, True, True]

@@ -18,6 +18,7 @@ from retrytemplate import (
     ExceptionClassifierRetryPolicy,
     ExhaustedRetryError,
     ExponentialBackoff,
+    Guard,
     InconsistentKeyError,
     MaxAttemptsRetryPolicy,
     MemoryRetryContextCache,
@@ -25,6 +26,7 @@ from retrytemplate import (
     NeverRetryPolicy,
     PredicateRetryPolicy,
     RecordedFailure,
+    Rejected,
     RetryContextCache,
     RetryLater,
     RetryListener,
@@ -394,6 +396,19 @@ def test_the_last_moment_of_a_deferred_wait_is_waited_out_too(way, rest):
 
 
 @every_way
+@pytest.mark.parametrize("defer", ["wait", "raise"])
+def test_raising_in_on_backoff_replaces_the_failure_where_the_wait_is_deferred(way, defer):
+    class Raising(RetryListener):
+        def on_backoff(self, context, delay):
+            raise LookupError("the listener's own")
+
+    template = stateful(delay=5.0, listeners=[Raising()])
+    with pytest.raises(LookupError, match="the listener's own"):
+        way(template, Script(ValueError()), state=RetryState("order-17", defer_backoff=defer))
+    assert kept(template).failures == 1
+
+
+@every_way
 @pytest.mark.parametrize(("seconds", "fits"), [(5.5, True), (5.0, False), (2.0, False)])
 def test_a_deferred_wait_is_begun_where_it_fits_before_the_deadline(way, seconds, fits):
     template = stateful(delay=5.0)
@@ -428,6 +443,29 @@ def test_the_time_of_a_timeout_policy_runs_from_delivery_to_delivery(way):
     fails(way, template)
     template.clock.advance(10.5)
     assert way(template, Script("not called"), state=KEY, recovery=lambda c: "late") == "late"
+
+
+class Frugal(Guard):
+    def reserve(self, context, delay):
+        raise Rejected("no retry is granted")
+
+
+@every_way
+@pytest.mark.parametrize("refuses", ["a guard", "the deadline"])
+def test_in_place_a_retry_that_is_not_granted_is_left_to_the_redelivery(way, refuses):
+    template = stateful(delay=5.0, guards=[Frugal()] if refuses == "a guard" else [])
+    state, failure = RetryState("order-17", rollback_for=()), ValueError("failed")
+    callback, again = Script(failure), Script("value")
+
+    with (
+        Deadline(1.0 if refuses == "the deadline" else 99.0, clock=template.clock),
+        pytest.raises((Rejected, DeadlineExceededError)) as caught,
+    ):
+        way(template, callback, state=state, recovery=lambda context: "recovered")
+    assert caught.value.__cause__ is failure
+    assert (callback.calls, kept(template).failures) == (1, 1)
+    assert way(template, again, state=state) == "value"
+    assert again.seen == [2]
 
 
 # -- remembered successes -----------------------------------------------------------------------

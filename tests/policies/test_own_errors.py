@@ -5,6 +5,7 @@ import pytest
 from retrytemplate import (
     AttemptLostError,
     AttemptTimeoutError,
+    CircuitBreakerRetryPolicy,
     CircuitOpenError,
     DeadlineExceededError,
     ExceptionClassifier,
@@ -103,6 +104,7 @@ def test_a_timeout_of_one_attempt_is_a_timeout_like_any_other():
             Rejected(),
         ),
         (ResultRetryPolicy(bool, SimpleRetryPolicy(retry_on=Rejected)), Rejected()),
+        (CircuitBreakerRetryPolicy(SimpleRetryPolicy(retry_on=Rejected)), Rejected()),
     ],
 )
 def test_a_rule_names_an_error_by_its_class_or_a_base_of_the_library(policy, error):

@@ -108,6 +108,12 @@ def test_a_classifier_will_do_as_a_predicate():
     assert not policy.allows(9, FileNotFoundError())
 
 
+def test_another_method_of_a_classifier_is_a_predicate_like_any_other():
+    classifier = ExceptionClassifier({OSError: True})
+    policy = PredicateRetryPolicy(classifier.names)
+    assert not policy.allows(1, OSError())
+
+
 @pytest.mark.parametrize("value", [None, True, OSError()])
 def test_what_cannot_be_called_is_no_predicate(value):
     with pytest.raises(TypeError, match="predicate must be callable, got "):
