@@ -7,6 +7,8 @@ import pytest
 
 from retrytemplate import (
     AlwaysRetryPolicy,
+    CircuitBreakerRetryPolicy,
+    CircuitOpenError,
     ExceptionClassifierRetryPolicy,
     ExponentialBackoff,
     FixedBackoff,
@@ -14,9 +16,11 @@ from retrytemplate import (
     NoBackoff,
     PredicateRetryPolicy,
     RetryPolicy,
+    RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
     StatefulRetryPolicy,
+    TimeoutRetryPolicy,
 )
 from retrytemplate.testing import ScriptedRandom, VirtualClock
 
@@ -198,3 +202,28 @@ def test_never_means_one_call():
     with pytest.raises(OSError):
         RetryTemplate(NeverRetryPolicy()).call(function)
     assert function.calls == 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SimpleRetryPolicy(3),
+        TimeoutRetryPolicy(60.0),
+        CircuitBreakerRetryPolicy(SimpleRetryPolicy(3)),
+    ],
+)
+def test_an_error_of_this_library_that_others_raised_is_retried_only_where_a_rule_names_it(policy):
+    refused = failing(*[CircuitOpenError("open")] * 9)
+    with pytest.raises(CircuitOpenError):
+        RetryTemplate(policy, clock=VirtualClock()).call(refused)
+    assert refused.calls == 1
+
+
+def test_behind_a_breaker_too_the_recovery_gets_the_exception_itself():
+    failure = OSError("live")
+    template = RetryTemplate(
+        CircuitBreakerRetryPolicy(SimpleRetryPolicy(3)), name="live", clock=VirtualClock()
+    )
+    state = RetryState("circuit", rollback_for=())
+    found = template.bind(state=state, recovery=lambda context: context.last_exception)
+    assert found.call(failing(failure)) is failure
