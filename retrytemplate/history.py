@@ -24,6 +24,7 @@ HISTORY_FIRST = 3
 HISTORY_LAST = 13
 
 NO_TEXT = "<no text: str() failed>"
+NO_NAME = "<no name: its class gives none>"
 
 # Of a failed attempt: its number, and when it started and ended (monotonic).
 Stamp = tuple[int, float | None, float]
@@ -39,9 +40,11 @@ def type_name(failure: BaseException | type[BaseException]) -> str:
     if isinstance(failure, RecordedFailure):
         return failure.type_name
     kind = failure if isinstance(failure, type) else type(failure)
-    if kind.__module__ == "builtins":
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        module, name = kind.__module__, kind.__qualname__
+    except Exception:  # a metaclass of its own
+        return NO_NAME
+    return name if module == "builtins" else f"{module}.{name}"
 
 
 def message_of(exception: BaseException) -> str:
@@ -58,7 +61,10 @@ def recorded(exception: BaseException, depth: int = 8) -> RecordedFailure:
     """The exception as text; its causes down to *depth*."""
     if isinstance(exception, RecordedFailure):
         return exception
-    cause = exception.__cause__
+    try:
+        cause = exception.__cause__
+    except Exception:  # a property of its own
+        cause = None
     return RecordedFailure(
         type_name(exception),
         message_of(exception),

@@ -18,6 +18,7 @@ FORMAT = 1
 # Of a message or a traceback, the mark included that says how much was cut.
 TEXT_LIMIT = 8 * 1024
 MARK = 40
+NO_TRACEBACK = "<no traceback: format_exception failed>"
 
 Phase = Literal["idle", "attempting", "recovering", "done"]
 
@@ -77,7 +78,10 @@ def describe(exception: BaseException, redact: Callable[[str], str] | None) -> s
     """The traceback as text, through *redact*; of more than 8 KiB the end."""
     from traceback import format_exception
 
-    text = "".join(format_exception(exception))
+    try:
+        text = "".join(format_exception(exception))
+    except Exception:  # it asks for the truth, the cause and the class of each in the chain
+        text = NO_TRACEBACK
     if redact is not None:
         text = redact(text)
     if len(text) <= TEXT_LIMIT:

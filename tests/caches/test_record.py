@@ -329,6 +329,45 @@ def test_what_is_redacted_is_redacted_before_it_is_cut():
     assert text.endswith("ValueError: (secret)\n")
 
 
+class OddClass(type):
+    __module__ = property(lambda cls: 1 / 0)
+
+
+class OddName(ValueError, metaclass=OddClass):
+    pass
+
+
+class OddTruth(ValueError):
+    def __bool__(self):
+        raise RuntimeError("neither true nor false")
+
+
+class OddText(ValueError):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class OddCause(ValueError):
+    @property
+    def __cause__(self):
+        raise RuntimeError("no cause")
+
+
+ODD = [OddName, OddTruth, OddText, OddCause]
+odd_failures = pytest.mark.parametrize(
+    "kind", ODD, ids=["its class", "its truth", "its text", "its cause"]
+)
+
+
+@odd_failures
+def test_what_an_exception_raises_when_it_is_described_is_not_raised(kind):
+    assert isinstance(describe(kind(), None), str)
+
+
+def test_where_an_exception_cannot_be_described_that_is_said():
+    assert describe(OddTruth(), None) == "<no traceback: format_exception failed>"
+
+
 # -- a context at rest ---------------------------------------------------------------------------
 
 
@@ -365,6 +404,15 @@ def test_an_attempt_at_rest_says_where_it_ran_and_how_it_ended():
     assert "KeyError: '4711'" in attempt.traceback
     assert "direct cause" in attempt.traceback
     assert attempt.traceback.endswith("ValueError: wrong pin 4711\n")
+
+
+@odd_failures
+def test_a_failure_that_cannot_be_described_is_counted_like_any_other(kind):
+    def callback(context):
+        raise kind("x")
+
+    record = at_rest(callback, deliveries=2)
+    assert (record.failures, len(record.history)) == (2, 2)
 
 
 def test_every_attempt_at_rest_has_its_traceback():
