@@ -5,12 +5,14 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
+    RecordedFailure,
     ResultRetryPolicy,
     RetryListener,
     RetryState,
     TimeoutRetryPolicy,
+    current_context,
 )
-from retrytemplate.testing import Recorder, VirtualClock
+from retrytemplate.testing import Recorder, VirtualClock, run
 from tests.ways import Script, every_way, made
 
 IN_PLACE = RetryState("key", rollback_for=())
@@ -125,3 +127,42 @@ def test_the_context_of_a_key_that_is_kept_is_not_closed(way):
     with pytest.raises(ValueError):
         way(made(2, name="kept"), callback, state=RetryState("key"))
     assert not contexts[0].closed
+
+
+# -- afterwards ----------------------------------------------------------------------------------
+
+
+def in_call(template, fn):
+    return template.call(fn)
+
+
+def in_wrap(template, fn):
+    return template.wrap(fn)()
+
+
+def in_wrap_async(template, fn):
+    @template.wrap
+    async def turn():
+        return fn()
+
+    return run(turn(), clock=template.clock)
+
+
+@pytest.mark.parametrize("enter", [in_call, in_wrap, in_wrap_async])
+@pytest.mark.parametrize("asks", ["the recovery", "the function"])
+def test_whoever_asked_for_the_context_finds_what_happened_in_it_afterwards(enter, asks):
+    kept = []
+
+    def fn():
+        if asks == "the function":
+            kept.append(current_context())
+        template.clock.advance(1.0)
+        raise ValueError("text")
+
+    template = made(2, delay=5.0, recovery=lambda context: kept.append(context))
+    enter(template, fn)
+    template.clock.advance(100.0)
+    assert repr(kept[0].last_exception) == repr(RecordedFailure("ValueError", "text"))
+    assert [record.message for record in kept[0].history] == ["text", "text"]
+    assert kept[0].elapsed == 6.0
+    assert kept[0].recovered
