@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, duration, instance_of, span
-from retrytemplate.context import CURRENT, leave
+from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.deadline import Deadline, cut_after
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError
 
@@ -83,16 +83,19 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     limit, by_deadline = limit_of(execution)
     function, arguments = effect
     value: Any = None
-    cell = limited_cell(execution, limit, CURRENT.get())
+    clock = execution.plan.clock
+    cell = limited_cell(execution, limit, entered())
     token = CURRENT.set(cell)
     try:
+        began = clock.monotonic()
         async with cut_after(limit) as cut:
             value = function(*arguments)
             if hasattr(type(value), "__await__"):
                 value = await value
+        late = clock.monotonic() - began > limit  # the cut was not heard, or came too late
     finally:
         leave(cell, token)
-    if cut.fired:
+    if cut.fired or late:
         raise exceeded(execution, limit, by_deadline)
     return value
 
@@ -103,7 +106,7 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
     clock = execution.plan.clock
     timeout = execution.plan.attempt_timeout
     function, arguments = effect
-    cell = limited_cell(execution, limit, CURRENT.get())
+    cell = limited_cell(execution, limit, entered())
     token = CURRENT.set(cell)
     try:
         if timeout is not None and timeout.in_thread:

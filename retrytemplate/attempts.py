@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.context import CURRENT, DEADLINE, RetryContext, leave
+from retrytemplate import context as _context
+from retrytemplate._checks import close_unawaited
+from retrytemplate.context import CURRENT, DEADLINE, OUTER, RetryContext, entered, leave
 from retrytemplate.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
 from retrytemplate.engine import Execution
 from retrytemplate.entrances import prepare, warn_unbounded
@@ -24,11 +27,22 @@ __all__ = ["NEW", "STATEFUL", "Attempts"]
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 # Where the loop stands: not begun (STATEFUL: with a state, so with the engine), an inline attempt
-# is due or in its block, one by the engine is due, out and in its block, something must be awaited
-# first, or it is over.
-NEW, STATEFUL, INLINE, INSIDE_INLINE, DUE, RUNNING, INSIDE, WAITING, OVER = range(9)
+# is due, in its block, in its block with something around or within that may be left out of order,
+# one by the engine is due, out and in its block, something must be awaited first, or it is over.
+(
+    NEW,
+    STATEFUL,
+    INLINE,
+    INSIDE_INLINE,
+    INSIDE_NESTED,
+    DUE,
+    RUNNING,
+    INSIDE,
+    WAITING,
+    OVER,
+) = range(10)
 # An attempt is out: neither the next one nor the end can come before its block has ended.
-OUT = (INLINE, INSIDE_INLINE, RUNNING, INSIDE)
+OUT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
 
 
 def _block() -> None:
@@ -152,6 +166,8 @@ class Attempts(RetryContext):
         if error is None:
             return None
         try:
+            if isinstance(error, StopIteration | StopAsyncIteration):  # it would end the loop
+                raise RuntimeError(f"{type(error).__name__} out of an execution") from error
             raise error
         finally:
             del error
@@ -170,16 +186,31 @@ class Attempts(RetryContext):
 
     def __enter__(self) -> RetryContext:
         if self._stand == INLINE:
+            if self._outer is not None or _context.deadlines:
+                return self._enter_nested()
             self._stand = INSIDE_INLINE
-            self._token = _set([self, None, None, self._outer, None])
+            self._token = _set([self, None, None, None, None])
             return self
         if self._stand != RUNNING:
             raise self._misused()
         self._stand = INSIDE
         loop = self._engine()
-        self._cell = loop.cell.copy() if loop.limit is None else loop.limited()
+        self._cell = loop.cell_of_attempt()
         self._token = _set(self._cell)
         return loop.execution.context
+
+    def _enter_nested(self) -> RetryContext:
+        outer = self._outer = entered()
+        deadline = None if outer is None else outer[DEADLINE]
+        self._cell = [self, None, deadline, outer, None]
+        self._stand = INSIDE_NESTED
+        self._token = _set(self._cell)
+        return self
+
+    def _cover(self, cell: Cell) -> None:
+        """Something else is entered within the block: it may be left after this."""
+        if self._stand == INSIDE_INLINE:
+            self._cell, self._stand = cell, INSIDE_NESTED
 
     async def __aenter__(self) -> RetryContext:
         context = self.__enter__()
@@ -187,8 +218,13 @@ class Attempts(RetryContext):
         if limit is not None:
             from retrytemplate.deadline import cut_after
 
-            self._cut = cut_after(limit[0])
-            await self._cut.__aenter__()
+            cut = cut_after(limit[0])
+            try:
+                await cut.__aenter__()
+            except BaseException:
+                self._leave()
+                raise
+            self._cut = cut
         return context
 
     def __exit__(
@@ -209,6 +245,11 @@ class Attempts(RetryContext):
             if self._passes(exception):
                 return False
             reply = None  # the engine begins with the failure
+        elif self._stand == INSIDE_NESTED:
+            self._leave()
+            if self._passes(exception):
+                return False
+            reply = None  # the engine begins with the failure
         else:
             self._leave()
             reply = self._engine().reply(self.result, exception)
@@ -223,9 +264,12 @@ class Attempts(RetryContext):
         cut, self._cut = self._cut, None
         if cut is not None:
             await cut.__aexit__(kind, exception, traceback)
-        if self._stand == INSIDE_INLINE:
-            with suppress(ValueError):
-                _reset(self._token)
+        if self._stand in (INSIDE_INLINE, INSIDE_NESTED):
+            if self._stand == INSIDE_NESTED:
+                self._leave()
+            else:
+                with suppress(ValueError):
+                    _reset(self._token)
             if self._passes(exception):
                 return False
             reply = None
@@ -375,13 +419,19 @@ class Loop:
             return True
         return False
 
-    def limited(self) -> Cell:
-        """The cell of an attempt with a limit: what is left of it is in force inside."""
-        from retrytemplate.attempt_timeout import limited_cell
+    def cell_of_attempt(self) -> Cell:
+        """The cell of an attempt; what is left of its limit, if it has one, is in force inside."""
+        outer = entered()
+        if self.limit is not None:
+            from retrytemplate.attempt_timeout import limited_cell
 
-        assert self.limit is not None
-        self.began = self.execution.plan.monotonic()
-        return limited_cell(self.execution, self.limit[0], self.cell)
+            self.began = self.execution.plan.monotonic()
+            return limited_cell(self.execution, self.limit[0], outer)
+        cell = self.cell.copy()
+        cell[OUTER] = outer
+        if outer is not None and outer[DEADLINE] is not None:
+            cell[DEADLINE] = outer[DEADLINE]
+        return cell
 
     def reply(self, result: Any, exception: BaseException | None, cut: bool = False) -> Any:
         """How the block went, as the engine wants to hear it."""
@@ -401,5 +451,7 @@ class Loop:
         return self.advance(reply)
 
     def __del__(self) -> None:
-        if self.stand == DUE:
-            self.close((None, GeneratorExit()))
+        if self.stand in (DUE, WAITING):
+            close_unawaited(self.pending)
+            # In a context of its own: the collector may run while this one is being changed.
+            copy_context().run(self.close, (None, GeneratorExit()))

@@ -38,6 +38,7 @@ __all__ = [
     "Cell",
     "RetryContext",
     "current_context",
+    "entered",
     "leave",
 ]
 
@@ -46,6 +47,8 @@ __all__ = [
 # it; who makes it on demand; the deadline in force; the cell outside; the settings it began with.
 Cell = list[Any]
 CONTEXT, OWNER, DEADLINE, OUTER, PLAN = range(5)
+# Whether any deadline was entered in this process: who uses none has nothing to look for.
+deadlines = False
 LEFT = object()  # in the place of the settings: left before what was entered after it
 CURRENT: ContextVar[Cell | None] = ContextVar("retrytemplate", default=None)
 
@@ -57,15 +60,45 @@ def leave(cell: Cell, token: Any) -> None:
     from another context (a suspended coroutine is closed), says no more and goes with the next.
     """
     outer = cell[OUTER]
-    if CURRENT.get() is not cell:
-        cell[CONTEXT] = cell[OWNER] = None
-        cell[DEADLINE] = None if outer is None else outer[DEADLINE]
-        cell[PLAN] = LEFT
-        return
-    CURRENT.reset(token)
-    while outer is not None and outer[PLAN] is LEFT:
-        outer = outer[OUTER]
-        CURRENT.set(outer)
+    if CURRENT.get() is cell:
+        try:
+            CURRENT.reset(token)
+        except ValueError:  # here is a copy of the context in which it was entered
+            CURRENT.set(outer)
+            empty(cell)
+        if outer is not None:
+            innermost()
+    else:
+        empty(cell)
+
+
+def empty(cell: Cell) -> None:
+    """Let a cell that may still be current somewhere say no more than the one outside."""
+    outer = cell[OUTER]
+    cell[CONTEXT] = cell[OWNER] = None
+    cell[DEADLINE] = None if outer is None else outer[DEADLINE]
+    cell[PLAN] = LEFT
+
+
+def entered() -> Cell | None:
+    """The cell around one that is entered now; it may be left before that one is."""
+    outer = innermost()
+    if outer is not None:
+        cover = getattr(outer[CONTEXT], "_cover", None)
+        if cover is not None:
+            cover(outer)
+    return outer
+
+
+def innermost() -> Cell | None:
+    """The current cell, once those are gone that were left before what was entered after them."""
+    cell = CURRENT.get()
+    here = cell
+    while cell is not None and (cell[PLAN] is LEFT or getattr(cell[CONTEXT], "_gone", False)):
+        cell = cell[OUTER]
+    if cell is not here:
+        CURRENT.set(cell)
+    return cell
 
 
 def current_context() -> RetryContext | None:

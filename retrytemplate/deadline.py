@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate import context as _context
 from retrytemplate._checks import duration, limit
 from retrytemplate.clock import given_or_system, in_trio
-from retrytemplate.context import CURRENT, DEADLINE, leave
+from retrytemplate.context import CURRENT, DEADLINE, entered, leave
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Deadline:
 
     def __enter__(self) -> Self:
         self._start()
-        self._cell = [None, None, self, CURRENT.get(), None]
+        _context.deadlines = True
+        self._cell = [None, None, self, entered(), None]
         self._token = CURRENT.set(self._cell)
         return self
 
@@ -94,7 +96,11 @@ class Deadline:
     async def __aenter__(self) -> Self:
         self.__enter__()
         self._cut = cut_after(self.remaining())
-        await self._cut.__aenter__()
+        try:
+            await self._cut.__aenter__()
+        except BaseException:
+            leave(self._cell, self._token)
+            raise
         return self
 
     async def __aexit__(

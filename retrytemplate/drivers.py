@@ -95,6 +95,10 @@ async def perform_async(steps: Steps) -> Any:
                 reply = (value, None)
     except StopIteration as stop:
         value, error = stop.value
+    except BaseException as exc:
+        if not getattr(steps, "gi_suspended", False):
+            raise
+        return perform(_closing(steps, exc))
     if error is None:
         return value
     try:

@@ -13,7 +13,6 @@ from retrytemplate.errors import (
 )
 from retrytemplate.history import (
     HISTORY_FIRST,
-    HISTORY_LAST,
     KEPT_STAMP,
     message_of,
     type_name,
@@ -53,7 +52,7 @@ def conclusion(context: RetryContext, refusal: BaseException | None = None) -> B
             "no attempt was made: the policy allows none, or the execution was given up"
         )
     if context._state is None or context._plan.raise_last or context.no_recovery:
-        return refusal or last
+        return last if refusal is None else refusal
     message = (
         f"exhausted after {context.retry_count} failed attempts, nobody recovers; "
         f"the last failure: {type_name(last)}: {message_of(last)}"
@@ -118,18 +117,25 @@ LONGEST_NOTE = 8 * 1024
 def _note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
     earlier = []
-    own = 0
     if context._kept:
         earlier = [f"\n  {kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
-        own = 1 if context._last_stamp is KEPT_STAMP else 0
     for stamp, kind, message in context._past:
         earlier.append(f"\n  {stamp[0]}. {kind.__qualname__}: {message}")
-    count = context.retry_count
-    if len(earlier) - own >= HISTORY_FIRST + HISTORY_LAST - 1:
-        earlier.insert(HISTORY_FIRST, f"\n  ... {count - len(earlier) - 1 + own} more")
-    same = context._same
-    if same and (error is context._last or error.__cause__ is context._last):
-        own += same  # the very same object is not its own history
+    count, last = context.retry_count, context._last
+    own = 0  # the last ones that are the exception which leaves: it is not its own history
+    untold = count - len(earlier)
+    leaves = error is last or error.__cause__ is last
+    if last is None or context._last_stamp is KEPT_STAMP:
+        own = 1 if leaves else 0
+    else:
+        untold -= 1
+        if not leaves:
+            number = context._last_stamp[0]
+            earlier.append(f"\n  {number}. {type(last).__qualname__}: {message_of(last)}")
+    if untold > 0:
+        earlier.insert(HISTORY_FIRST, f"\n  ... {untold} more")
+    if leaves:
+        own += context._same
     if own:
         earlier = earlier[:-own]
     before = "; before this one:" if earlier else ""

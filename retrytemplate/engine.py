@@ -236,6 +236,18 @@ class Execution:
         claim = context._claim
         if claim is not None and (claim.record is not None or claim.lost is not None):
             yield from self._resume(claim)
+        elif context._not_before is not None:  # in a shared record, which nobody claims
+            yield from self._wait_rest(context._not_before - plan.clock.time())
+        elif plan.asks_first:
+            self._ask_first()
+
+    def _ask_first(self) -> None:
+        """Ask a deciding policy that may allow no attempt at all."""
+        try:
+            self.context._verdict = bool(self.policy.allows(0, None))
+        except Exception as exc:
+            error = TerminatedRetryError(f"the policy could not be asked: {exc}")
+            self.end, self.error = UNTOUCHED, from_cause(error, exc)
 
     def veto(self, error: BaseException | None) -> None:
         """A listener's ``open`` refused the execution, or raised."""
@@ -385,8 +397,12 @@ class Execution:
         first: BaseException | None = None
         for hook in hooks:
             _, error = yield hook, arguments
+            if error is None:
+                continue
             if first is None:
                 first = error
+            elif is_hard(error) and not is_hard(first):
+                first = instead_of(first, error)
         return first
 
     # -- after a failure -------------------------------------------------------------------------
@@ -408,12 +424,13 @@ class Execution:
         if self.end is not None:
             return
         allowed = yield from self._allowed()
-        if allowed and (plan.waits or plan.pausing):
-            yield from self._pause(failure)
         state = context._state
+        rethrown = state is not None and (state.rolls_back is None or state.rolls_back(failure))
+        if allowed and (plan.waits or plan.pausing):
+            yield from self._pause(failure, rethrown)
         if state is None or self.end is not None:
             return
-        if state.rolls_back is None or state.rolls_back(failure):
+        if rethrown:
             self.end, self.error = KEPT, failure
         elif plan.keeps_context:
             self.end = EXHAUSTED
@@ -446,8 +463,11 @@ class Execution:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _pause(self, failure: BaseException) -> Steps:
-        """Wait before the next attempt, or find that there is none to wait for."""
+    def _pause(self, failure: BaseException, rethrown: bool) -> Steps:
+        """Wait before the next attempt, or find that there is none to wait for.
+
+        :param rethrown: the failure leaves, so that the wait may be left to its redelivery.
+        """
         plan, context = self.plan, self.context
         delay: float | None = 0.0
         if plan.waits:
@@ -462,7 +482,7 @@ class Execution:
         if delay is None:
             context._verdict = False
             return
-        if state is not None and state.defer_backoff is not None:
+        if rethrown and state is not None and state.defer_backoff is not None:
             context._not_before = plan.clock.time() + delay
             error = yield from self._tell(plan.on_backoff, context, delay)
             if error is not None:
@@ -548,7 +568,8 @@ class Execution:
             error = yield from self._tell(plan.on_recovery, context, value)
             self.value = value if error is None else None
             self.phase = "idle"
-        self.error = error
+        if error is not None:
+            self.error = instead_of(context._last, error)
 
     def _end(self) -> Steps:
         """Leave the key as the end wants it, and tell the listeners."""
@@ -556,7 +577,9 @@ class Execution:
         if self.cache is not None:
             try:
                 yield from settle(self)
-            except Exception as exc:  # what would be written down cannot be
+            except GeneratorExit:
+                raise
+            except BaseException as exc:  # what would be written down cannot be; a signal
                 yield from let_go(self, exc)
         if self.plan.close:
             yield from self._close(self.plan.close, None)

@@ -176,17 +176,18 @@ async def call_async(owner: Any, function: Callable[..., Any], args: Any, kwargs
 
 def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
     """Call a function with retry and say how it went."""
-    function, args = without_keywords(function, args, kwargs)
-    execution, cell = prepare(owner, function, args, None, None, SYNC)
-    context = _watched(execution)
-    value = error = None
-    token = _set(cell)
+    context = value = error = None
     try:
-        value = perform(execution.run())
+        function, args = without_keywords(function, args, kwargs)
+        execution, cell = prepare(owner, function, args, None, None, SYNC)
+        context = _watched(execution)
+        token = _set(cell)
+        try:
+            value = perform(execution.run())
+        finally:
+            _reset(token)
     except Exception as exc:
         error = exc
-    finally:
-        _reset(token)
     try:
         return _outcome(context, value, error)
     finally:
@@ -197,17 +198,18 @@ async def outcome_async(
     owner: Any, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Outcome[Any]:
     """The same in a task."""
-    function, args = without_keywords(function, args, kwargs)
-    execution, cell = prepare(owner, function, args, None, None, ASYNC)
-    context = _watched(execution)
-    value = error = None
-    token = _set(cell)
+    context = value = error = None
     try:
-        value = await perform_async(execution.run())
+        function, args = without_keywords(function, args, kwargs)
+        execution, cell = prepare(owner, function, args, None, None, ASYNC)
+        context = _watched(execution)
+        token = _set(cell)
+        try:
+            value = await perform_async(execution.run())
+        finally:
+            leave(cell, token)
     except Exception as exc:
         error = exc
-    finally:
-        leave(cell, token)
     try:
         return _outcome(context, value, error)
     finally:
@@ -221,7 +223,9 @@ def _watched(execution: Execution) -> RetryContext:
     return context
 
 
-def _outcome(context: RetryContext, value: Any, error: BaseException | None) -> Outcome[Any]:
+def _outcome(context: RetryContext | None, value: Any, error: BaseException | None) -> Outcome[Any]:
     from retrytemplate.outcome import Outcome
 
+    if context is None:  # refused before it began
+        return Outcome(None, error, 0, (), 0.0)
     return Outcome(value, error, context.attempt, context.history, context.elapsed)

@@ -212,7 +212,6 @@ def _run_stateful(
     context._state = state
     if arguments is None:
         arguments = (context,)
-    execution: Execution | None = None
     failure: BaseException | None = None
     token = _set([context, owner, None, outer, plan])
     try:
@@ -242,15 +241,16 @@ def _run_stateful(
         failure = None
         return perform(steps)
     except BaseException:
-        if execution is None and context._claim is not None:  # else the engine has seen to it
+        claim = context._claim
+        if claim is not None and cache.holds(claim):  # else the engine has seen to it
             context.closed = True
-            cache.release(context._claim)
+            cache.release(claim)
         raise
     finally:
         _reset(token)
 
 
-def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def repeat(cell: Cell, function: Any, args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this thread."""
     failure = cell.pop()
     if type(failure) is TypeError and not callable(function):
@@ -284,7 +284,7 @@ def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         del ended
 
 
-async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+async def repeat_async(cell: Cell, function: Any, args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this task."""
     failure = cell.pop()
     if type(failure) is TypeError and not callable(function):

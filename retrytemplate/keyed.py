@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.keeping import marks, refresh, restore, snapshot
 from retrytemplate.caches.worker import worker_name
-from retrytemplate.endings import ABSENT, DONE, KEPT, terminated, told
+from retrytemplate.endings import ABSENT, DONE, KEPT, from_cause, instead_of, terminated, told
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ def load(execution: Execution) -> Steps:
             execution.start_policy()
         return
     if plan.keeps_context:
-        yield from share(execution, lambda: None, first=True, fresh=state.force_refresh)
+        try:
+            yield from share(execution, lambda: None, first=True, fresh=state.force_refresh)
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            execution.end, execution.error = ABSENT, exc
         return
     claim = context._claim  # held already, if the first attempt might have been an inline one
     if claim is None:
@@ -55,7 +60,7 @@ def begin_again(execution: Execution) -> Steps:
     begin = partial(execution.cache.begin, worker=held.worker)
     claim, error = yield begin, (held.key,)
     if error is not None:
-        raise error
+        raise from_cause(error, execution.context._last)
     execution.context._claim = claim
 
 
@@ -125,11 +130,16 @@ def settle(execution: Execution) -> Steps:
         yield from share(execution, lambda: None)
 
 
-def let_go(execution: Execution, cause: Exception) -> Steps:
+def let_go(execution: Execution, cause: BaseException) -> Steps:
     """The record could not be made: give the key back as it was, and say so."""
     if execution.context._claim is not None:
         yield execution.cache.release, (execution.context._claim,)
-    execution.value, execution.error = None, terminated(cause, execution.error)
+    make = instead_of if is_hard(cause) else _unrecorded
+    execution.value, execution.error = None, make(execution.error, cause)
+
+
+def _unrecorded(failure: BaseException | None, cause: BaseException) -> BaseException:
+    return terminated(cause, failure)
 
 
 def _end_claim(execution: Execution) -> Steps:
@@ -148,7 +158,7 @@ def _end_claim(execution: Execution) -> Steps:
     else:
         _, error = yield cache.release, (claim,)
     if error is not None:
-        if execution.error is None:
-            execution.value, execution.error = None, error
+        if execution.error is None or is_hard(error):
+            execution.value, execution.error = None, instead_of(execution.error, error)
         else:
             told(execution.error, f"the key could not be left as it should be: {error!r}")

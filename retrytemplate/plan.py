@@ -69,6 +69,7 @@ class Plan:
         "_fingerprint",
         "_random",
         "admit",
+        "asks_first",
         "attempt_timeout",
         "backoff",
         "before_attempt",
@@ -144,7 +145,8 @@ class Plan:
         # The first attempt is made directly where nobody has to be asked or timed before it, and
         # inline where nobody has to be told either; the short rules go on from there where only the
         # policy has to be asked after a failure.
-        self.direct = _is_ours(policy) and not asked
+        self.asks_first = not self.needs_state and not _is_ours(policy)
+        self.direct = not asked and not self.asks_first
         self.inline = self.direct and not hooked
         self.plain = self.inline and not self.waits
         self._fingerprint: str | None = None
@@ -169,6 +171,8 @@ class Plan:
 def _is_ours(policy: Any) -> bool:
     """Whether every policy of the tree is the library's: those always allow the first attempt."""
     if not type(policy).__module__.startswith("retrytemplate.policies."):
+        return False
+    if not attrs.has(type(policy)):
         return False
     members = (getattr(policy, field.name) for field in attrs.fields(type(policy)))
     return all(

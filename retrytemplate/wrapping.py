@@ -7,7 +7,7 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import is_async
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, leave
 from retrytemplate.entrances import run_async, without_keywords
 from retrytemplate.inline import close_context, finished, repeat, repeat_async, run
 
@@ -113,10 +113,10 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
                 return value
             return await repeat_async(cell, fn, args, kwargs)
         finally:
-            try:  # noqa: SIM105  # suppress() would cost more than all the rest here
+            try:
                 _reset(token)
             except ValueError:  # a suspended coroutine is closed from another context
-                pass
+                leave(cell, token)
 
     return wrapped
 

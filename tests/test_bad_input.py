@@ -309,15 +309,21 @@ def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how):
 
 @pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
 def test_what_is_no_callback_is_refused(nonsense):
-    for enter in (made().execute, made().call, made().outcome):
+    for enter in (made().execute, made().call):
         with pytest.raises(TypeError, match="the callback must be callable, got") as caught:
             enter(nonsense)
         assert not hasattr(caught.value, "__notes__")
 
 
+def test_an_outcome_tells_what_was_refused():
+    for outcome in (made().outcome(5), asyncio.run(made().outcome_async(5))):
+        assert "the callback must be callable, got 5" in str(outcome.exception)
+        assert (outcome.attempts, outcome.history, outcome.elapsed) == (0, (), 0.0)
+
+
 @pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
 def test_what_is_no_callback_is_refused_in_a_task(nonsense):
-    for enter in (made().execute_async, made().call_async, made().outcome_async):
+    for enter in (made().execute_async, made().call_async):
         with pytest.raises(TypeError, match="the callback must be callable, got"):
             asyncio.run(enter(nonsense))
 

@@ -126,8 +126,8 @@ class SharedCount(RetryPolicy):
         if failure is None:
             self.count = 0
             self.begun.wait(PATIENCE)
-        else:
-            self.count += 1
+            return True
+        self.count += 1
         return self.count < ATTEMPTS
 
 

@@ -81,13 +81,14 @@ class MemoryRetryContextCache(ClaimsInProcess):
     ) -> Claim:
         """Load or create the record, count the attempt and take the key, in one step."""
         # Nearly every key is new: nothing but the claim itself has to be decided among threads.
-        claim = Claim(key, worker, None, next(self._fences))
+        claim = Claim(key, worker, None, 0)
         if (
             not fresh
             and self._claims.setdefault(key, claim) is claim
             and key not in self._kept_keys
             and key not in self._marked_keys
         ):
+            claim.fence = next(self._fences)  # once the key is held: it only grows
             return claim
         try:
             return super().begin(key, worker=worker, lease=lease, fresh=fresh)
