@@ -11,6 +11,7 @@ from retrytemplate import (
     AttemptInProgressError,
     AttemptLostError,
     BackoffInterruptedError,
+    CacheUnavailableError,
     CircuitBreakerRetryPolicy,
     Deadline,
     DeadlineExceededError,
@@ -227,6 +228,18 @@ def test_a_recovery_that_was_begun_stays_due_though_the_policy_has_more_attempts
     patient = template.with_(policy=SimpleRetryPolicy(9))
     assert way(patient, callback, state=KEY, recovery=recovery) == "recovered"
     assert callback.calls == 0
+
+
+@every_way
+@pytest.mark.parametrize(("before", "now", "calls"), [(1, 3, 1), (3, 1, 0)])
+def test_what_is_kept_is_judged_by_the_policy_of_now(way, before, now, calls):
+    template = stateful(before)
+    fails(way, template)
+    changed, callback = template.with_(policy=SimpleRetryPolicy(now)), Script("value")
+
+    expected = "value" if calls else "recovered"
+    assert way(changed, callback, state=KEY, recovery=lambda context: "recovered") == expected
+    assert callback.calls == calls
 
 
 @every_way
@@ -788,6 +801,45 @@ def test_a_recovery_whose_process_died_has_its_turn_again_and_the_callback_has_n
 
 
 # -- the cache ----------------------------------------------------------------------------------
+
+
+class Down(MemoryRetryContextCache):
+    """A cache that does not answer to what is asked of it."""
+
+    def __init__(self, down):
+        super().__init__()
+        self.down = down
+
+    def begin(self, key, **how):
+        if self.down("begin", self.peek(key)):
+            raise CacheUnavailableError("down")
+        return super().begin(key, **how)
+
+    def fail(self, claim, record):
+        if self.down("fail", record):
+            raise CacheUnavailableError("down")
+        super().fail(claim, record)
+
+
+@every_way
+def test_an_attempt_in_place_that_cannot_be_counted_is_not_made(way):
+    cache = Down(lambda step, record: step == "begin" and record is not None)
+    template = stateful(cache=cache)
+    callback = Script(ValueError("first"), "not called")
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, callback, state=RetryState("order-17", rollback_for=()))
+    assert callback.calls == 1
+
+
+@every_way
+def test_a_recovery_is_made_though_it_cannot_be_written_down_that_it_is_its_turn(way):
+    cache = Down(lambda step, record: step == "fail" and record.phase == "recovering")
+    template = stateful(1, cache=cache)
+    fails(way, template)
+
+    recovered = way(template, Script("not called"), state=KEY, recovery=lambda context: "recovered")
+    assert recovered == "recovered"
 
 
 def passed_on(name):

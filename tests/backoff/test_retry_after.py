@@ -128,6 +128,13 @@ def test_what_is_no_time_to_come_is_ignored_and_noted_on_the_failure(value):
     assert notes(failure) == [f"Retry-After ignored, it is no time to come: {value[:100]!r}"]
 
 
+@pytest.mark.parametrize("name", ["Retry-After", "retry-after"])
+def test_headers_may_be_a_plain_dictionary(name):
+    failure = OSError()
+    failure.headers = {name: "5"}
+    assert waited(failure) == 5.0
+
+
 @given(st.text(max_size=40))
 def test_whatever_a_server_says_nothing_breaks(value):
     class Odd(Exception):
