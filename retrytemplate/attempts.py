@@ -346,7 +346,6 @@ class Loop:
     ) -> None:
         self.execution = execution
         self.cell = cell
-        # Younger than the loop: where both are garbage, the loop is finalized first and closes it.
         self.steps = execution.run(failure)
         self.asynchronous = asynchronous
         self.stand = NEW
@@ -448,7 +447,10 @@ class Loop:
     def close(self, reply: Any) -> int:
         """End an execution that is left: listeners are closed, the key is freed; nothing waits."""
         self.closing = True
-        return self.advance(reply)
+        # The collector may have ended a wait before: then the engine goes on to another attempt.
+        while self.advance(reply) == DUE:
+            reply = (None, GeneratorExit())
+        return self.stand
 
     def __del__(self) -> None:
         if self.stand in (DUE, WAITING):

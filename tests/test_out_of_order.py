@@ -1,12 +1,15 @@
 """Blocks and deadlines that are left in another order than they were entered, or in the middle."""
 
 import asyncio
+import contextvars
+import gc
 
 import pytest
 
-from retrytemplate import Deadline, MisuseError, current_context
-from retrytemplate.testing import Recorder, VirtualClock
-from tests.ways import made
+from retrytemplate import Deadline, MisuseError, RetryListener, RetryState, current_context
+from retrytemplate.context import CURRENT, OUTER
+from retrytemplate.testing import Recorder, VirtualClock, run
+from tests.ways import Script, made
 
 
 def holding(template, blocks=0):
@@ -153,3 +156,146 @@ async def test_an_asynchronous_block_is_closed_in_another_task_without_a_word(un
     await anext(items)
     await asyncio.create_task(close())
     assert unraisable == []
+
+
+# -- in a copy of the context ---------------------------------------------------------------------
+
+
+async def test_a_block_that_is_ended_in_a_copied_context_frees_its_key():
+    template, state = made(), RetryState("key")
+
+    def rows():
+        for attempt in template.attempts(state=state):
+            with attempt:
+                yield 1
+                yield 2
+
+    stream = rows()
+    next(stream)
+    assert await asyncio.to_thread(list, stream) == [2]
+    assert template.execute(lambda context: "next", state=state) == "next"
+
+
+async def test_a_deadline_that_is_closed_in_a_copied_context_is_in_force_nowhere():
+    async def in_deadline():
+        with Deadline(60):
+            yield 1
+
+    async def close():
+        await stream.aclose()
+        return Deadline.current()
+
+    stream = in_deadline()
+    await anext(stream)
+    assert await asyncio.create_task(close()) is None
+    assert Deadline.current() is None
+
+
+async def test_a_wrapped_coroutine_that_is_closed_in_a_copied_context_is_current_nowhere():
+    async def waits():
+        await Forever()
+
+    call = made().wrap(waits)()
+    call.send(None)
+    contextvars.copy_context().run(call.close)
+    assert current_context() is None
+
+
+# -- in a task, between two attempts --------------------------------------------------------------
+
+
+class Told(RetryListener):
+    """Writes down the hooks; a recorder would keep the failure, and with it the frame."""
+
+    def __init__(self):
+        self.hooks = []
+
+    def before_attempt(self, context):
+        self.hooks.append("before_attempt")
+
+    def close(self, context, exception):
+        self.hooks.append("close")
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_an_asynchronous_loop_that_is_left_while_its_wait_is_due_frees_the_key():
+    listener, state = Told(), RetryState("key", rollback_for=KeyError)
+    template = made(delay=1.0, listeners=[listener])
+
+    async def leaves():
+        async for attempt in template.attempts(state=state):
+            with attempt:  # a plain one: the wait is awaited by the loop
+                raise ConnectionError
+            break
+
+    run(leaves(), clock=template.clock)
+    gc.collect()
+    assert listener.hooks[-1] == "close"
+    assert template.execute(lambda context: "next", state=state) == "next"
+
+
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
+def test_what_would_end_the_loop_in_silence_leaves_it_as_an_error(kind):
+    def recovery(context):
+        raise kind
+
+    template, state = made(1), RetryState("key")
+    with pytest.raises(ValueError):
+        template.execute(Script(ValueError()), state=state)
+    with pytest.raises(RuntimeError, match=kind.__name__) as caught:
+        for attempt in template.attempts(state=state, recovery=recovery):
+            with attempt:
+                raise AssertionError("no attempt is left")
+    assert isinstance(caught.value.__cause__, kind)
+
+
+# -- deadlines around and within blocks -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("listeners", [[], [Told()]], ids=["inline", "by the engine"])
+def test_a_deadline_between_the_loop_and_its_attempt_is_in_force_inside(listeners):
+    for attempt in made(listeners=listeners).attempts():
+        with Deadline(60) as deadline, attempt:
+            assert Deadline.current() is deadline
+    assert Deadline.current() is None
+
+
+@pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
+def test_a_block_that_ends_within_a_later_deadline_leaves_it_in_force(blocks):
+    stream = holding(made(), blocks)
+    next(stream)
+    with Deadline(60) as deadline:
+        assert list(stream) == []
+        assert Deadline.current() is deadline
+    assert Deadline.current() is None
+
+
+@pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
+def test_interleaved_blocks_leave_nothing_behind(blocks):
+    for _ in range(50):
+        list(zip(holding(made(), blocks), holding(made(), blocks), strict=True))
+    depth, cell = 0, CURRENT.get()
+    while cell is not None:
+        depth, cell = depth + 1, cell[OUTER]
+    assert depth <= 1
+
+
+def test_a_deadline_whose_cut_cannot_begin_is_not_in_force():
+    async def outside_of_a_loop():
+        async with Deadline(5):
+            raise AssertionError("it cannot begin")
+
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        outside_of_a_loop().send(None)
+    assert Deadline.current() is None
+
+
+def test_an_attempt_whose_cut_cannot_begin_is_not_current():
+    async def outside_of_a_loop():
+        async for attempt in made(attempt_timeout=5).attempts():
+            async with attempt:
+                raise AssertionError("it cannot begin")
+
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        outside_of_a_loop().send(None)
+    assert current_context() is None
