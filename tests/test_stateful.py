@@ -10,6 +10,7 @@ from retrytemplate import (
     AlreadyCompletedError,
     AttemptInProgressError,
     AttemptLostError,
+    AttemptTimeoutError,
     BackoffInterruptedError,
     CacheUnavailableError,
     CircuitBreakerRetryPolicy,
@@ -31,6 +32,7 @@ from retrytemplate import (
     RetryContextCache,
     RetryLater,
     RetryListener,
+    RetryPolicy,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
@@ -804,21 +806,25 @@ def test_a_recovery_whose_process_died_has_its_turn_again_and_the_callback_has_n
 
 
 class Down(MemoryRetryContextCache):
-    """A cache that does not answer to what is asked of it."""
+    """A cache that does not answer to some of what is asked of it."""
 
-    def __init__(self, down):
+    def __init__(self, down, error=CacheUnavailableError):
         super().__init__()
-        self.down = down
+        self.down, self.error = down, error
 
     def begin(self, key, **how):
         if self.down("begin", self.peek(key)):
-            raise CacheUnavailableError("down")
+            raise self.error("down")
         return super().begin(key, **how)
 
     def fail(self, claim, record):
         if self.down("fail", record):
-            raise CacheUnavailableError("down")
+            raise self.error("down")
         super().fail(claim, record)
+
+
+def recovery_begins(step, record):
+    return step == "fail" and record.phase == "recovering"
 
 
 @every_way
@@ -834,12 +840,35 @@ def test_an_attempt_in_place_that_cannot_be_counted_is_not_made(way):
 
 @every_way
 def test_a_recovery_is_made_though_it_cannot_be_written_down_that_it_is_its_turn(way):
-    cache = Down(lambda step, record: step == "fail" and record.phase == "recovering")
-    template = stateful(1, cache=cache)
+    template = stateful(1, cache=Down(recovery_begins))
     fails(way, template)
 
     recovered = way(template, Script("not called"), state=KEY, recovery=lambda context: "recovered")
     assert recovered == "recovered"
+
+
+@every_way
+def test_in_place_a_recovery_that_cannot_be_written_down_is_left_to_the_redelivery(way):
+    cache, recovery = Down(recovery_begins), Script("recovered")
+    template = stateful(1, cache=cache)
+
+    with pytest.raises(CacheUnavailableError):
+        state = RetryState("order-17", rollback_for=())
+        way(template, Script(ValueError()), state=state, recovery=recovery)
+    assert (recovery.calls, kept(template).failures) == (0, 1)
+    assert way(template, Script("not called"), state=KEY, recovery=recovery) == "recovered"
+
+
+@every_way
+def test_a_signal_while_it_is_written_down_passes_before_the_recovery(way):
+    template = stateful(1, cache=Down(recovery_begins, KeyboardInterrupt))
+    fails(way, template)
+    recovery = Script("not called")
+
+    with pytest.raises(KeyboardInterrupt):
+        way(template, Script("not called"), state=KEY, recovery=recovery)
+    assert recovery.calls == 0
+    assert kept(template).worker is None
 
 
 def passed_on(name):
@@ -946,3 +975,116 @@ def test_executions_of_one_circuit_may_overlap(way):
         return template.execute(Script("nested"), state=CIRCUIT)
 
     assert way(template, callback, state=CIRCUIT) == "nested"
+
+
+# -- edges ----------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("defer", ["wait", "raise"])
+def test_a_failure_that_is_retried_in_place_waits_whatever_is_deferred(way, defer):
+    template = made(delay=10.0)
+    state = RetryState("key", rollback_for=KeyError, defer_backoff=defer)
+    callback = Script(ValueError(), ValueError(), "value")
+    assert way(template, callback, state=state) == "value"
+    assert template.clock.sleeps == [10.0, 10.0]
+
+
+@pytest.mark.parametrize(("defer", "waited"), [("raise", []), ("wait", [10.0])])
+def test_the_wait_of_a_circuit_is_deferred_like_any_other(defer, waited):
+    template = made(policy=CircuitBreakerRetryPolicy(SimpleRetryPolicy(5)), delay=10.0)
+    state = RetryState("key", defer_backoff=defer)
+    with pytest.raises(ValueError):
+        template.execute(Script(ValueError()), state=state)
+    second = Script(ValueError("second"))
+    with pytest.raises(RetryLater if defer == "raise" else ValueError):
+        template.execute(second, state=state)
+    assert second.calls == len(waited)
+    assert template.clock.sleeps == waited
+
+
+@every_way
+def test_a_circuit_whose_store_is_down_begins_nothing(way):
+    class Down(MemoryRetryContextCache):
+        def peek(self, key):
+            raise CacheUnavailableError("down")
+
+    listener = Recorder()
+    template = made(policy=CircuitBreakerRetryPolicy(), cache=Down(), listeners=[listener])
+    with pytest.raises(CacheUnavailableError):
+        way(template, Script("value"), state=RetryState("key"))
+    assert listener.events == []
+
+
+@every_way
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
+def test_what_stops_the_program_out_of_the_last_write_leaves_in_place_of_the_failure(way, kind):
+    class Stopped(MemoryRetryContextCache):
+        def fail(self, claim, record):
+            super().fail(claim, record)
+            if record.worker is None:
+                raise kind
+
+    template, failure = made(cache=Stopped()), ValueError("work")
+    with pytest.raises(kind):
+        way(template, Script(failure), state=RetryState("key"))
+    assert way(template, Script("next"), state=RetryState("key")) == "next"
+
+
+@every_way
+def test_what_stops_the_program_while_the_record_is_made_frees_the_key(way):
+    said = []
+
+    def redact(text):
+        said.append(text)
+        if len(said) == 4:  # the message, the traceback and their like, of the second writing
+            raise KeyboardInterrupt
+        return text
+
+    listener = Recorder()
+    template = made(cache=MemoryRetryContextCache(redact=redact), listeners=[listener])
+    with pytest.raises(KeyboardInterrupt):
+        way(template, Script(ValueError()), state=RetryState("key"))
+    assert listener.hooks[-1] == "close"
+    assert way(template, Script("next"), state=RetryState("key")) == "next"
+
+
+@every_way
+def test_the_failure_behind_a_raising_recovery_is_told(way):
+    def recovery(context):
+        raise RuntimeError("the table is gone")
+
+    with pytest.raises(RuntimeError) as caught:
+        way(made(2), Script(KeyError("first"), OSError("last")), recovery=recovery)
+    (note,) = caught.value.__notes__
+    assert "1. KeyError: 'first'" in note
+    assert "2. OSError: last" in note
+
+
+@every_way
+def test_a_policy_of_ones_own_is_asked_before_the_first_attempt(way):
+    class Closed(RetryPolicy):
+        def allows(self, failures, failure):
+            asked.append((failures, failure))
+            return False
+
+    asked, callback = [], Script("value")
+    with pytest.raises(ExhaustedRetryError, match="the policy allows none"):
+        way(made(policy=Closed()), callback)
+    assert asked[0] == (0, None)
+    assert callback.calls == 0
+
+
+@every_way
+@pytest.mark.parametrize("limit", ["timeout", "deadline"])
+def test_an_attempt_that_outlasts_its_limit_unheard_fails(way, limit):
+    clock = VirtualClock()
+    template = made(1, clock=clock, attempt_timeout=1.0 if limit == "timeout" else None)
+
+    def slow(context):
+        clock.advance(2)
+        return "late"
+
+    expected = AttemptTimeoutError if limit == "timeout" else DeadlineExceededError
+    with Deadline(1.0 if limit == "deadline" else 60, clock=clock), pytest.raises(expected):
+        way(template, slow)

@@ -98,7 +98,13 @@ def marks(context: RetryContext) -> Any:
     from retrytemplate.caches.record import json_copy
 
     # A deep copy: what changes in place inside an attribute counts, too.
-    return context.gave_up, context.name, context._backoff_state, json_copy(context._attributes)
+    return (
+        context.gave_up,
+        context.name,
+        context._backoff_state,
+        context._not_before,
+        json_copy(context._attributes),
+    )
 
 
 def restore(context: RetryContext, record: Record) -> None:
