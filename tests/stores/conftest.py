@@ -5,7 +5,7 @@ import os
 from itertools import count
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, event, make_url, text
 
 from retrytemplate import AsyncSQLRetryContextCache, SQLRetryContextCache
 from retrytemplate.caches import Record
@@ -28,6 +28,10 @@ def postgres_url(tmp_path_factory):
         yield url
 
 
+def unflushed(connection, _):
+    connection.execute("PRAGMA synchronous = off")
+
+
 class Store:
     """A database, and caches on the same tables of it."""
 
@@ -37,16 +41,25 @@ class Store:
         self.prefix = f"t{os.getpid()}_{next(numbers)}"
         driver = "sqlite" if kind == "sqlite" else "postgresql+psycopg"
         self.engine = create_engine(make_url(url).set(drivername=driver), hide_parameters=True)
+        self.hurry(self.engine.pool)
         self.caches = []
 
     def cache(self, **settings):
         settings = {"prefix": self.prefix} | settings
         self.caches.append(SQLRetryContextCache(self.url, **settings))
+        self.hurry(self.caches[-1]._engine.pool)
         return self.caches[-1]
 
     def async_cache(self, **settings):
         """One that the test closes, in the loop where it was used."""
-        return AsyncSQLRetryContextCache(self.url, **{"prefix": self.prefix} | settings)
+        cache = AsyncSQLRetryContextCache(self.url, **{"prefix": self.prefix} | settings)
+        self.hurry(cache._engine.sync_engine.pool)
+        return cache
+
+    def hurry(self, pool):
+        """Let no file be flushed to the disk: no test pulls the plug."""
+        if self.kind == "sqlite":
+            event.listen(pool, "connect", unflushed)
 
     def sql(self, statement, **parameters):
         """Run a statement on the tables, {0} being their prefix."""
@@ -75,8 +88,10 @@ class Store:
 
 
 def opened(kind, request):
+    """A database of this kind; one of SQLite in a folder of its own."""
     if kind == "sqlite":
-        url = f"sqlite:///{request.getfixturevalue('tmp_path')}/retry.db"
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("sqlite")
+        url = f"sqlite:///{folder}/retry.db"
     else:
         url = request.getfixturevalue("postgres_url")
     return Store(kind, url)
@@ -133,13 +148,13 @@ class Awaited:
         self.runner.close()
 
 
-@pytest.fixture(params=["blocking", "awaited"])
-def made(request, store):
-    """How to make a cache of each kind; both are used alike."""
+@pytest.fixture
+def made(store):
+    """How to make a cache: the blocking one on SQLite, on PostgreSQL its twin; used alike."""
     caches = []
 
     def make(**settings):
-        if request.param == "blocking":
+        if store.kind == "sqlite":
             return store.cache(**settings)
         caches.append(Awaited(store.async_cache(**settings)))
         return caches[-1]

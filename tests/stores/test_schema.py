@@ -1,40 +1,36 @@
 """The tables: made on first use, by whoever comes, and left alone when they are there."""
 
-import multiprocessing
+import subprocess
+from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url, text
 
 from retrytemplate import CacheUnavailableError, RetryState, RetryTemplate, SQLRetryContextCache
+from tests.stores.child import command
 
-PROCESSES = 4
-
-
-def begin_together(barrier, answers, url, prefix, number):
-    """In a process of its own: the first use of a cache, at the same time as the others."""
-    try:
-        with SQLRetryContextCache(url, prefix=prefix, timeout=20.0) as cache:
-            barrier.wait(30)
-            cache.succeed(cache.begin(f"key {number}", worker="one"), remember=60)
-        answers.put(None)
-    except BaseException as error:
-        answers.put(repr(error))
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = 3
 
 
 def test_several_processes_may_make_the_tables_at_once(store):
-    spawn = multiprocessing.get_context("spawn")
-    barrier, answers = spawn.Barrier(PROCESSES), spawn.Queue()
     processes = [
-        spawn.Process(
-            target=begin_together, args=(barrier, answers, store.url, store.prefix, number)
+        subprocess.Popen(
+            command("begin_together", store),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        for number in range(PROCESSES)
+        for _ in range(PROCESSES)
     ]
     for process in processes:
-        process.start()
-    assert [answers.get(timeout=50) for _ in processes] == [None] * PROCESSES
+        assert process.stdout.readline() == "ready\n", process.communicate()
     for process in processes:
-        process.join(10)
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=30) for process in processes] == [("", "")] * PROCESSES
     assert len(store.sql("SELECT key FROM {0}_contexts")) == PROCESSES
     assert store.sql("SELECT value FROM {0}_meta WHERE name = 'schema'")[0]["value"] == 1
 
