@@ -49,6 +49,8 @@ def test_bounds_may_be_timedeltas_or_callables():
     assert backoff.dynamic
     assert backoff.resolved() == UniformRandomBackoff(1, 2)
     assert delays(backoff, 1, ScriptedRandom([0.5])) == [1.5]
+    assert UniformRandomBackoff(lambda: 1, 2).resolved() == UniformRandomBackoff(1, 2)
+    assert UniformRandomBackoff(1, lambda: 2).resolved() == UniformRandomBackoff(1, 2)
     steady = UniformRandomBackoff(1, 2)
     assert steady.resolved() is steady
 
