@@ -250,10 +250,10 @@ def _run_stateful(
         _reset(token)
 
 
-def repeat(cell: Cell, function: Any, args: Any, kwargs: Any) -> Any:
+def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this thread."""
     failure = cell.pop()
-    if type(failure) is TypeError and not callable(function):
+    if type(failure) is TypeError:
         check_call(function, None)
     context, policy = _taken_over(cell)
     if not context._plan.plain:
@@ -284,10 +284,10 @@ def repeat(cell: Cell, function: Any, args: Any, kwargs: Any) -> Any:
         del ended
 
 
-async def repeat_async(cell: Cell, function: Any, args: Any, kwargs: Any) -> Any:
+async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this task."""
     failure = cell.pop()
-    if type(failure) is TypeError and not callable(function):
+    if type(failure) is TypeError:
         check_call(function, None)
     context, policy = _taken_over(cell)
     if not context._plan.plain:
