@@ -299,20 +299,31 @@ def test_a_durable_cache_needs_the_template_to_have_a_name():
 
 
 @every_way
-@pytest.mark.parametrize("how", [{"recovery": 5}, {"state": "key"}], ids=case_id)
-def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how):
-    callback = Script(ValueError())
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [{"recovery": 5}, {"recovery": 5, "state": RetryState("key")}, {"state": "key"}],
+    ids=case_id,
+)
+def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how, listening):
+    callback, recorder = Script(ValueError()), Recorder()
+    template = made(listeners=[recorder] if listening else [])
     with pytest.raises(TypeError, match=next(iter(how))):
-        way(made(), callback, **how)
-    assert callback.calls == 0
+        way(template, callback, **how)
+    assert (callback.calls, recorder.hooks) == (0, [])
 
 
 @pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
 def test_what_is_no_callback_is_refused(nonsense):
-    for enter in (made().execute, made().call):
+    recorder = Recorder()
+    plain, watched = made(), made(listeners=[recorder])
+    stateful = plain.bind(state=RetryState("key"))
+    for enter in (plain.execute, plain.call, watched.execute, watched.call, stateful.call):
         with pytest.raises(TypeError, match="the callback must be callable, got") as caught:
             enter(nonsense)
         assert not hasattr(caught.value, "__notes__")
+    assert recorder.hooks == []
+    assert stateful.call(lambda: "value") == "value"
 
 
 def test_an_outcome_tells_what_was_refused():
