@@ -57,7 +57,7 @@ class Record:
 def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
     """Copy a context's attributes as JSON values.
 
-    :raises TypeError: names the attribute that is none.
+    :raises TypeError: names the attribute that is none, or whose name is no text.
     """
     if not attributes:
         return None
@@ -65,13 +65,29 @@ def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
 
     copy = {}
     for name, value in attributes.items():
+        if not isinstance(name, str):
+            raise TypeError(f"attribute names of a stateful context must be str, got {name!r}")
         try:
             copy[name] = json.loads(json.dumps(value, allow_nan=False))
+            _check_keys(value)
         except (TypeError, ValueError) as exc:
             raise TypeError(
-                f"attribute {name!r} of a stateful context must be a JSON value, got {value!r}"
+                f"attribute {name!r} of a stateful context must be a JSON value, every key a str, "
+                f"got {value!r}"
             ) from exc
     return copy
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse the keys that JSON makes texts of, without a word."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{key!r} would come back as a str")
+            _check_keys(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_keys(inner)
 
 
 def describe(exception: BaseException, redact: Callable[[str], str] | None) -> str:

@@ -278,6 +278,21 @@ def test_an_attribute_that_is_no_json_is_named(value):
         json_copy({"fine": 1, "orders": value})
 
 
+@pytest.mark.parametrize("name", [1, None, True, ("a", 1), b"page"], ids=repr)
+def test_the_name_of_an_attribute_is_a_text_or_refused(name):
+    says = "attribute names of a stateful context must be str, got "
+    with pytest.raises(TypeError, match=re.escape(says + repr(name))):
+        json_copy({"fine": 1, name: 2})
+
+
+@pytest.mark.parametrize(
+    "value", [{1: "a"}, {None: 1}, {True: 1}, [{1.5: 1}], ({"a": {2: 1}},)], ids=repr
+)
+def test_an_attribute_whose_keys_would_come_back_as_texts_is_named(value):
+    with pytest.raises(TypeError, match=r"attribute 'orders' .* JSON value, every key a str, got"):
+        json_copy({"fine": {"a": 1}, "orders": value})
+
+
 # -- tracebacks ----------------------------------------------------------------------------------
 
 
