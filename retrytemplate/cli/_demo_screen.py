@@ -6,12 +6,11 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.usage import extra
+from retrytemplate.cli.usage import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.console import Console
     from rich.table import Table
 
     from retrytemplate.demo import Job, Report, Tally
@@ -34,9 +33,7 @@ class Screen:
     """Standard output, through rich (the ``cli`` extra)."""
 
     def __init__(self) -> None:
-        with extra("cli", "the progress bar (without --json)"):
-            from rich.console import Console
-        self.console: Console = Console(highlight=False)
+        self.console = console("the progress bar (without --json)")
 
     @contextmanager
     def watching(self, job: Job) -> Iterator[Callable[[Tally], None]]:
@@ -103,7 +100,7 @@ class Screen:
         return table
 
     def _say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, markup=False)
+        self.console.print(text, soft_wrap=True)
 
 
 def _lines(report: Report) -> Table:

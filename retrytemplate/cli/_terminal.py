@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from retrytemplate.cli._numbers import Run, seconds
-from retrytemplate.cli.usage import extra
+from retrytemplate.cli.usage import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,21 +75,18 @@ class Pen:
 
 def show(runs: Sequence[Run], policy: str) -> None:
     """Print what was simulated, one backoff after the other, all strips on one scale."""
-    with extra("cli", "the table (there is --json, too)"):
-        from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
+    screen = console("the table (there is --json, too)")
     scale = max((run.simulation.delays[-1] for run in runs if run.simulation.delays), default=0.0)
     for run in runs:
-        console.print(f"\nbackoff  {run.backoff}", style="bold")
-        console.print(f"policy   {policy}, {len(run.simulation.sequences)} runs")
+        screen.print(f"\nbackoff  {run.backoff}", style="bold")
+        screen.print(f"policy   {policy}, {len(run.simulation.sequences)} runs")
         if run.total.most > 0:
-            console.print(_table(run.retries, scale))
-            console.print(_pen(console).drawn(LEGEND))
-            for line in _histogram(console, run):
-                console.print(line)
+            screen.print(_table(run.retries, scale))
+            screen.print(_pen(screen).drawn(LEGEND))
+            for line in _histogram(screen, run):
+                screen.print(line)
         for line in _summary(run):
-            console.print(line)
+            screen.print(line)
 
 
 def _pen(console: Console) -> Pen:

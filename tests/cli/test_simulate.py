@@ -152,6 +152,14 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(simulated, monkey
         assert not [line for line in lines if "…" in line]
 
 
+def test_a_terminal_that_says_it_has_no_columns_is_taken_for_one_of_80(simulated, monkeypatch):
+    usual = simulated("--seed", 1)
+    monkeypatch.setenv("COLUMNS", "0")
+
+    assert simulated("--seed", 1) == usual
+    assert 70 < max(map(len, usual)) <= 80
+
+
 def test_a_long_simulation_shows_its_first_and_its_last_retries(simulated):
     lines = simulated("--policy", "simple:50", "--backoff", "fixed:1", "--runs", 2)
     numbers = [line.split()[0] for line in lines if line[:6].strip(". ").isdigit() or "..." in line]
