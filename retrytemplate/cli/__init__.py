@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "main"]
 
-DONE, FAILED, WRONG_USE = 0, 1, 2
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 
 class Verb(Protocol):
@@ -31,7 +31,7 @@ class Verb(Protocol):
         """Add the verb's parser, under the verb's name."""
 
     def run(self, args: Namespace) -> int:
-        """Do it.  0: done, 1: the work failed, 2: wrong use."""
+        """Do it.  0: done, 1: the work failed, 2: wrong use, 130: interrupted."""
         ...
 
 
@@ -42,8 +42,9 @@ VERBS: Mapping[str, Verb] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 done, 1 the work failed, 2 wrong use.
+    """Run the command and return its exit code.
 
+    0: done, 1: the work failed, 2: wrong use, 130: interrupted.
     Where the arguments cannot be read, and for ``--help``, ``SystemExit`` as argparse raises it.
     """
     parser = ArgumentParser(prog="retrytemplate", description="Retry with templates.")
@@ -62,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, MissingExtraError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:  # the reader went away (| head)
         _drop_output()
         return FAILED

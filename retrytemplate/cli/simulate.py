@@ -48,7 +48,7 @@ def _epilog() -> str:
         "      --backoff exponential:1,2,30 --backoff exponential:1,2,30,full --png delays.png",
         "",
         "exit codes:",
-        "  0 done   1 the picture could not be written   2 wrong use",
+        "  0 done   1 the picture could not be written   2 wrong use   130 interrupted",
     ]
     return "\n".join(lines)
 

@@ -54,6 +54,11 @@ def test_a_missing_extra_is_named_and_exits_with_2(verb, capsys):
     assert "pip install 'retrytemplate[cli]'" in capsys.readouterr().err
 
 
+def test_an_interrupt_exits_with_130_and_says_nothing(verb, capsys):
+    assert verb(raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("verb_name", sorted(cli.VERBS))
 def test_every_verb_has_help_with_an_example(verb_name, capsys):
     with pytest.raises(SystemExit) as ended:
