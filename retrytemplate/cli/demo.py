@@ -104,12 +104,18 @@ def _prepare(args: argparse.Namespace) -> Job:
 
 
 def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int:
+    import signal
     import sqlite3
+
+    from retrytemplate.demo import DatabaseRefused
 
     try:
         report = _watched(job, screen)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only closing is left, and the process's end
         return _complain(_interrupted(job), 130)
+    except DatabaseRefused as problem:
+        raise UsageError(f"--database: {problem}") from problem
     except sqlite3.Error as problem:
         return _complain(f"the database {job.tables.path} failed: {problem}", 1)
     if screen is None:

@@ -24,6 +24,7 @@ from retrytemplate import (
     SystemClock,
 )
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
+from retrytemplate.demo.tables import DatabaseRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -174,8 +175,8 @@ class Job:
     def run(self, watch: Callable[[Tally], None] = lambda tally: None) -> Report:
         """Do it all; *watch* is told after every delivery.
 
-        Raises ``sqlite3.Error`` when the database fails: that is not the line's fault, and no
-        further delivery will mend it.
+        Raises ``sqlite3.Error`` when the database fails, ``DatabaseRefused`` when another run has
+        taken it over: that is not the line's fault, and no further delivery will mend it.
         """
         began = self.clock.monotonic()
         with self.service:
@@ -191,7 +192,7 @@ class Job:
         for line in self._deliveries(again):
             try:
                 self._deliver(line, client)
-            except (sqlite3.Error, RetryError):
+            except (sqlite3.Error, DatabaseRefused, RetryError):
                 raise
             except Exception:
                 again.append(line)  # rolled back and counted: it comes again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -51,17 +52,19 @@ def _date(seconds: float | None) -> str | None:
 
 
 class DatabaseRefused(Exception):
-    """The database file cannot be written, or belongs to something else."""
+    """The database file cannot be written, or belongs to something else or to another run."""
 
 
 class Tables:
     """Three tables: ``orders``, ``written``, ``dead_letters``.
 
-    :param path: a new file, or that of an earlier run, whose tables are replaced.
+    :param path: a new file, or that of an earlier run, whose tables are replaced; if that one
+        still goes on, its next transaction is refused.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._run = secrets.randbits(31)  # in the file's header, too: whose tables these are
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=10.0)
         except sqlite3.Error as problem:
@@ -82,13 +85,20 @@ class Tables:
         self._connection.execute(f"PRAGMA application_id = {OURS}")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.executescript(SCHEMA)
+        self._connection.executescript(
+            f"BEGIN IMMEDIATE; PRAGMA user_version = {self._run}; {SCHEMA} COMMIT;"
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block or nothing."""
+        """All of the block or nothing.
+
+        Raises ``DatabaseRefused`` when another run has replaced the tables.
+        """
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            if self._number("PRAGMA user_version") != self._run:
+                raise DatabaseRefused(f"another run has replaced the tables of {self.path}")
             yield
             self._connection.execute("COMMIT")
         except BaseException:

@@ -11,12 +11,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from retrytemplate.demo import shipped
+from retrytemplate.demo import Tables, shipped
 
 # The longest takes seven seconds where nothing else runs.
 PATIENCE = 170.0
@@ -116,6 +116,13 @@ def test_in_a_terminal_progress_is_a_live_bar(orders, tmp_path):
     assert "Database:" in shown
 
 
+def test_a_terminal_that_says_it_has_no_columns_gets_the_tables_too(orders, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    done = demo("--input", orders, "--database", tmp_path / "x.db")
+    assert "dead-lettered" in done.stdout
+    assert "Database: " in done.stdout
+
+
 def in_a_terminal(*args):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
@@ -163,6 +170,47 @@ def test_an_interrupt_ends_it_cleanly(tmp_path):
     assert f"interrupted: {len(written)} of" in complaint
     assert set(written).isdisjoint(numbers(database, "dead_letters"))
     assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
+
+
+def test_interrupts_while_it_ends_leave_no_traceback(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "--database", str(tmp_path / "x.db")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for shown in process.stdout:
+            if " of 3000" in shown:
+                break
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.005)
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "Traceback" not in complaint
+    assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
+
+
+def test_a_run_whose_database_another_run_takes_over_ends_with_one_line(tmp_path):
+    database = tmp_path / "x.db"
+    process = subprocess.Popen(
+        [*COMMAND, "--database", str(database)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for shown in process.stdout:
+            if " of 3000" in shown:
+                break
+        Tables(database).close()
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, complaint) == (
+        2,
+        f"retrytemplate demo: --database: another run has replaced the tables of {database}\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,19 @@ def test_a_transaction_that_fails_writes_nothing(path):
     reader.close()
 
 
+def test_a_run_that_another_one_replaced_writes_nothing_more(path):
+    earlier = Tables(path)
+    later = Tables(path)
+    with pytest.raises(DatabaseRefused, match="another run has replaced"), earlier.transaction():
+        earlier.put_order(2, ORDER)
+    with later.transaction():
+        later.put_order(2, ORDER)
+        later.put_written(2, ORDER, 100, 1)
+    earlier.close()
+    assert later.written() == {2}
+    later.close()
+
+
 def test_a_closed_database_leaves_one_file(path):
     Tables(path).close()
     assert list(path.parent.iterdir()) == [path]
