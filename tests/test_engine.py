@@ -458,12 +458,27 @@ def test_where_such_a_number_cannot_be_read_nothing_is_begun(way):
     assert way(template.with_(policy=SimpleRetryPolicy(3)), callback, state=state) == "value"
 
 
-def test_a_policy_without_end_and_without_waits_warns_once():
-    template = made(policy=AlwaysRetryPolicy())
+@every_way
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("state", [None, RetryState("key", rollback_for=())])
+def test_a_policy_without_end_and_without_waits_warns_once(way, listening, state):
+    template = made(policy=AlwaysRetryPolicy(), listeners=[Recorder()] if listening else [])
 
     with pytest.warns(UnboundedRetryWarning, match="AlwaysRetryPolicy never ends"):
-        template.execute(Script(ValueError(), 1))
-    assert template.execute(Script(ValueError(), 2)) == 2, "a second warning is an error here"
+        way(template, Script(ValueError(), 1), state=state)
+    again = way(template, Script(ValueError(), 2), state=state)
+    assert again == 2, "a second warning is an error here"
+
+
+@every_way
+@pytest.mark.parametrize("delay", [None, 1.0])
+def test_inside_a_deadline_or_with_waits_no_policy_is_without_end(way, delay):
+    template = made(policy=AlwaysRetryPolicy(), delay=delay)
+
+    with Deadline(60.0 if delay is None else 1e9, clock=template.clock):
+        assert way(template, Script(ValueError(), "value")) == "value"
+    if delay is not None:
+        assert way(template, Script(ValueError(), "value")) == "value"
 
 
 # -- results ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from retrytemplate import (
     CircuitBreakerRetryPolicy,
     CircuitOpenError,
     ExceptionClassifierRetryPolicy,
+    ExhaustedRetryError,
     ExponentialBackoff,
     FixedBackoff,
     NeverRetryPolicy,
@@ -217,6 +218,20 @@ def test_an_error_of_this_library_that_others_raised_is_retried_only_where_a_rul
     with pytest.raises(CircuitOpenError):
         RetryTemplate(policy, clock=VirtualClock()).call(refused)
     assert refused.calls == 1
+
+
+def test_a_circuit_can_be_closed_by_a_fresh_start():
+    template = RetryTemplate(
+        CircuitBreakerRetryPolicy(SimpleRetryPolicy(1)), name="fresh", clock=VirtualClock()
+    )
+    broken, mended = failing(OSError()), failing()
+    with pytest.raises(OSError):
+        template.bind(state=RetryState("circuit")).call(broken)
+    with pytest.raises(ExhaustedRetryError):
+        template.bind(state=RetryState("circuit")).call(mended)
+    fresh = RetryState("circuit", force_refresh=True)
+    assert template.bind(state=fresh).call(mended) == "done"
+    assert template.bind(state=RetryState("circuit")).call(mended) == "done"
 
 
 def test_behind_a_breaker_too_the_recovery_gets_the_exception_itself():
