@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.extras import extra
@@ -10,16 +10,20 @@ from retrytemplate.stores.statements import DIALECTS
 from retrytemplate.stores.steps import LockedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import URL, Engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["async_engine", "engine", "unavailable"]
 
-# The driver where the URL names none, and the extra that it comes with.
-DRIVERS = {"sqlite": ("pysqlite", "sql"), "postgresql": ("psycopg", "postgresql")}
-ASYNC_DRIVERS = DRIVERS | {"sqlite": ("aiosqlite", "sql")}
+AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
+# Where the URL names none.
+DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
+ASYNC_DRIVERS = DRIVERS | {"sqlite": "aiosqlite"}
 
+MOST_MILLISECONDS = 2**31 - 1  # that PostgreSQL takes
 LOCKED = "55P03"  # PostgreSQL: lock_not_available
 BUSY = 5  # SQLite, in the lower byte
 
@@ -30,10 +34,13 @@ def engine(url: Any, timeout: float) -> Engine:
         from sqlalchemy import Engine, create_engine
     if isinstance(url, Engine):
         _check(url.url)
-        made = url
-    else:
-        made = _made(create_engine, _complete(url, Engine, DRIVERS), timeout, DRIVERS)
-    return made.execution_options(isolation_level="AUTOCOMMIT")
+        return url.execution_options(isolation_level=AUTOCOMMIT)
+    complete = _complete(url, Engine, DRIVERS)
+    if complete.get_dialect().is_async:
+        raise _wrong_driver(complete, "blocks")
+    made: Engine = _made(create_engine, complete, timeout)
+    _bound(made, timeout)
+    return made
 
 
 def async_engine(url: Any, timeout: float) -> AsyncEngine:
@@ -42,14 +49,16 @@ def async_engine(url: Any, timeout: float) -> AsyncEngine:
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
     if isinstance(url, AsyncEngine):
         _check(url.url)
-        made = url
-    else:
-        complete = _complete(url, AsyncEngine, ASYNC_DRIVERS)
-        made = _made(create_async_engine, complete, timeout, ASYNC_DRIVERS)
-    return made.execution_options(isolation_level="AUTOCOMMIT")
+        return url.execution_options(isolation_level=AUTOCOMMIT)
+    complete = _complete(url, AsyncEngine, ASYNC_DRIVERS)
+    if not complete.get_dialect().get_async_dialect_cls(complete).is_async:
+        raise _wrong_driver(complete, "can be awaited")
+    made: AsyncEngine = _made(create_async_engine, complete, timeout)
+    _bound(made.sync_engine, timeout)
+    return made
 
 
-def _complete(url: Any, kind: type, drivers: dict[str, tuple[str, str]]) -> URL:
+def _complete(url: Any, kind: type, drivers: Mapping[str, str]) -> URL:
     """The URL with a driver; an error where it cannot serve."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -63,7 +72,11 @@ def _complete(url: Any, kind: type, drivers: dict[str, tuple[str, str]]) -> URL:
     _check(made)
     if "+" not in made.drivername:
         name = made.get_backend_name()
-        made = made.set(drivername=f"{name}+{drivers[name][0]}")
+        made = made.set(drivername=f"{name}+{drivers[name]}")
+    try:
+        made.get_dialect()
+    except ArgumentError:
+        raise ValueError(f"url must name a known driver, got {made.drivername!r}") from None
     return made
 
 
@@ -84,40 +97,50 @@ def _shown(url: Any) -> str:
     return "a text that is none" if isinstance(url, str) else repr(url)
 
 
-def _made(create: Any, url: URL, timeout: float, drivers: dict[str, tuple[str, str]]) -> Any:
-    from sqlalchemy import event
+def _wrong_driver(url: URL, wanted: str) -> ValueError:
+    return ValueError(f"url must name a driver that {wanted}, or none, got {url.drivername!r}")
 
-    name = url.get_backend_name()
-    _, needed = drivers[name]
-    with extra(needed, f"{name} by {url.get_driver_name()}"):
-        made = create(
+
+def _made(create: Any, url: URL, timeout: float) -> Any:
+    name, driver = url.get_backend_name(), url.get_driver_name()
+    with extra("sql" if name == "sqlite" else "postgresql", f"{name} by {driver}"):
+        return create(
             url,
-            connect_args=_connect_args(url.get_driver_name(), timeout),
+            connect_args=_connect_args(driver, timeout),
+            isolation_level=AUTOCOMMIT,
             pool_timeout=timeout,
             pool_reset_on_return=None,  # no transaction is ever left open
-            hide_parameters=True,  # what failed is nobody's business but the reader's of the record
+            hide_parameters=True,  # records are for those who may read the tables
         )
-    if name == "postgresql":
-
-        @event.listens_for(getattr(made, "sync_engine", made), "connect")
-        def bound(connection: Any, _: Any) -> None:
-            """Let no statement wait longer than the cache does."""
-            cursor = connection.cursor()
-            cursor.execute(f"SET lock_timeout = {int(timeout * 1000)}")
-            cursor.execute(f"SET statement_timeout = {int(timeout * 2000)}")
-            cursor.close()
-            connection.commit()
-
-    return made
 
 
 def _connect_args(driver: str, timeout: float) -> dict[str, Any]:
     if driver in ("pysqlite", "aiosqlite"):
         return {"timeout": timeout}  # for the file's lock
     if driver in ("psycopg", "psycopg2"):
-        milliseconds = int(timeout * 2000)
-        return {"connect_timeout": max(2, round(timeout)), "tcp_user_timeout": milliseconds}
+        waits = _milliseconds(2 * timeout)
+        return {"connect_timeout": max(2, waits // 2000), "tcp_user_timeout": waits}
     return {}
+
+
+def _bound(made: Engine, timeout: float) -> None:
+    """Let no statement wait longer than the cache does."""
+    from sqlalchemy import event
+
+    if made.dialect.name != "postgresql":
+        return
+
+    @event.listens_for(made, "connect")
+    def limited(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET lock_timeout = {_milliseconds(timeout)}")
+        cursor.execute(f"SET statement_timeout = {_milliseconds(2 * timeout)}")
+        cursor.close()
+        connection.commit()
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(min(seconds * 1000, MOST_MILLISECONDS))
 
 
 def unavailable(error: SQLAlchemyError, tried: str) -> CacheUnavailableError:

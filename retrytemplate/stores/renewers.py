@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from retrytemplate.errors import LeaseLostError
@@ -138,30 +139,31 @@ class RenewingTask:
             self._changed.set()
 
     async def stop(self) -> None:
-        """Let go of every claim; return when the task has ended."""
+        """Let go of every claim; return when the task has ended.
+
+        A renewal under way comes to its end: cut off, it would leave its connection in between.
+        """
         import asyncio
 
         task, self._task = self._task, None
         self._leases = Leases()
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])  # a cancellation of the caller passes
+        self.wake()
+        if task is not None and not task.done():
+            await asyncio.wait([task])
 
     async def _run(self, changed: asyncio.Event) -> None:
         import asyncio
 
-        while True:
+        while self._task is asyncio.current_task():
             for claim in self._leases.due(self._monotonic()):
                 await self._turn(claim)
             next_due = self._leases.next()
             self._wakes = math.inf if next_due is None else next_due
-            changed.clear()
-            try:
-                rest = None if next_due is None else next_due - self._monotonic()
+            rest = None if next_due is None else next_due - self._monotonic()
+            with suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await changed.wait()
-            except TimeoutError:
-                pass
+            changed.clear()
             self._wakes = -math.inf
 
     async def _turn(self, claim: SQLClaim) -> None:

@@ -1,6 +1,7 @@
 """What the caches on SQL are made of; what cannot serve is refused when they are made."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -60,6 +61,19 @@ def test_a_senseless_setting_is_refused(kind, settings, error, message):
 )
 def test_a_url_that_cannot_serve_is_refused(kind, url, error, message):
     with pytest.raises(error, match=message):
+        kind(url)
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "message"),
+    [
+        (KINDS[0], "sqlite+aiosqlite:///retry.db", "driver that blocks, or none, got 'sqlite+aio"),
+        (KINDS[1], "sqlite+pysqlite:///retry.db", "driver that can be awaited, or none, got 'sql"),
+        (KINDS[0], "postgresql+fast://localhost/db", "a known driver, got 'postgresql+fast'"),
+    ],
+)
+def test_a_driver_of_the_other_kind_is_refused(kind, url, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         kind(url)
 
 

@@ -1,6 +1,8 @@
 """A store that cannot be reached, or holds what cannot be read."""
 
+import asyncio
 import pickle
+import threading
 
 import pytest
 from sqlalchemy import text
@@ -39,6 +41,14 @@ async def test_the_same_for_the_asynchronous_one(nowhere):
         with pytest.raises(CacheUnavailableError) as caught:
             await cache.begin(KEY, worker="one")
         assert isinstance(caught.value.__cause__, DBAPIError)
+    await driver_has_ended()
+
+
+async def driver_has_ended():
+    """aiosqlite does not wait for the thread of a connection that failed; it needs the loop."""
+    async with asyncio.timeout(20):
+        while any("_connection_worker" in each.name for each in threading.enumerate()):
+            await asyncio.sleep(0.001)
 
 
 def test_without_the_store_the_callback_is_not_called(nowhere):
