@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
+import retrytemplate
 from retrytemplate import (
     CircuitBreakerRetryPolicy,
     Deadline,
@@ -464,8 +466,9 @@ def test_where_such_a_number_cannot_be_read_nothing_is_begun(way):
 def test_a_policy_without_end_and_without_waits_warns_once(way, listening, state):
     template = made(policy=AlwaysRetryPolicy(), listeners=[Recorder()] if listening else [])
 
-    with pytest.warns(UnboundedRetryWarning, match="AlwaysRetryPolicy never ends"):
+    with pytest.warns(UnboundedRetryWarning, match="AlwaysRetryPolicy never ends") as warned:
         way(template, Script(ValueError(), 1), state=state)
+    assert not warned[0].filename.startswith(str(Path(retrytemplate.__file__).parent))
     again = way(template, Script(ValueError(), 2), state=state)
     assert again == 2, "a second warning is an error here"
 
