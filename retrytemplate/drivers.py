@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import CO_ITERABLE_COROUTINE
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import close_unawaited
@@ -24,7 +26,11 @@ PLAIN = {type(None), bool, int, float, str, bytes, list, dict, tuple, set}
 def is_awaitable(value: Any) -> bool:
     """Whether somebody has to await the value."""
     kind = type(value)
-    return kind not in PLAIN and hasattr(kind, "__await__")
+    if kind in PLAIN:
+        return False
+    if kind is GeneratorType:  # of types.coroutine: it can be awaited, and has no __await__
+        return bool(value.gi_code.co_flags & CO_ITERABLE_COROUTINE)
+    return hasattr(kind, "__await__")
 
 
 def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import types
 from datetime import timedelta
 from functools import partial
 
@@ -415,6 +416,28 @@ class Deferred:
 
     def __await__(self):
         yield
+
+
+@types.coroutine
+def old_coroutine():
+    yield
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_callback_that_gives_a_generator_to_be_awaited_is_named(attempt):
+    def later():
+        calls.append(1)
+        if len(calls) < attempt:
+            raise ValueError
+        return old_coroutine()
+
+    calls = []
+    with pytest.raises(MisuseError, match=r"later returned an awaitable .*_async\(\)"):
+        made(2).call(later)
+
+
+def test_a_generator_is_a_value_like_any_other():
+    assert list(made().call(lambda: (number for number in range(3)))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
