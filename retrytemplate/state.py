@@ -80,7 +80,7 @@ class RetryState(Value):
         an early redelivery waits out the rest; "raise" rethrows at once, and an early redelivery
         gets ``RetryLater``.
     :param remember: seconds for which a success leaves a mark: a redelivery then is an
-        ``AlreadyCompletedError``.
+        ``AlreadyCompletedError``; nothing where the policy keeps its context (a circuit breaker).
     :raises InconsistentKeyError: for a key that is no str, int, bytes or tuple of those.
     :raises ValueError: for another ``defer_backoff``, or a ``remember`` below 0.
     :raises TypeError: for what cannot serve as one of the others.
