@@ -908,7 +908,7 @@ def test_templates_do_not_share_the_cache_in_memory():
     assert stateful().cache is not stateful().cache
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, float("inf"), b"bytes"], ids=repr)
+@pytest.mark.parametrize("value", [object(), {1, 2}, float("inf"), b"bytes", {1: 2}], ids=repr)
 @every_way
 def test_an_attribute_that_is_no_json_value_is_named_when_the_failure_is_kept(way, value):
     failure = ValueError("the callback's own")
