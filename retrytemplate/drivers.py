@@ -59,7 +59,7 @@ def perform(steps: Steps) -> Any:
                 reply = (None, exc)
             else:
                 kind = type(value)
-                if kind not in PLAIN and hasattr(kind, "__await__"):
+                if kind not in PLAIN and is_awaitable(value):
                     reply = (None, awaitable_error(function, value))
                 else:
                     reply = (value, None)
@@ -91,7 +91,7 @@ async def perform_async(steps: Steps) -> Any:
             try:
                 value = function(*arguments)
                 kind = type(value)
-                if kind not in PLAIN and hasattr(kind, "__await__"):
+                if kind not in PLAIN and is_awaitable(value):
                     value = await value
             except GeneratorExit as exc:
                 perform(_closing(steps, exc))
