@@ -109,8 +109,8 @@ def _remember(plan: Plan, execution: Execution, state: Any) -> None:
         cache = execution.cache = plan.cache
         if execution.ways.awaits and getattr(cache, "blocking", False):
             raise MisuseError(
-                f"{type(cache).__name__} blocks: with execute_async() and call_async() use its "
-                "asynchronous twin"
+                f"{type(cache).__name__} blocks: with execute_async() and call_async() use "
+                f"{getattr(cache, 'asynchronous_twin', None) or 'a cache whose steps are awaited'}"
             )
     execution.context._state = state
 

@@ -124,7 +124,7 @@ def settle(execution: Execution) -> Steps:
     """Leave the key as the execution's end wants it."""
     context = execution.context
     if context._claim is not None:
-        if not context._claim.completed:
+        if execution.end != DONE or not context._claim.completed:
             yield from _end_claim(execution)
     elif execution.plan.keeps_context and execution.marks != marks(context):
         yield from share(execution, lambda: None)
