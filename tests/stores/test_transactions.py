@@ -130,6 +130,22 @@ def test_a_transaction_that_rolls_back_leaves_a_failed_attempt_and_a_free_key(st
     assert work() == 0
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_stops_the_program_after_a_rolled_back_end_leaves_the_key_as_it_was(store, work, kind):
+    template = templates(store)
+
+    def handle(context):
+        with store.engine.begin() as connection:
+            do_work(store, connection)
+            context.complete_in(connection)
+            raise kind
+
+    with pytest.raises(kind):
+        template.execute(handle, state=RetryState("m1"))
+    assert store.row(template.scoped_key("m1")) is None
+    assert work() == 0
+
+
 def test_what_fails_after_the_commit_is_said_to_come_after_it(store, cache):
     claim = cache.begin(KEY, worker="one")
     with store.engine.begin() as connection:
