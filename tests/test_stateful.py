@@ -822,9 +822,56 @@ class Down(MemoryRetryContextCache):
             raise self.error("down")
         super().fail(claim, record)
 
+    def succeed(self, claim, **how):
+        if self.down("succeed", claim.record):
+            raise self.error("down")
+        super().succeed(claim, **how)
+
+    def swap(self, key, record, version):
+        if self.down("swap", record):
+            raise self.error("down")
+        return super().swap(key, record, version)
+
 
 def recovery_begins(step, record):
     return step == "fail" and record.phase == "recovering"
+
+
+@every_way
+def test_a_success_that_cannot_be_written_down_is_none(way):
+    template = stateful(cache=Down(lambda step, record: step == "succeed"))
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, Script("value"), state=KEY)
+
+
+@every_way
+def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(way):
+    template = stateful(cache=Down(lambda step, record: step == "fail" and record.worker is None))
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    assert "the key could not be left as it should be: Cache" in "".join(failure.__notes__)
+
+
+@every_way
+def test_a_circuit_that_cannot_be_written_down_begins_nothing(way):
+    policy, callback = CircuitBreakerRetryPolicy(), Script("value")
+    template = stateful(policy=policy, cache=Down(lambda step, record: step == "swap"))
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, callback, state=KEY)
+    assert callback.calls == 0
+
+
+@every_way
+def test_a_circuit_is_held_by_nobody(way):
+    template = stateful(policy=CircuitBreakerRetryPolicy())
+
+    way(template, Script("value"), state=KEY)
+    assert kept(template).worker is None
 
 
 @every_way
