@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
+    ExhaustedRetryError,
     RecordedFailure,
     ResultRetryPolicy,
     RetryListener,
@@ -116,6 +117,20 @@ def test_a_context_is_closed_when_its_execution_is_over_and_not_before(way, end,
     assert all(context.closed for context in contexts)
 
 
+@pytest.mark.parametrize("steps", [["value"], [ValueError(), "value"], [ValueError()]])
+@every_way
+def test_the_context_of_a_key_that_is_done_is_closed(way, steps):
+    contexts, script = [], Script(*steps)
+
+    def callback(context):
+        contexts.append(context)
+        return script(context)
+
+    with suppress(ExhaustedRetryError):
+        way(made(2, name="done"), callback, state=IN_PLACE)
+    assert contexts[0].closed
+
+
 @every_way
 def test_the_context_of_a_key_that_is_kept_is_not_closed(way):
     contexts = []
@@ -127,6 +142,8 @@ def test_the_context_of_a_key_that_is_kept_is_not_closed(way):
     with pytest.raises(ValueError):
         way(made(2, name="kept"), callback, state=RetryState("key"))
     assert not contexts[0].closed
+    assert repr(contexts[0].last_exception) == repr(RecordedFailure("ValueError", ""))
+    assert [record.type_name for record in contexts[0].history] == ["ValueError"]
 
 
 # -- afterwards ----------------------------------------------------------------------------------

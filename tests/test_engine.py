@@ -157,11 +157,27 @@ def test_when_no_attempt_is_left_the_recovery_gets_the_context_and_gives_the_val
 
 
 @every_way
-def test_a_recovery_of_the_template_serves_unless_the_call_gives_its_own(way):
-    template = made(1, recovery=lambda context: "the template's")
+@pytest.mark.parametrize("listening", [False, True])
+def test_no_recovery_takes_a_failure_that_is_not_recoverable(way, listening):
+    policy = SimpleRetryPolicy(2, not_recoverable=KeyError)
+    template = made(policy=policy, listeners=[Recorder()] if listening else [])
+    recovery = Script("recovered")
 
-    assert way(template, Script(ValueError())) == "the template's"
-    own = way(template, Script(ValueError()), recovery=lambda context: "its own")
+    with pytest.raises(KeyError):
+        way(template, Script(ValueError(), KeyError()), recovery=recovery)
+    assert recovery.calls == 0
+    assert way(template, Script(KeyError(), ValueError()), recovery=recovery) == "recovered"
+
+
+@every_way
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("state", [None, RetryState("key", rollback_for=())])
+def test_a_recovery_of_the_template_serves_unless_the_call_gives_its_own(way, listening, state):
+    listeners = [Recorder()] if listening else []
+    template = made(1, recovery=lambda context: "the template's", listeners=listeners)
+
+    assert way(template, Script(ValueError()), state=state) == "the template's"
+    own = way(template, Script(ValueError()), recovery=lambda context: "its own", state=state)
     assert own == "its own"
 
 

@@ -234,6 +234,16 @@ def test_a_policy_that_raises_about_a_failure_terminates_after_the_on_errors(way
 
 
 @every_way
+def test_a_policy_that_raises_terminates_where_nobody_listens_too(way):
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(made(policy=RaisesInAllows()), Script(failure), recovery=lambda context: "recovered")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.__context__ is failure
+
+
+@every_way
 def test_a_failure_that_the_policy_could_not_judge_is_not_kept_under_its_key(way):
     template, state = made(policy=RaisesInAllows(), name="kept"), RetryState("key")
 
