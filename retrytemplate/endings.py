@@ -116,33 +116,37 @@ LONGEST_NOTE = 8 * 1024
 
 def _note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
-    earlier = []
-    if context._kept:
-        earlier = [f"\n  {kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
+    earlier, count = [], context.retry_count
     for stamp, kind, message in context._past:
         earlier.append(f"\n  {stamp[0]}. {kind.__qualname__}: {message}")
-    count, last = context.retry_count, context._last
-    own = 0  # the last ones that are the exception which leaves: it is not its own history
-    untold = count - len(earlier)
-    leaves = error is last or error.__cause__ is last
-    if last is None or context._last_stamp is KEPT_STAMP:
-        own = 1 if leaves else 0
-    else:
-        untold -= 1
-        if not leaves:
-            number = context._last_stamp[0]
-            earlier.append(f"\n  {number}. {type(last).__qualname__}: {message_of(last)}")
-    if untold > 0:
-        earlier.insert(HISTORY_FIRST, f"\n  ... {untold} more")
-    if leaves:
-        own += context._same
-    if own:
-        earlier = earlier[:-own]
+    # Nearly always these are all there were but the one that leaves.
+    if len(earlier) + 1 != count or error is not context._last or context._same:
+        earlier = _all_but(error, context, earlier)
     before = "; before this one:" if earlier else ""
     text = f"{NOTE}{count} attempts failed{before}{''.join(earlier)}"
     if len(text) > LONGEST_NOTE:
         text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
     told(error, text, NOTE)
+
+
+def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
+    """The failures at rest, those of this execution, and the last one unless it is what leaves."""
+    lines = [f"\n  {kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
+    lines += past
+    last = context._last
+    leaves = error is last or error.__cause__ is last
+    untold = context.retry_count - len(lines)
+    own = context._same if leaves else 0  # the very same object is not its own history
+    if last is None or context._last_stamp is KEPT_STAMP:
+        own += leaves
+    else:
+        untold -= 1
+        if not leaves:
+            number = context._last_stamp[0]
+            lines.append(f"\n  {number}. {type(last).__qualname__}: {message_of(last)}")
+    if untold > 0:
+        lines.insert(HISTORY_FIRST, f"\n  ... {untold} more")
+    return lines[:-own] if own else lines
 
 
 def told(error: BaseException, text: str, instead_of: str | None = None) -> None:
