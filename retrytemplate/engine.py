@@ -392,9 +392,18 @@ class Execution:
                 return error
         return None
 
-    def _tell_all(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
-        """Call all the hooks, whatever one of them raises; return the first error among them."""
-        first: BaseException | None = None
+    def _tell_all(
+        self,
+        hooks: Iterable[Callable[..., Any]],
+        *arguments: Any,
+        first: BaseException | None = None,
+    ) -> Steps:
+        """Call all the hooks, whatever one of them raises; return the first error among them.
+
+        What nothing may hold up goes before any other.
+
+        :param first: what one that was told before has raised.
+        """
         for hook in hooks:
             _, error = yield hook, arguments
             if error is None:
@@ -586,8 +595,6 @@ class Execution:
 
     def _close(self, hooks: Iterable[Callable[..., Any]], first: BaseException | None) -> Steps:
         """Tell every listener; the first error among them is raised at the end."""
-        raised = yield from self._tell_all(hooks, self.context, self.last)
-        if first is None:
-            first = raised
+        first = yield from self._tell_all(hooks, self.context, self.last, first=first)
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)

@@ -11,6 +11,7 @@ from retrytemplate import (
     PredicateRetryPolicy,
     Rejected,
     ResultRetryPolicy,
+    RetryListener,
     RetryState,
     SimpleRetryPolicy,
     StatefulRetryPolicy,
@@ -453,3 +454,24 @@ def test_asynchronous_guards_are_awaited():
     with pytest.raises(Rejected):
         asyncio.run(made(guards=[gate]).execute_async(Script(ValueError())))
     assert gate.told.count("admit") == 2
+
+
+class Closing(RetryListener):
+    def __init__(self, error):
+        self.error = error
+
+    def close(self, context, exception):
+        raise self.error
+
+
+@every_way
+@pytest.mark.parametrize("failures", [0, 1], ids=["success", "failure"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
+def test_what_stops_the_program_goes_before_the_first_error_of_a_close(way, failures, kind):
+    first, stop = OSError("the metrics are down"), kind()
+    template = made(1, listeners=[Closing(ValueError()), Closing(stop), Closing(first)])
+    with pytest.raises(kind) as caught:  # the last listener is told first
+        way(template, Script(LookupError() if failures else "value"))
+    assert caught.value is stop
+    if not way.__name__.endswith("block"):  # there, Python may name the block's own exception
+        assert caught.value.__context__ is first
