@@ -1,0 +1,112 @@
+"""What leaves an execution: its note, and what can be reached behind it."""
+
+import traceback
+
+import pytest
+
+from retrytemplate import (
+    ExhaustedRetryError,
+    Guard,
+    Rejected,
+    RetryListener,
+    RetryPolicy,
+    RetryState,
+    SimpleRetryPolicy,
+    TerminatedRetryError,
+)
+from tests.ways import Script, every_way, made
+
+KEY = RetryState("key")
+
+
+# -- the note ------------------------------------------------------------------------------------
+
+
+@every_way
+def test_what_is_left_out_of_the_note_is_said_where_it_would_stand(way):
+    with pytest.raises(ValueError) as caught:
+        way(made(20), Script(*map(ValueError, range(1, 21))))
+    [note] = caught.value.__notes__
+    assert note.splitlines() == [
+        "retry: 20 attempts failed; before this one:",
+        *(f"  {number}. ValueError: {number}" for number in (1, 2, 3)),
+        "  ... 4 more",
+        *(f"  {number}. ValueError: {number}" for number in range(8, 20)),
+    ]
+
+
+@every_way
+def test_a_failure_that_is_to_come_again_has_no_note_and_the_end_tells_of_all(way):
+    template, failures = made(3, name="told"), [ValueError(number) for number in (1, 2, 3)]
+    for failure in failures:
+        with pytest.raises(ValueError):
+            way(template, Script(failure), state=KEY)
+        assert not hasattr(failure, "__notes__")
+    with pytest.raises(ExhaustedRetryError) as caught:
+        way(template, Script("not called"), state=KEY)
+    assert caught.value.__cause__.message == "3"
+    [note] = caught.value.__notes__
+    assert note.splitlines() == [
+        "retry: 3 attempts failed; before this one:",
+        "  1. ValueError: 1",
+        "  2. ValueError: 2",
+    ]
+
+
+# -- what stands behind --------------------------------------------------------------------------
+
+
+class Refusing(Guard):
+    """Grants no retry, with this refusal, or with what the attempt failed with."""
+
+    def __init__(self, refusal=None):
+        self.refusal = refusal
+
+    def reserve(self, context, delay):
+        raise self.refusal or context.last_exception
+
+
+@every_way
+def test_a_refusal_keeps_a_cause_of_its_own(way):
+    refusal = Rejected("used up")
+    refusal.__cause__ = cause = OSError("the budget's store")
+
+    with pytest.raises(Rejected) as caught:
+        way(made(delay=1.0, guards=[Refusing(refusal)]), Script(ValueError()))
+    assert caught.value.__cause__ is cause
+
+
+@every_way
+def test_no_exception_is_its_own_cause(way):
+    failure, policy = Rejected("used up"), SimpleRetryPolicy(3, retry_on=Rejected)
+
+    with pytest.raises(Rejected) as caught:
+        way(made(policy=policy, delay=1.0, guards=[Refusing()]), Script(failure))
+    assert caught.value is failure
+    assert failure.__cause__ is None
+
+
+@every_way
+def test_no_exception_is_its_own_context(way):
+    class Raising(RetryListener):
+        def on_error(self, context, exception):
+            raise exception
+
+    failure = ValueError("the callback's own")
+    with pytest.raises(ValueError) as caught:
+        way(made(listeners=[Raising()]), Script(failure))
+    assert caught.value is failure
+    assert failure.__context__ is None
+
+
+@every_way
+def test_where_a_policy_raises_the_printed_traceback_has_its_error_and_the_failure(way):
+    class Broken(RetryPolicy):
+        def allows(self, failures, failure):
+            return failure is None or 1 / 0
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(made(policy=Broken()), Script(ValueError("the callback's own")))
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "ZeroDivisionError" in printed
+    assert "\nValueError: the callback's own" in printed
