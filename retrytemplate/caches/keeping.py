@@ -33,15 +33,16 @@ def snapshot(
 
     :param held: whether the claim goes on (the next attempt follows in place, or recovery).
     :raises TypeError: an attribute is no JSON value.
+    :raises ValueError: the cache has a limit, and the attributes and states alone are beyond it.
     """
     # Loaded with the first failure that is kept, not with the package.
     from retrytemplate.caches.record import Record, json_copy
 
-    last, claim = context._last, context._claim
-    redact = getattr(context._plan.cache, "redact", None)
+    last, claim, cache = context._last, context._claim, context._plan.cache
+    redact = getattr(cache, "redact", None)
     if last is not None and context._last_stamp is not KEPT_STAMP:
         context._keep(_at_rest(context._records(), last, redact))
-    return Record(
+    record = Record(
         phase=phase,
         name=context.name,
         failures=context.retry_count,
@@ -62,6 +63,12 @@ def snapshot(
         fence=0 if claim is None else claim.fence,
         worker=claim.worker if held and claim is not None else None,
     )
+    limit = getattr(cache, "record_limit", None)
+    if limit is None:
+        return record
+    from retrytemplate.caches.sizes import fitting
+
+    return fitting(record, limit)
 
 
 def _at_rest(

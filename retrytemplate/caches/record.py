@@ -12,7 +12,19 @@ from retrytemplate.history import AttemptRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FORMAT", "Phase", "Record", "brief", "describe", "from_json", "json_copy", "to_json"]
+__all__ = [
+    "FORMAT",
+    "MARK",
+    "Phase",
+    "Record",
+    "brief",
+    "describe",
+    "from_json",
+    "json_copy",
+    "shortened",
+    "to_json",
+    "to_text",
+]
 
 FORMAT = 1
 # Of a message or a traceback, the mark included that says how much was cut.
@@ -102,20 +114,29 @@ def describe(exception: BaseException, redact: Callable[[str], str] | None) -> s
         text = redact(text)
     if len(text) <= TEXT_LIMIT:
         return text
-    return f"{_cut(text)}\n{text[MARK - TEXT_LIMIT :]}"
+    return f"{_cut(text, TEXT_LIMIT)}\n{text[MARK - TEXT_LIMIT :]}"
 
 
 def brief(message: str, redact: Callable[[str], str] | None) -> str:
     """The message, through *redact*; of more than 8 KiB the beginning."""
     if redact is not None:
         message = redact(message)
-    if len(message) <= TEXT_LIMIT:
-        return message
-    return f"{message[: TEXT_LIMIT - MARK]} {_cut(message)}"
+    return shortened(message, TEXT_LIMIT)
 
 
-def _cut(text: str) -> str:
-    return f"[{len(text) - TEXT_LIMIT + MARK} characters cut]"
+def shortened(text: str, limit: int) -> str:
+    """The text; of one with more than *limit* characters the beginning, and how much was cut.
+
+    >>> shortened("no price for " + 10 * "order-17 ", 60)
+    'no price for order-1 [83 characters cut]'
+    """
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - MARK]} {_cut(text, limit)}"
+
+
+def _cut(text: str, limit: int) -> str:
+    return f"[{len(text) - limit + MARK} characters cut]"
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -125,6 +146,17 @@ def to_json(record: Record) -> dict[str, Any]:
     data["last"] = _failure_to_json(record.last)
     data["history"] = [asdict(attempt) for attempt in record.history]
     return data
+
+
+def to_text(record: Record) -> str:
+    """The record as JSON text, in ASCII: as many bytes as characters.
+
+    :raises ValueError: a state is no JSON value (not a number, or infinite).
+    :raises TypeError: a state is no JSON value.
+    """
+    import json
+
+    return json.dumps(to_json(record), allow_nan=False, separators=(",", ":"))
 
 
 def from_json(data: Any) -> Record:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate._checks import close_unawaited
 from retrytemplate.caches.claims import ClaimsInProcess
-from retrytemplate.caches.record import Record, from_json, to_json
+from retrytemplate.caches.record import Record, from_json, to_text
+from retrytemplate.caches.sizes import RECORD_LIMIT, check_record_limit
 from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 
@@ -68,6 +69,7 @@ class SimpleCacheAdapter(ClaimsInProcess):
         refuse the cache then.  Say False of a cache that answers from memory.
     :param clock: dates how long a success is remembered; None: the system's clock.
     :param redact: applied to the traceback texts and messages that are kept.
+    :param record_limit: bytes of a record; of one with more the middle of its past is given up.
     :raises TypeError: a method is missing.
 
     >>> class Texts(dict):
@@ -89,14 +91,17 @@ class SimpleCacheAdapter(ClaimsInProcess):
         blocking: bool = True,
         clock: Clock | None = None,
         redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
     ) -> None:
         # Its own thread gets in again: a cache that comes back here must not wait for itself.
         super().__init__(redact, RLock())
         self._contains = _checked(cache)
         if not isinstance(blocking, bool):
             raise TypeError(f"blocking must be True or False, got {blocking!r}")
+        check_record_limit(record_limit)
         self.cache = cache
         self.blocking = blocking
+        self.record_limit = record_limit
         self._time = given_or_system(clock).time
 
     def __contains__(self, key: object) -> bool:
@@ -115,8 +120,7 @@ class SimpleCacheAdapter(ClaimsInProcess):
         return None if _is_over(record, self._time()) else record
 
     def _store(self, key: str, record: Record) -> None:
-        text = json.dumps(to_json(record), allow_nan=False)
-        self._ask(self.cache.put, key, text, unknown=())
+        self._ask(self.cache.put, key, to_text(record), unknown=())
 
     def _drop(self, key: str) -> None:
         self._ask(self.cache.remove, key)

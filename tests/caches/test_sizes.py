@@ -1,0 +1,222 @@
+"""How large a record may be: what of its past is given up, in which order, and what is refused."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate import (
+    AttemptRecord,
+    MemoryRetryContextCache,
+    RecordedFailure,
+    RetryState,
+    RetryTemplate,
+    SimpleCacheAdapter,
+    SimpleRetryPolicy,
+    TerminatedRetryError,
+)
+from retrytemplate.caches.record import Record, from_json, to_text
+from retrytemplate.caches.sizes import LEAST_LIMIT, RECORD_LIMIT, fitting
+from retrytemplate.testing import VirtualClock
+
+LONG = 8 * 1024
+
+
+def attempt(number, message="x", traceback="y"):
+    return AttemptRecord(number, 1.0, 2.0, "OSError", message, traceback, "host", 17)
+
+
+def record(attempts, message="x", traceback="y", **fields):
+    """As it is after so many failures, the middle of the history gone as everywhere."""
+    numbers = [n for n in range(1, attempts + 1) if n <= 3 or n > attempts - 13]
+    history = tuple(attempt(number, message, traceback) for number in numbers)
+    last = RecordedFailure("OSError", message, RecordedFailure("KeyError", message))
+    return Record(failures=attempts, attempts=attempts, last=last, history=history, **fields)
+
+
+def numbers(fitted):
+    return [each.number for each in fitted.history]
+
+
+def kept(fitted, field):
+    """Which attempts still have their traceback, or message, whole."""
+    return [each.number for each in fitted.history if "cut]" not in getattr(each, field)]
+
+
+# -- what is given up, and in which order --------------------------------------------------------
+
+
+def test_a_record_that_fits_is_left_as_it_is():
+    whole = record(16)
+    assert fitting(whole, len(to_text(whole))) is whole
+
+
+def test_a_byte_more_costs_the_oldest_attempt_of_the_middle():
+    whole = record(20)
+    fitted = fitting(whole, len(to_text(whole)) - 1)
+
+    assert numbers(whole) == [1, 2, 3, *range(8, 21)]
+    assert numbers(fitted) == [1, 2, 3, *range(9, 21)]
+
+
+def test_the_middle_goes_before_any_traceback():
+    fitted = fitting(record(20, "m", "t" * LONG), 4 * LONG + 8192)
+
+    assert numbers(fitted) == [1, 2, 3, 20]
+    assert kept(fitted, "traceback") == [1, 2, 3, 20]
+
+
+def test_the_tracebacks_go_next_the_oldest_first():
+    fitted = fitting(record(20, "m", "t" * LONG), 2 * LONG + 4096)
+
+    assert numbers(fitted) == [1, 2, 3, 20]
+    assert kept(fitted, "traceback") == [3, 20]
+    assert fitted.history[0].traceback == "[8192 characters cut]"
+
+
+def test_messages_are_cut_when_no_traceback_is_left():
+    fitted = fitting(record(20, "m" * LONG, "t" * LONG), 5 * LONG)
+
+    assert numbers(fitted) == [1, 2, 3, 20]
+    assert kept(fitted, "traceback") == []
+    assert kept(fitted, "message") == [3, 20]
+    assert re.fullmatch(r"m{160} \[8032 characters cut\]", fitted.history[0].message)
+
+
+def test_the_causes_and_the_first_failures_go_last():
+    fitted = fitting(record(20, "𝄞" * LONG, "t" * LONG), LEAST_LIMIT)
+
+    assert numbers(fitted) == [20]
+    assert fitted.last.message == fitted.history[0].message
+    assert fitted.last.cause is None
+
+
+def test_short_tracebacks_and_messages_are_left_as_they_are():
+    whole = record(4, "short", "", attributes={"fill": "x" * LEAST_LIMIT})
+    fitted = fitting(whole, len(to_text(whole)) - 1)
+    assert {(each.message, each.traceback) for each in fitted.history} == {("short", "")}
+
+
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=12).map(lambda text: text * 700)
+
+
+@given(
+    attempts=st.integers(0, 20),
+    message=TEXTS,
+    traceback=TEXTS,
+    limit=st.integers(LEAST_LIMIT, 2 * RECORD_LIMIT),
+)
+def test_what_failed_always_fits_and_the_counts_stay(attempts, message, traceback, limit):
+    whole = record(attempts, message, traceback, name="charge", version=7, fence=5, worker="one")
+    fitted = fitting(whole, limit)
+
+    assert len(to_text(fitted).encode()) <= limit
+    assert (fitted.failures, fitted.attempts, fitted.worker) == (attempts, attempts, "one")
+    assert (fitted.version, fitted.fence, fitted.name) == (7, 5, "charge")
+    assert numbers(fitted)[-1:] == numbers(whole)[-1:]
+    assert from_json(json.loads(to_text(fitted))).history == fitted.history
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_an_attribute_that_alone_is_beyond_the_limit_is_named_with_its_size():
+    whole = record(5, attributes={"page": 7, "orders": "x" * 9000})
+    says = (
+        r"attribute 'orders' of a stateful context takes 9014 bytes as JSON, the whole record "
+        r"9\d\d\d, its past given up; record_limit is 8192"
+    )
+    with pytest.raises(ValueError, match=says):
+        fitting(whole, 8192)
+
+
+def test_of_attributes_that_are_too_much_together_the_largest_is_named():
+    whole = record(1, attributes={f"part {n}": "x" * (n * 1000) for n in range(1, 6)})
+    with pytest.raises(ValueError, match=r"attribute 'part 5' .* takes 5014 bytes as JSON"):
+        fitting(whole, 8192)
+
+
+@pytest.mark.parametrize(
+    ("field", "part"),
+    [("policy_state", "the policy's state"), ("backoff_state", "the backoff's state")],
+)
+def test_a_state_that_is_beyond_the_limit_is_named(field, part):
+    with pytest.raises(ValueError, match=f"{part} of a stateful context takes 9002 bytes"):
+        fitting(record(5, **{field: "x" * 9000}), 8192)
+
+
+# -- in a cache ----------------------------------------------------------------------------------
+
+
+class Texts(dict):
+    put = dict.__setitem__
+    remove = dict.__delitem__
+
+
+def template(cache):
+    return RetryTemplate(SimpleRetryPolicy(50), name="pins", cache=cache, clock=VirtualClock())
+
+
+def delivered(given, callback, times=1):
+    with pytest.raises(Exception) as left:
+        for _ in range(times - 1):
+            with pytest.raises(ValueError):
+                given.execute(callback, state=RetryState("key"))
+        given.execute(callback, state=RetryState("key"))
+    return left.value
+
+
+def failing(context):
+    raise ValueError("no price " * 2000)
+
+
+def test_a_key_that_fails_for_ever_takes_no_more_room_than_the_limit():
+    texts = Texts()
+    delivered(template(SimpleCacheAdapter(texts, record_limit=LEAST_LIMIT)), failing, times=30)
+
+    [text] = texts.values()
+    assert len(text) <= LEAST_LIMIT
+    assert json.loads(text)["failures"] == 30
+
+
+def test_without_another_word_a_record_has_64_kib():
+    texts = Texts()
+    delivered(template(SimpleCacheAdapter(texts)), failing, times=16)
+
+    [text] = texts.values()
+    assert 32 * 1024 < len(text) <= RECORD_LIMIT == 64 * 1024
+
+
+def grows(context):
+    context.attributes["orders"] = "x" * LEAST_LIMIT
+    raise ValueError("no price")
+
+
+def test_an_attribute_that_is_too_large_is_refused_when_it_is_saved_and_the_key_stays_as_it_was():
+    cache = SimpleCacheAdapter(Texts(), record_limit=LEAST_LIMIT)
+    given = template(cache)
+    delivered(given, failing)
+    before = cache.peek("pins/s:key")
+    left = delivered(given, grows)
+
+    assert type(left) is TerminatedRetryError
+    assert "attribute 'orders' of a stateful context takes" in str(left.__cause__)
+    after = cache.peek("pins/s:key")
+    assert (after.version, after.failures, after.attributes) == (before.version, 1, None)
+    assert type(delivered(given, failing)) is ValueError
+
+
+def test_in_memory_there_is_no_limit():
+    cache = MemoryRetryContextCache()
+    delivered(template(cache), failing, times=20)
+    assert len(to_text(cache.peek("pins/s:key"))) > RECORD_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"), [(0, ValueError), (LEAST_LIMIT - 1, ValueError), (None, TypeError)]
+)
+def test_a_limit_that_no_failure_would_fit_is_refused(limit, error):
+    with pytest.raises(error, match=rf"record_limit must be an int >= 8192, got {limit}"):
+        SimpleCacheAdapter(Texts(), record_limit=limit)
