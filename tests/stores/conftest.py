@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from itertools import count
 
 import pytest
@@ -12,6 +13,10 @@ from retrytemplate.caches import Record
 from tests.stores import postgres
 
 numbers = count(1)
+
+# Workers that die, and many of them at once: on one version, and where a process can be forked.
+if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
+    collect_ignore = ["test_crashes.py", "test_hammer.py"]
 
 
 @pytest.fixture(scope="session")

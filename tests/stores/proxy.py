@@ -1,0 +1,108 @@
+"""A TCP proxy between a cache and its server: it counts the requests, and cuts connections."""
+
+import select
+import socket
+import threading
+
+__all__ = ["Proxy"]
+
+AT_ONCE = 65536
+
+
+class Proxy:
+    """Passes on what a client and a server say, whatever their language.
+
+    A request is what the client says until the server answers; ``requests`` is their number.
+    ``cuts`` counts the connections that were cut as ``cut()`` had asked.
+    """
+
+    def __init__(self, port, host="127.0.0.1"):
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._orders = []
+        self._open = set()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self.port = self._listener.getsockname()[1]
+        self.requests = 0
+        self.cuts = 0
+        self._threads[0].start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def cut(self, when, *words):
+        """Cut the connection at the next request that has all the *words* (bytes) in it.
+
+        *when* is "before": the server never sees the request; or "after": it has answered, which
+        the client never sees.
+        """
+        assert when in ("before", "after"), when
+        with self._lock:
+            self._orders.append((when, words))
+
+    def close(self):
+        """Cut every connection, and take no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for each in self._open:
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._open.add(client)
+            self._threads.append(threading.Thread(target=self._serve, args=(client,), daemon=True))
+            self._threads[-1].start()
+
+    def _serve(self, client):
+        try:
+            with socket.create_connection(self._server) as server:
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._pass_on(client, server)
+        except OSError:  # one of them is gone: so is the other then
+            pass
+        finally:
+            with self._lock:
+                self._open.discard(client)
+                client.close()
+
+    def _pass_on(self, client, server):
+        request, answered = b"", True
+        while True:
+            for ready in select.select([client, server], [], [])[0]:
+                data = ready.recv(AT_ONCE)
+                if not data:
+                    return
+                if ready is client:
+                    self.requests += answered
+                    request = data if answered else request + data
+                    answered = False
+                    if self._is_cut("before", request):
+                        return
+                    server.sendall(data)
+                else:
+                    if not answered and self._is_cut("after", request):
+                        return
+                    answered = True
+                    client.sendall(data)
+
+    def _is_cut(self, when, request):
+        with self._lock:
+            for order in self._orders:
+                if order[0] == when and all(word in request for word in order[1]):
+                    self._orders.remove(order)
+                    self.cuts += 1
+                    return True
+        return False
