@@ -56,6 +56,8 @@ def describe(module: str, name: str, value: Any) -> list[str]:
         kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
         if value.__bases__ != (object,):
             options = ["   :show-inheritance:"]
+        if value.__module__.startswith("retrytemplate.stores."):  # nearly all is in their base
+            options = ["   :inherited-members:"]
     elif callable(value):
         kind = "autofunction"
     else:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from attrs import define
 
-if TYPE_CHECKING:
-    from retrytemplate.caches.base import Claim
-    from retrytemplate.stores.steps import SQLClaim
+from retrytemplate.caches.base import Claim
 
-__all__ = ["Leases"]
+__all__ = ["LeasedClaim", "Leases"]
 
 # Parts of a lease: a renewal at a third leaves time for another; after one that failed the next
 # comes sooner.
 USUALLY, AFTER_FAILURE = 1 / 3, 1 / 10
 
 
+class LeasedClaim(Claim):
+    """A claim that has an end; ``lease`` says for how many seconds it was taken."""
+
+    __slots__ = ("lease",)
+
+    lease: float
+
+
 @define
 class Lease:
     """A claim in hand: when it is to be renewed, and when it is too late for that."""
 
-    claim: SQLClaim
+    claim: LeasedClaim
     due: float
     end: float
 
@@ -35,13 +39,13 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def took(self, claim: SQLClaim, now: float) -> float:
+    def took(self, claim: LeasedClaim, now: float) -> float:
         """A claim was taken, or renewed; when it is due."""
         due = now + claim.lease * USUALLY
         self._leases[claim.key] = Lease(claim, due, now + claim.lease)
         return due
 
-    def failed(self, claim: SQLClaim, now: float) -> None:
+    def failed(self, claim: LeasedClaim, now: float) -> None:
         """A renewal failed: it is tried again until the lease is over."""
         lease = self._leases.get(claim.key)
         if lease is None or lease.claim is not claim:
@@ -60,7 +64,7 @@ class Leases:
         lease = self._leases.get(claim.key)
         return lease is not None and lease.claim is claim
 
-    def due(self, now: float) -> list[SQLClaim]:
+    def due(self, now: float) -> list[LeasedClaim]:
         """The claims whose renewal is due."""
         return [lease.claim for lease in self._leases.values() if lease.due <= now]
 

@@ -1,101 +1,58 @@
-"""The two that run a step's statements: one blocks, the other awaits."""
+"""The two that run a step, whatever the store: one blocks, the other awaits.
+
+A step is a generator: it yields orders and is sent the replies.  What the store refuses is thrown
+in at the ``yield``.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.errors import MisuseError
-from retrytemplate.stores.engines import unavailable
+from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
     from typing import TypeVar
 
-    from sqlalchemy import Connection, Engine, TextClause
-    from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
-    from retrytemplate.stores.steps import Rows, Step
-
     T = TypeVar("T")
+    Step = Generator[Any, Any, T]
 
-__all__ = ["perform", "perform_async"]
-
-
-def perform(engine: Engine, step: Step[T], connection: Connection | None = None) -> T:
-    """Run a step, each statement in a transaction of its own, or all in the caller's."""
-    from sqlalchemy import Connection
-    from sqlalchemy.exc import SQLAlchemyError
-
-    _check(connection, Connection)
-    try:
-        statement, parameters = next(step)
-        while True:
-            try:
-                if connection is None:
-                    with engine.connect() as own:
-                        rows = _rows(own.execute(_text(statement), parameters))
-                else:
-                    rows = _rows(connection.execute(_text(statement), parameters))
-            except SQLAlchemyError as exc:
-                statement, parameters = step.throw(_failed(step, parameters, exc))
-            else:
-                statement, parameters = step.send(rows)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
+__all__ = ["Step", "perform", "perform_async"]
 
 
-async def perform_async(
-    engine: AsyncEngine, step: Step[T], connection: AsyncConnection | None = None
-) -> T:
-    """The same in a task of asyncio; what a cancelled statement did is not known."""
-    from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncConnection
+def perform(step: Step[T], ask: Callable[[Any, str], Any]) -> T:
+    """Run a step to its end.
 
-    _check(connection, AsyncConnection)
-    try:
-        statement, parameters = next(step)
-        while True:
-            try:
-                if connection is None:
-                    async with engine.connect() as own:
-                        rows = _rows(await own.execute(_text(statement), parameters))
-                else:
-                    rows = _rows(await connection.execute(_text(statement), parameters))
-            except SQLAlchemyError as exc:
-                statement, parameters = step.throw(_failed(step, parameters, exc))
-            else:
-                statement, parameters = step.send(rows)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-
-
-@lru_cache(maxsize=256)
-def _text(statement: str) -> TextClause:
-    from sqlalchemy import text
-
-    return text(statement)
-
-
-def _rows(result: Any) -> Rows:
-    rows: Rows = result.fetchall() if result.returns_rows else ()
-    return rows
-
-
-def _failed(step: Step[Any], parameters: dict[str, Any], error: SQLAlchemyError) -> Exception:
-    """A database's error as the step is told of it."""
-    key = parameters.get("key")
+    :param ask: gives an order of the step, which it is told the name of, to the store; what goes
+        wrong there is a ``CacheUnavailableError``.
+    """
     name = getattr(step, "__name__", "a step")
-    failed = unavailable(error, name if key is None else f"{name} of {key!r}")
-    failed.__cause__ = error
-    return failed
+    try:
+        order = next(step)
+        while True:
+            try:
+                reply = ask(order, name)
+            except CacheUnavailableError as exc:
+                order = step.throw(exc)
+            else:
+                order = step.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
 
 
-def _check(connection: Any, kind: type) -> None:
-    if connection is not None and not isinstance(connection, kind):
-        raise MisuseError(
-            f"connection must be a {kind.__module__.partition('.')[0]} {kind.__name__}, "
-            f"got {connection!r}"
-        )
+async def perform_async(step: Step[T], ask: Callable[[Any, str], Awaitable[Any]]) -> T:
+    """The same in a task of asyncio; what a cancelled order did is not known."""
+    name = getattr(step, "__name__", "a step")
+    try:
+        order = next(step)
+        while True:
+            try:
+                reply = await ask(order, name)
+            except CacheUnavailableError as exc:
+                order = step.throw(exc)
+            else:
+                order = step.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from retrytemplate.caches.base import Claim
-    from retrytemplate.stores.steps import SQLClaim
+    from retrytemplate.stores.leases import LeasedClaim
 
 __all__ = ["RenewingTask", "RenewingThread"]
 
@@ -27,7 +27,9 @@ class RenewingThread:
     :param monotonic: tells the time.
     """
 
-    def __init__(self, renew: Callable[[SQLClaim], None], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, renew: Callable[[LeasedClaim], None], monotonic: Callable[[], float]
+    ) -> None:
         self._renew = renew
         self._monotonic = monotonic
         self._leases = Leases()
@@ -35,7 +37,7 @@ class RenewingThread:
         self._thread: threading.Thread | None = None
         self._wakes = math.inf  # when the thread looks by itself
 
-    def add(self, claim: SQLClaim) -> None:
+    def add(self, claim: LeasedClaim) -> None:
         """Renew this claim from now on."""
         with self._changed:
             due = self._leases.took(claim, self._monotonic())
@@ -75,7 +77,7 @@ class RenewingThread:
             for claim in due:
                 self._turn(claim)
 
-    def _wait(self) -> list[SQLClaim]:
+    def _wait(self) -> list[LeasedClaim]:
         """The claims that are due, when some are; none when the thread is to end."""
         while self._thread is threading.current_thread():
             now = self._monotonic()
@@ -87,7 +89,7 @@ class RenewingThread:
             self._wakes = -math.inf
         return []
 
-    def _turn(self, claim: SQLClaim) -> None:
+    def _turn(self, claim: LeasedClaim) -> None:
         with self._changed:
             if not self._leases.has(claim):
                 return
@@ -104,7 +106,7 @@ class RenewingTask:
     """Renews in a task of the loop in which the first claim is taken."""
 
     def __init__(
-        self, renew: Callable[[SQLClaim], Awaitable[None]], monotonic: Callable[[], float]
+        self, renew: Callable[[LeasedClaim], Awaitable[None]], monotonic: Callable[[], float]
     ) -> None:
         self._renew = renew
         self._monotonic = monotonic
@@ -113,7 +115,7 @@ class RenewingTask:
         self._changed: asyncio.Event | None = None
         self._wakes = math.inf
 
-    def add(self, claim: SQLClaim) -> None:
+    def add(self, claim: LeasedClaim) -> None:
         """Renew this claim from now on."""
         import asyncio
         from contextvars import Context
@@ -166,7 +168,7 @@ class RenewingTask:
             changed.clear()
             self._wakes = -math.inf
 
-    async def _turn(self, claim: SQLClaim) -> None:
+    async def _turn(self, claim: LeasedClaim) -> None:
         if not self._leases.has(claim):
             return
         error: Exception | None = None
@@ -177,7 +179,7 @@ class RenewingTask:
         _note(self._leases, claim, error, self._monotonic())
 
 
-def _note(leases: Leases, claim: SQLClaim, error: Exception | None, now: float) -> None:
+def _note(leases: Leases, claim: LeasedClaim, error: Exception | None, now: float) -> None:
     """Write down how a renewal went, where the claim has not ended meanwhile."""
     if not leases.has(claim):
         return

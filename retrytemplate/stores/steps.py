@@ -1,35 +1,29 @@
 """What a context cache does on SQL: each step a generator of statements, one on the usual path.
 
-A step yields a statement with its parameters and is sent the rows; a performer runs them, blocking
-or awaiting, each in a transaction of its own.  A database's error is thrown in at the ``yield``.
+A step yields a statement with its parameters and is sent the rows; each is run in a transaction of
+its own.
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.caches.base import Claim
-from retrytemplate.caches.record import from_json, to_json
-from retrytemplate.errors import (
-    AlreadyCompletedError,
-    AttemptInProgressError,
-    CacheUnavailableError,
-    LeaseLostError,
-)
+from retrytemplate.caches.record import to_text
+from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError
 from retrytemplate.stores import statements as sql
+from retrytemplate.stores.answers import completed, in_progress, lost, parsed
 from retrytemplate.stores.keys import from_stored, stored
+from retrytemplate.stores.leases import LeasedClaim
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from typing import TypeVar
+    from collections.abc import Sequence
 
+    from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
+    from retrytemplate.stores.performers import Step
 
-    T = TypeVar("T")
     Order = tuple[str, dict[str, Any]]
     Rows = Sequence[Sequence[Any]]
-    Step = Generator[Order, Rows, T]
 
 __all__ = ["LockedError", "SQLClaim", "Steps"]
 
@@ -41,16 +35,14 @@ class LockedError(CacheUnavailableError):
     """Raised by a cache: another transaction holds what was to be written, and did not end."""
 
 
-class SQLClaim(Claim):
+class SQLClaim(LeasedClaim):
     """A claim as the table has it.
 
-    ``lease`` says for how many seconds it was taken, ``empty`` whether there was nothing under the
-    key, and is nothing yet.
+    ``empty`` says whether there was nothing under the key, and is nothing yet.
     """
 
-    __slots__ = ("empty", "lease")
+    __slots__ = ("empty",)
 
-    lease: float
     empty: bool
 
 
@@ -82,11 +74,11 @@ class Steps:
             raise (yield from self._refusal(key)) or AttemptInProgressError(
                 f"{key!r} was being worked on just now"
             )
-        text, fence, lease_until, lost, phase = rows[0]
-        record = None if fresh or text is None else _record(key, text)
-        claim = SQLClaim(key, worker, record, fence, lease_until, None if fresh else lost)
+        text, fence, lease_until, before, phase = rows[0]
+        record = None if fresh or text is None else parsed(key, text)
+        claim = SQLClaim(key, worker, record, fence, lease_until, None if fresh else before)
         claim.lease = seconds
-        claim.empty = text is None and lost is None and phase == "attempting"
+        claim.empty = text is None and before is None and phase == "attempting"
         return claim
 
     def _refusal(self, key: str) -> Step[Exception | None]:
@@ -94,10 +86,8 @@ class Steps:
         rows = yield self._order(sql.REFUSAL, key=stored(key))
         worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
         if held:
-            return AttemptInProgressError(
-                f"{key!r} is being worked on by {worker}", worker=worker, lease_until=lease_until
-            )
-        return AlreadyCompletedError(f"{key!r} was completed before") if done else None
+            return in_progress(key, worker, lease_until)
+        return completed(key) if done else None
 
     def renew(self, claim: SQLClaim) -> Step[None]:
         """Extend the lease by what it was at first."""
@@ -145,7 +135,7 @@ class Steps:
         """The record, if there is one whose time is not over."""
         yield from self._prepare()
         rows = yield self._order(sql.PEEK, key=stored(key), ttl=self.ttl)
-        return _record(key, rows[0][0]) if rows else None
+        return parsed(key, rows[0][0]) if rows else None
 
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
         """Write the record where the version still is the one that was read."""
@@ -215,18 +205,8 @@ def _held(claim: Claim, rows: Rows) -> Any:
     """What a write to the claim's row returned; an error where there is no such row any more."""
     if rows:
         return rows[0][0]
-    if claim.completed:
-        raise LeaseLostError(f"{claim.key!r} was completed: what came after it is not recorded")
-    raise LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")
+    raise lost(claim)
 
 
 def _columns(record: Record) -> dict[str, Any]:
-    text = json.dumps(to_json(record), separators=(",", ":"))
-    return {"record": text, "version": record.version, "phase": record.phase}
-
-
-def _record(key: str, text: str) -> Record:
-    try:
-        return from_json(json.loads(text))
-    except (CacheUnavailableError, ValueError, RecursionError) as exc:
-        raise CacheUnavailableError(f"the record under {key!r} cannot be read: {exc}") from exc
+    return {"record": to_text(record), "version": record.version, "phase": record.phase}

@@ -274,5 +274,5 @@ async def test_an_asynchronous_cache_renews_its_leases_in_the_store(store, clock
 
 
 def test_a_claim_of_another_cache_is_refused(sqlite):
-    with pytest.raises(TypeError, match="claim must be one that a SQL cache gave"):
+    with pytest.raises(TypeError, match="claim must be a SQLClaim, got"):
         sqlite.cache().renew(Claim(KEY, "one", None, 1))

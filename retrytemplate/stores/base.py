@@ -1,0 +1,299 @@
+"""What the durable caches have in common: each method a step, performed blocking or awaited."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from retrytemplate._checks import whole
+from retrytemplate.errors import MisuseError
+from retrytemplate.stores.forks import follow
+from retrytemplate.stores.renewers import RenewingTask, RenewingThread
+from retrytemplate.stores.settings import Settings, seconds
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from types import TracebackType
+    from typing import Self, TypeVar
+
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.caches.record import Record
+    from retrytemplate.stores.leases import LeasedClaim
+    from retrytemplate.stores.performers import Step
+
+    T = TypeVar("T")
+
+__all__ = ["AwaitedCache", "BlockingCache", "DurableCache"]
+
+PAGE = 1000
+
+
+class Steps(Protocol):
+    """What a store does, step by step; a claim that comes in is one that it gave."""
+
+    def begin(
+        self, key: str, worker: str, lease: float | None, fresh: bool
+    ) -> Step[LeasedClaim]: ...
+
+    def renew(self, claim: Any) -> Step[None]: ...
+
+    def fail(self, claim: Any, record: Record) -> Step[None]: ...
+
+    def succeed(self, claim: Any, remember: float | None) -> Step[None]: ...
+
+    def release(self, claim: Any) -> Step[None]: ...
+
+    def holds(self, claim: Any) -> Step[bool]: ...
+
+    def forget(self, key: str) -> Step[None]: ...
+
+    def peek(self, key: str) -> Step[Record | None]: ...
+
+    def swap(self, key: str, record: Record, version: int) -> Step[bool]: ...
+
+    def keys(self, after: str, limit: int) -> Step[list[str]]: ...
+
+    def purge(self) -> Step[int]: ...
+
+
+class DurableCache(Settings, ABC):
+    """What both kinds are, beside their settings."""
+
+    _claims: ClassVar[type[LeasedClaim]]
+    _steps: Steps
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
+
+    @abstractmethod
+    def _place(self) -> object:
+        """Where the store is, without a password."""
+
+    @abstractmethod
+    def _check_connection(self, connection: Any) -> None:
+        """Raise unless an attempt can end in this transaction, or it is None."""
+
+    @abstractmethod
+    def _inherited(self) -> None:
+        """In a child process: leave the connections to the parent, have one's own."""
+
+    def _ours(self, claim: Claim) -> Any:
+        if not isinstance(claim, self._claims):
+            raise TypeError(f"claim must be a {self._claims.__name__}, got {claim!r}")
+        return claim
+
+
+class BlockingCache(DurableCache):
+    """The methods of a synchronous cache; a store says how to perform a step."""
+
+    blocking = True
+
+    def _begin_life(self) -> None:
+        self._renewer = RenewingThread(self.renew, self._monotonic)
+        follow(self)
+
+    def _forked(self) -> None:
+        self._inherited()
+        self._renewer = RenewingThread(self.renew, self._monotonic)
+
+    @abstractmethod
+    def _perform(self, step: Step[T], connection: Any = None) -> T:
+        """Run a step, in the caller's transaction if there is one."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Close the connections that are the cache's own."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the renewals and the connections.  What is used after that opens them anew."""
+        self._renewer.stop()
+        self._disconnect()
+
+    def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Claim:
+        """Load or create the record, count the attempt and take the key: one round trip."""
+        held_for = None if lease is None else seconds("lease", lease)
+        claim = self._perform(self._steps.begin(key, worker, held_for, fresh))
+        self._renewer.add(claim)
+        return claim
+
+    def renew(self, claim: Claim) -> None:
+        """Extend the lease; LeaseLostError when the key was taken over."""
+        self._perform(self._steps.renew(self._ours(claim)))
+
+    def fail(self, claim: Claim, record: Record) -> None:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+        if record.worker is None:
+            self._renewer.drop(claim)
+        self._perform(self._steps.fail(self._ours(claim), record))
+
+    def succeed(
+        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+    ) -> None:
+        """End the claim and forget the record, or leave a mark for *remember* seconds.
+
+        :param connection: the caller's own, to the same database: commits with what it commits.
+        """
+        self._check_connection(connection)
+        self._renewer.drop(claim)
+        self._perform(self._steps.succeed(self._ours(claim), remember), connection)
+
+    def release(self, claim: Claim) -> None:
+        """End the claim; the key is as it was before."""
+        self._renewer.drop(claim)
+        self._perform(self._steps.release(self._ours(claim)))
+
+    def forget(self, key: str) -> None:
+        """Drop whatever is kept under the key, the claim of a running execution included."""
+        self._perform(self._steps.forget(key))
+
+    def peek(self, key: str) -> Record | None:
+        """The record, or None."""
+        return self._perform(self._steps.peek(key))
+
+    def swap(self, key: str, record: Record, version: int) -> bool:
+        """Write a shared record if its version still is *version* (0: there was none)."""
+        return self._perform(self._steps.swap(key, record, version))
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the claim is the one in force, its lease included."""
+        return self._perform(self._steps.holds(self._ours(claim)))
+
+    def purge(self) -> int:
+        """Delete what its time to live is over for; the number of keys."""
+        return self._perform(self._steps.purge())
+
+    def keys(self, *, after: str = "", limit: int = PAGE) -> list[str]:
+        """The keys that have a record, in order: at most *limit*, from the one after *after*."""
+        whole("limit", limit, 1)
+        return self._perform(self._steps.keys(after, limit))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.peek(key) is not None
+
+
+class AwaitedCache(DurableCache):
+    """The same for asyncio, in one event loop at a time."""
+
+    _loop: AbstractEventLoop | None = None
+
+    def _begin_life(self) -> None:
+        self._renewer = RenewingTask(self.renew, self._monotonic)
+        follow(self)
+
+    def _forked(self) -> None:
+        self._inherited()
+        self._renewer = RenewingTask(self.renew, self._monotonic)
+        self._loop = None
+
+    @abstractmethod
+    async def _perform(self, step: Step[T], connection: Any = None) -> T:
+        """Run a step, in the caller's transaction if there is one."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close the connections that are the cache's own."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the renewals and the connections.  What is used after that opens them anew."""
+        await self._renewer.stop()
+        await self._disconnect()
+        self._loop = None
+
+    async def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Claim:
+        """Load or create the record, count the attempt and take the key: one round trip."""
+        held_for = None if lease is None else seconds("lease", lease)
+        claim = await self._perform(self._steps.begin(key, worker, held_for, fresh))
+        self._renewer.add(claim)
+        return claim
+
+    async def renew(self, claim: Claim) -> None:
+        """Extend the lease; LeaseLostError when the key was taken over."""
+        await self._perform(self._steps.renew(self._ours(claim)))
+
+    async def fail(self, claim: Claim, record: Record) -> None:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+        if record.worker is None:
+            self._renewer.drop(claim)
+        await self._perform(self._steps.fail(self._ours(claim), record))
+
+    async def succeed(
+        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+    ) -> None:
+        """End the claim and forget the record, or leave a mark for *remember* seconds.
+
+        :param connection: the caller's own, to the same database: commits with what it commits.
+        """
+        self._check_connection(connection)
+        self._renewer.drop(claim)
+        await self._perform(self._steps.succeed(self._ours(claim), remember), connection)
+
+    async def release(self, claim: Claim) -> None:
+        """End the claim; the key is as it was before."""
+        self._renewer.drop(claim)
+        await self._perform(self._steps.release(self._ours(claim)))
+
+    async def forget(self, key: str) -> None:
+        """Drop whatever is kept under the key, the claim of a running execution included."""
+        await self._perform(self._steps.forget(key))
+
+    async def peek(self, key: str) -> Record | None:
+        """The record, or None."""
+        return await self._perform(self._steps.peek(key))
+
+    async def swap(self, key: str, record: Record, version: int) -> bool:
+        """Write a shared record if its version still is *version* (0: there was none)."""
+        return await self._perform(self._steps.swap(key, record, version))
+
+    async def holds(self, claim: Claim) -> bool:
+        """Whether the claim is the one in force, its lease included."""
+        return await self._perform(self._steps.holds(self._ours(claim)))
+
+    async def purge(self) -> int:
+        """Delete what its time to live is over for; the number of keys."""
+        return await self._perform(self._steps.purge())
+
+    async def keys(self, *, after: str = "", limit: int = PAGE) -> list[str]:
+        """The keys that have a record, in order: at most *limit*, from the one after *after*."""
+        whole("limit", limit, 1)
+        return await self._perform(self._steps.keys(after, limit))
+
+    def _check_loop(self) -> None:
+        """Raise unless this is the loop that the connections belong to."""
+        import asyncio
+
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise MisuseError(f"{type(self).__name__} needs an event loop of asyncio") from None
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise MisuseError(
+                f"{type(self).__name__} is in use by another event loop: close() it there first"
+            )

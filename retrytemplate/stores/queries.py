@@ -1,0 +1,88 @@
+"""One statement to a database: blocking, or awaited."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import MisuseError
+from retrytemplate.stores.engines import unavailable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, TextClause
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+    from retrytemplate.errors import CacheUnavailableError
+    from retrytemplate.stores.steps import Order, Rows
+
+__all__ = ["check_async_connection", "check_connection", "run", "run_async"]
+
+
+def run(engine: Engine, connection: Connection | None, order: Order, step: str) -> Rows:
+    """The rows of a statement, in a transaction of its own or in the caller's."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    statement, parameters = order
+    try:
+        if connection is not None:
+            return _rows(connection.execute(_text(statement), parameters))
+        with engine.connect() as own:
+            return _rows(own.execute(_text(statement), parameters))
+    except SQLAlchemyError as exc:
+        raise _failed(step, parameters, exc) from exc
+
+
+async def run_async(
+    engine: AsyncEngine, connection: AsyncConnection | None, order: Order, step: str
+) -> Rows:
+    """The same in a task of asyncio."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    statement, parameters = order
+    try:
+        if connection is not None:
+            return _rows(await connection.execute(_text(statement), parameters))
+        async with engine.connect() as own:
+            return _rows(await own.execute(_text(statement), parameters))
+    except SQLAlchemyError as exc:
+        raise _failed(step, parameters, exc) from exc
+
+
+def check_connection(connection: Any) -> None:
+    """Raise unless it is None or a connection of SQLAlchemy."""
+    from sqlalchemy import Connection
+
+    _check(connection, Connection)
+
+
+def check_async_connection(connection: Any) -> None:
+    """Raise unless it is None or an asynchronous connection of SQLAlchemy."""
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    _check(connection, AsyncConnection)
+
+
+def _check(connection: Any, kind: type) -> None:
+    if connection is not None and not isinstance(connection, kind):
+        raise MisuseError(
+            f"connection must be a {kind.__module__.partition('.')[0]} {kind.__name__}, "
+            f"got {connection!r}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _text(statement: str) -> TextClause:
+    from sqlalchemy import text
+
+    return text(statement)
+
+
+def _rows(result: Any) -> Rows:
+    rows: Rows = result.fetchall() if result.returns_rows else ()
+    return rows
+
+
+def _failed(step: str, parameters: dict[str, Any], error: SQLAlchemyError) -> CacheUnavailableError:
+    key = parameters.get("key")
+    return unavailable(error, step if key is None else f"{step} of {key!r}")

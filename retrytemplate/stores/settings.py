@@ -1,0 +1,54 @@
+"""What every durable cache is made of, and how it is checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import SECONDS, check_at_least, duration, plain
+from retrytemplate.clock import given_or_system
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.clock import Clock
+
+__all__ = ["Settings", "seconds"]
+
+LEAST = 0.01
+
+
+class Settings:
+    """Lease, prefix, timeout, redact and clock; the time to live is each store's own matter."""
+
+    durable = True
+
+    prefixes: re.Pattern[str]
+    prefix_must_be: str
+
+    def __init__(
+        self,
+        lease: Seconds,
+        prefix: Any,
+        timeout: Seconds,
+        redact: Callable[[str], str] | None,
+        clock: Clock | None,
+    ) -> None:
+        self.lease: float = seconds("lease", lease)
+        if not isinstance(prefix, str) or self.prefixes.fullmatch(prefix) is None:
+            raise ValueError(f"prefix must be {self.prefix_must_be}, got {prefix!r}")
+        self.prefix: str = prefix
+        self.timeout: float = seconds("timeout", timeout)
+        if redact is not None:
+            plain("redact", redact)
+        self.redact = redact
+        self._monotonic = given_or_system(clock).monotonic
+
+
+def seconds(name: str, value: Any) -> float:
+    """The seconds of a duration that has to last a while, and to end."""
+    made: float = duration(value)
+    allowed = f"{SECONDS} >= {LEAST} and finite"
+    check_at_least(name, made, LEAST, allowed=allowed, finite=True)
+    return made
