@@ -10,10 +10,11 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from retrytemplate.cli import demo, simulate
-from retrytemplate.cli.usage import UsageError
+from retrytemplate.cli import context, demo, simulate
+from retrytemplate.cli._stores import hidden
+from retrytemplate.cli.usage import UsageError, WorkError
 from retrytemplate.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "main"]
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong; it may quote a URL."""
+        super().error(hidden(message))
 
 
 class Verb(Protocol):
@@ -36,6 +43,7 @@ class Verb(Protocol):
 
 
 VERBS: Mapping[str, Verb] = {
+    "context": context,
     "demo": demo,
     "simulate": simulate,
 }
@@ -47,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done, 1: the work failed, 2: wrong use, 130: interrupted.
     Where the arguments cannot be read, and for ``--help``, ``SystemExit`` as argparse raises it.
     """
-    parser = ArgumentParser(prog="retrytemplate", description="Retry with templates.")
+    parser = _Parser(prog="retrytemplate", description="Retry with templates.")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS.values():
         verb.add_parser(subparsers)
@@ -63,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, MissingExtraError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return WRONG_USE
+    except WorkError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader went away (| head)

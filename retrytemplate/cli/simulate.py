@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import spec
-from retrytemplate.cli.usage import UsageError
+from retrytemplate.cli.usage import UsageError, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from retrytemplate.cli._numbers import Run
     from retrytemplate.policies.base import RetryPolicy
 
@@ -24,8 +22,6 @@ BACKOFF = "exponential:initial=0.2,multiplier=2,maximum=30,jitter=full"
 # Attempts in all, and in one run: more would take minutes and gigabytes.
 MOST = 1_000_000
 LONGEST_RUN = 10_000
-# Of a number, before it is read: more are too many in any case.
-DIGITS = 20
 
 DESCRIPTION = """\
 Let every attempt fail, many times over, on virtual time: what is waited before each retry and in
@@ -65,7 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add = parser.add_argument
     add("--policy", default=POLICY, metavar="SPEC", help="default: %(default)s")
     add("--backoff", action="append", metavar="SPEC", help=f"default: {BACKOFF}")
-    add("--runs", type=_from_one(MOST), default=1000, metavar="N", help="default: %(default)s")
+    add("--runs", type=whole_number(MOST), default=1000, metavar="N", help="default: %(default)s")
     add("--seed", type=int, metavar="N", help="the same seed gives the same delays")
     add(
         "--attempt-duration",
@@ -76,7 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     add(
         "--at-most",
-        type=_from_one(LONGEST_RUN),
+        type=whole_number(LONGEST_RUN),
         default=100,
         metavar="N",
         help="attempts after which a run that does not end is cut off (default: %(default)s)",
@@ -147,20 +143,6 @@ def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
         "simulations": [each.as_json() for each in runs],
     }
     print(json.dumps(report, indent=2))
-
-
-def _from_one(most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        # As many digits as there are would be too many for int().
-        fits = text.strip().isdecimal() and len(text) <= DIGITS
-        number = int(text) if fits else 0
-        if not 1 <= number <= most:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number from 1 to {most}, got {text[:DIGITS]!r}"
-            )
-        return number
-
-    return read
 
 
 def _seconds(text: str) -> float:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING
 
 from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
-__all__ = ["UsageError", "console", "extra"]
+__all__ = ["UsageError", "WorkError", "console", "extra", "whole_number"]
 
 # Where the environment says that the terminal has no columns at all.
 USUAL_WIDTH = 80
+# Of a number, before it is read: more are too many in any case.
+DIGITS = 20
 
 
 class UsageError(Exception):
     """Wrong use of the command: the message says what is allowed.  ``main`` exits with 2."""
+
+
+class WorkError(Exception):
+    """The work failed: the message says why.  ``main`` exits with 1."""
 
 
 def console(purpose: str) -> Console:
@@ -28,3 +37,19 @@ def console(purpose: str) -> Console:
     if not made.width:
         made.width = USUAL_WIDTH
     return made
+
+
+def whole_number(most: int) -> Callable[[str], int]:
+    """Read an argument that must be a whole number from 1 to *most*."""
+
+    def read(text: str) -> int:
+        # As many digits as there are would be too many for int().
+        fits = text.strip().isdecimal() and len(text) <= DIGITS
+        number = int(text) if fits else 0
+        if not 1 <= number <= most:
+            raise ArgumentTypeError(
+                f"must be a whole number from 1 to {most}, got {text[:DIGITS]!r}"
+            )
+        return number
+
+    return read

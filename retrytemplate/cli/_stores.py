@@ -1,0 +1,103 @@
+"""The store that a verb works on: ``--store URL``, or what the environment names."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import ArgumentParser
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from retrytemplate.cli.usage import UsageError, WorkError
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterator
+
+    from retrytemplate.stores.entries import Entries
+
+__all__ = ["NAMED", "hidden", "opened", "options"]
+
+NAMED = "RETRYTEMPLATE_STORE"
+SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?://", re.IGNORECASE)
+ON_SQL = ("sqlite", "postgresql")
+ALLOWED = "of SQLite or PostgreSQL, such as sqlite:///retry.db"
+
+ASYNCHRONOUS = ("+aiosqlite", "+asyncpg", "+psycopg_async")
+
+STARS = "***"
+# Between the name and the host, the host missing where a message cut the URL; or in the query.
+PASSWORD = re.compile(
+    r"(://[^\s/?#:@]*:)(\S+(?=@)|(?!\d+\b)[^\s'\"/?#]+)|([?&][^=&\s]*pass[^=&\s]*=)([^&\s'\"]+)"
+)
+
+
+def options() -> ArgumentParser:
+    """The options that say which store, for the parsers of verbs."""
+    parser = ArgumentParser(add_help=False)
+    add = parser.add_argument_group("the store").add_argument
+    add("--store", metavar="URL", help=f"its URL (default: the environment's {NAMED})")
+    add(
+        "--store-prefix",
+        default="retry",
+        metavar="NAME",
+        help="the prefix that its cache was made with (default: %(default)s)",
+    )
+    return parser
+
+
+@contextmanager
+def opened(args: Namespace) -> Iterator[Entries]:
+    """The store that the arguments name; nothing is made in it.
+
+    :raises UsageError: there is no URL, or none that can serve.
+    :raises WorkError: the store cannot be reached, or has nothing there.
+    """
+    url = args.store or os.environ.get(NAMED)
+    if not url:
+        raise UsageError(f"--store: a URL is needed, here or as {NAMED}: one {ALLOWED}")
+    try:
+        entries = _entries(url, args.store_prefix)
+        try:
+            yield entries
+        finally:
+            entries.close()
+    except CacheUnavailableError as error:
+        raise WorkError(_without_secrets(str(error), url)) from None
+
+
+def _entries(url: str, prefix: str) -> Entries:
+    found = SCHEME.match(url)
+    if found is None:
+        raise UsageError(f"--store: this is no URL; one {ALLOWED}")
+    if found[1].lower() in ON_SQL:
+        from retrytemplate.stores.sql_entries import SQLEntries
+
+        if found[2] in ASYNCHRONOUS:  # of the service; the command waits by itself
+            url = url.replace(found[2], "", 1)
+        try:
+            return SQLEntries(url, prefix)
+        except (TypeError, ValueError) as error:
+            option = "--store-prefix" if str(error).startswith("prefix") else "--store"
+            raise UsageError(f"{option}: {_without_secrets(str(error), url)}") from None
+    raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
+
+
+def hidden(text: str) -> str:
+    """The text without the passwords of URLs in it.
+
+    >>> hidden("no answer from redis://me:secret@host/0?password=secret")
+    'no answer from redis://me:***@host/0?password=***'
+    """
+    return PASSWORD.sub(lambda found: f"{found[1] or found[3]}{STARS}", text)
+
+
+def _without_secrets(text: str, url: str) -> str:
+    """What an error says, the passwords of the URL taken out wherever they stand."""
+    for found in PASSWORD.finditer(url):
+        secret = found[2] or found[4]
+        for form in filter(None, (secret, unquote(secret or ""))):
+            text = text.replace(form, STARS)
+    return hidden(text)

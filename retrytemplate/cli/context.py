@@ -1,0 +1,183 @@
+"""``retrytemplate context``: what a durable context cache keeps, and to let go of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.cli import _stores
+from retrytemplate.cli.usage import WorkError, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sized
+
+    from retrytemplate.stores.entries import Entries, Entry
+
+__all__ = ["add_parser", "run"]
+
+MOST = 10_000
+USUAL = 50
+
+DESCRIPTION = """\
+Look into the store of a durable context cache: which keys have failed or are held, what happened
+to one of them; and drop keys.  Looking takes no claim, makes no table and changes nothing.
+"""
+
+EPILOG = """\
+examples:
+  retrytemplate context list --store sqlite:///retry.db
+  retrytemplate context list --prefix charge/ --limit 200
+  retrytemplate context show charge/s:order-17
+  retrytemplate context forget charge/s:order-17 charge/s:order-18
+
+A key is the template's name, a slash, and the state's key with its type: charge/s:order-17 is that
+of RetryState("order-17") in the template "charge".
+
+exit codes:
+  0 done   1 the store cannot be reached, or has no such key   2 wrong use   130 interrupted
+"""
+
+LIST_EPILOG = f"""\
+examples:
+  retrytemplate context list --store sqlite:///retry.db
+  retrytemplate context list --prefix charge/ --after charge/s:order-17 --limit 200
+  {_stores.NAMED}=postgresql://me@host/db retrytemplate context list --json
+
+In the table a key that is too long for the terminal is cut in its middle; --json has it whole.
+"""
+
+SHOW_EPILOG = """\
+examples:
+  retrytemplate context show charge/s:order-17 --store sqlite:///retry.db
+  retrytemplate context show charge/s:order-17 --json
+"""
+
+FORGET_EPILOG = """\
+examples:
+  retrytemplate context forget charge/s:order-17 --store sqlite:///retry.db
+  retrytemplate context forget charge/s:order-17 charge/s:order-18 --yes
+
+What is forgotten begins anew with its next delivery: no failures, no history, and no memory of a
+success.  A key that is held is forgotten too; what its holder writes at the end is refused.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb, and its own verbs, to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "context",
+        help="look at what a durable context cache keeps, and drop keys",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    listing = _add(verbs, "list", "the keys, a line each", LIST_EPILOG)
+    add = listing.add_argument
+    add("--prefix", default="", metavar="TEXT", help="only keys that begin with it")
+    add("--after", default="", metavar="KEY", help="begin behind this key: the next page")
+    add(
+        "--limit",
+        type=whole_number(MOST),
+        default=USUAL,
+        metavar="N",
+        help="so many keys at most (default: %(default)s)",
+    )
+    showing = _add(verbs, "show", "what is kept under a key, its history included", SHOW_EPILOG)
+    showing.add_argument("key", metavar="KEY")
+    forgetting = _add(verbs, "forget", "drop keys, and all that is kept under them", FORGET_EPILOG)
+    forgetting.add_argument("keys", nargs="+", metavar="KEY")
+    forgetting.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
+    return parser
+
+
+def _add(verbs: Any, name: str, does: str, epilog: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog=epilog,
+        parents=[_stores.options()],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, show or forget; the exit code."""
+    with _stores.opened(args) as entries:
+        return {"list": _list, "show": _show, "forget": _forget}[args.action](args, entries)
+
+
+def _list(args: argparse.Namespace, entries: Entries) -> int:
+    found = entries.page(prefix=args.prefix, after=args.after, limit=args.limit + 1)
+    page, more = found[: args.limit], len(found) > args.limit
+    if args.json:
+        last = page[-1].key if more else None
+        _print_json({"keys": [_summary(each) for each in page], "next": last})
+    else:
+        from retrytemplate.cli._context_screen import Screen
+
+        Screen().list(page, more=more)
+    return 0
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    """The entry as JSON without what makes it long."""
+    whole = entry.as_json()
+    return {name: value for name, value in whole.items() if name not in ("history", "attributes")}
+
+
+def _show(args: argparse.Namespace, entries: Entries) -> int:
+    entry = entries.find(args.key)
+    if entry is None:
+        raise WorkError(f"nothing is kept under {args.key!r}")
+    if args.json:
+        _print_json(entry.as_json())
+    else:
+        from retrytemplate.cli._context_screen import Screen
+
+        Screen().show(entry)
+    return 0
+
+
+def _forget(args: argparse.Namespace, entries: Entries) -> int:
+    asked = {key: entries.find(key) for key in args.keys}
+    found = {key: entry for key, entry in asked.items() if entry is not None}
+    if found and not args.yes and _is_terminal() and not _agreed(found):
+        raise WorkError("nothing is forgotten")
+    for key in found:
+        entries.forget(key)
+    unknown = [key for key in asked if key not in found]
+    if args.json:
+        _print_json({"forgotten": list(found), "unknown": unknown})
+    else:
+        print(f"{_keys(found)} forgotten")
+    if unknown:
+        raise WorkError(f"nothing is kept under {', '.join(map(repr, unknown))}")
+    return 0
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _agreed(found: Mapping[str, Entry]) -> bool:
+    """Ask whoever sits there."""
+    for key, entry in found.items():
+        holder = f", held by {entry.worker!r}" if entry.held else ""
+        print(f"{key!r}: {entry.phase}, failed {entry.record.failures}{holder}", file=sys.stderr)
+    print(f"Forget {_keys(found)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _keys(several: Sized) -> str:
+    return "1 key" if len(several) == 1 else f"{len(several)} keys"
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, indent=2))

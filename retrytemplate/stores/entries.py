@@ -1,0 +1,91 @@
+"""What a store keeps, for whoever looks into it: a key with its record and its holder."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+from retrytemplate.caches.record import Record, to_json
+from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.stores.answers import parsed
+
+__all__ = ["Entries", "Entry", "entry"]
+
+
+@frozen(kw_only=True)
+class Entry:
+    """A key as its store has it: what is remembered of it, who holds it, and until when.
+
+    ``phase`` is that of the key, ``record.phase`` the one that was written last.  Of a key that is
+    held for the first time the record is empty, as it is of a remembered success, and of a key
+    whose record cannot be read: ``problem`` says why.  Times are seconds since the epoch by the
+    store's clock, which read ``now`` when it was asked.
+    """
+
+    key: str
+    phase: str
+    fence: int
+    worker: str | None = None
+    lease_until: float | None = None
+    updated: float | None = None
+    expires: float | None = None
+    now: float
+    record: Record = field(factory=Record)
+    problem: str | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a worker holds the key, and its lease is not over."""
+        return self.worker is not None and (self.lease_until or 0.0) > self.now
+
+    @property
+    def lost(self) -> bool:
+        """Whether an attempt was under way, and its lease is over."""
+        return self.phase == "attempting" and not self.held
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as JSON with what lies beside it; the key's own phase, worker and fence."""
+        return to_json(self.record) | {
+            "key": self.key,
+            "phase": self.phase,
+            "fence": self.fence,
+            "worker": self.worker,
+            "held": self.held,
+            "lost": self.lost,
+            "lease_until": self.lease_until,
+            "updated": self.updated,
+            "expires": self.expires,
+            "now": self.now,
+            "problem": self.problem,
+        }
+
+
+def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
+    """The entry of a key whose record the store holds as this text; None: there is none."""
+    if text is None:
+        return Entry(key=key, **columns)
+    try:
+        return Entry(key=key, record=parsed(key, text), **columns)
+    except CacheUnavailableError as exc:
+        return Entry(key=key, problem=str(exc), **columns)
+
+
+class Entries(Protocol):
+    """What a store keeps under one prefix."""
+
+    def page(self, *, prefix: str = "", after: str = "", limit: int) -> list[Entry]:
+        """The entries whose keys begin with *prefix*, in order, from the one after *after* on."""
+        ...
+
+    def find(self, key: str) -> Entry | None:
+        """What is kept under the key, or None."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop it, held or not."""
+        ...
+
+    def close(self) -> None:
+        """End the connections."""
+        ...

@@ -1,0 +1,106 @@
+"""What the tables of a cache on SQL hold, for whoever looks: no claim is taken, no table made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.stores import statements as sql
+from retrytemplate.stores.entries import Entry, entry
+from retrytemplate.stores.keys import from_stored, stored
+from retrytemplate.stores.sql import SQLRetryContextCache
+from retrytemplate.stores.steps import Steps
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from sqlalchemy import URL
+
+    from retrytemplate.stores.performers import Step
+
+    T = TypeVar("T")
+
+__all__ = ["SQLEntries"]
+
+# Every key that begins with a text comes before that text with these behind it.
+BEHIND_ALL = "\U0010ffff" * 250
+COLUMNS = "key, record, phase, fence, worker, lease_until, updated, expires, ${now}"
+PAGE = f"""
+SELECT {COLUMNS} FROM ${{prefix}}_contexts AS c
+WHERE key > :after AND key >= :first AND key <= :last AND NOT {sql.OVER}
+ORDER BY key LIMIT :limit"""
+ONE = f"SELECT {COLUMNS} FROM ${{prefix}}_contexts AS c WHERE key = :key AND NOT {sql.OVER}"
+
+
+class _LookingSteps(Steps):
+    """Steps on tables that are there already."""
+
+    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]:
+        yield from self._prepare()
+        first = stored(prefix)
+        bounds = {"after": stored(after), "first": first, "last": first + BEHIND_ALL}
+        rows = yield self._order(PAGE, **bounds, limit=limit, ttl=self.ttl)
+        return [_entry(*row) for row in rows]
+
+    def search(self, key: str) -> Step[Entry | None]:
+        yield from self._prepare()
+        rows = yield self._order(ONE, key=stored(key), ttl=self.ttl)
+        return _entry(*rows[0]) if rows else None
+
+    def _prepare(self) -> Step[None]:
+        if not (yield from self._found()):
+            raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
+
+
+class SQLEntries:
+    """The entries in the tables of a context cache on SQL.
+
+    :param url: of the database, as ``SQLRetryContextCache`` takes it.
+    :param prefix: of the tables' names.
+
+    Where the database or its tables are not there every method raises ``CacheUnavailableError``.
+    """
+
+    def __init__(self, url: str, prefix: str = "retry") -> None:
+        self._cache = SQLRetryContextCache(url, prefix=prefix)
+        self._engine = self._cache._engine
+        self._steps = _LookingSteps(self._engine.dialect.name, prefix, self._cache.lease, None)
+
+    def page(self, *, prefix: str = "", after: str = "", limit: int) -> list[Entry]:
+        """The entries whose keys begin with *prefix*, in order, from the one after *after* on."""
+        return self._perform(self._steps.listing(prefix, after, limit))
+
+    def find(self, key: str) -> Entry | None:
+        """What is kept under the key, or None."""
+        return self._perform(self._steps.search(key))
+
+    def forget(self, key: str) -> None:
+        """Drop it, held or not."""
+        self._perform(self._steps.forget(key))
+
+    def close(self) -> None:
+        """End the connections."""
+        self._cache.close()
+
+    def _perform(self, step: Step[T]) -> T:
+        _check_file(self._engine.url)
+        return self._cache._perform(step)
+
+
+def _check_file(url: URL) -> None:
+    """Refuse a file that is not there: SQLite would make it."""
+    if url.get_backend_name() != "sqlite":
+        return
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    name = str(url.database)
+    if name.startswith("file:"):
+        name = unquote(urlsplit(name).path)
+    if not Path(name).exists():
+        raise CacheUnavailableError(f"there is no file {name}")
+
+
+def _entry(key: str, text: str | None, *columns: Any) -> Entry:
+    names = ("phase", "fence", "worker", "lease_until", "updated", "expires", "now")
+    return entry(from_stored(key), text, **dict(zip(names, columns, strict=True)))

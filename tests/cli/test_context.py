@@ -1,0 +1,489 @@
+"""``retrytemplate context`` as a user runs it, on a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+from retrytemplate import (
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    SQLRetryContextCache,
+)
+from retrytemplate.cli import main
+from retrytemplate.cli._words import moment, span
+from retrytemplate.testing import VirtualClock
+
+SECRET = "s3cr%2Ft"
+
+
+class Shop:
+    """A database that a worker has used."""
+
+    def __init__(self, folder):
+        self.path = folder / "retry.db"
+        self.url = f"sqlite:///{self.path}"
+        self.cache = SQLRetryContextCache(self.url)
+
+    def deliver(self, key, error, times=1, name="charge"):
+        policy = SimpleRetryPolicy(30)
+        template = RetryTemplate(policy, name=name, cache=self.cache, clock=VirtualClock())
+
+        def charge(context):
+            context.attributes["page"] = context.attempt
+            raise error
+
+        for _ in range(times):
+            with pytest.raises(type(error)):
+                template.execute(charge, state=RetryState(key))
+        return template.scoped_key(key)
+
+    def sql(self, statement):
+        with sqlite3.connect(self.path) as connection:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    made = Shop(tmp_path)
+    made.deliver("order-17", ConnectionError("host db-17 does not answer"), times=2)
+    monkeypatch.setenv("RETRYTEMPLATE_STORE", made.url)
+    monkeypatch.setenv("COLUMNS", "80")
+    yield made
+    made.cache.close()
+
+
+@pytest.fixture
+def shown(shop, capsys):
+    """What the command prints, line by line."""
+
+    def run(*args):
+        assert main(["context", *map(str, args)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return [line.rstrip() for line in out.splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def data(shop, capsys):
+    """What the command prints for machines."""
+
+    def run(*args):
+        assert main(["context", *map(str, args), "--json"]) == 0
+        return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+    return run
+
+
+def refused(capsys, *args):
+    """The exit code, and what the command says when it does not do it."""
+    try:
+        code = main(["context", *map(str, args)])
+    except SystemExit as ended:  # where the arguments cannot even be read
+        code = ended.code
+    out, err = capsys.readouterr()
+    assert out == ""
+    return code, err
+
+
+# -- list ----------------------------------------------------------------------------------------
+
+
+def test_a_key_has_a_line_with_its_phase_its_failures_and_the_last_one(shown):
+    head, rule, line = shown("list")
+
+    assert head.split() == ["key", "phase", "failed", "age/lease", "last", "failure"]
+    assert set(rule) == {"─"}
+    assert re.fullmatch(
+        r"charge/s:order-17  idle        2        \d s  ConnectionError: host db-17 does n…", line
+    )
+
+
+def test_a_key_that_is_held_says_for_how_long(shop, shown):
+    shop.cache.begin("charge/s:held", worker="one", lease=3599)
+    assert re.fullmatch(r"charge/s:held +attempting +0 +59 min left", shown("list")[2])
+
+
+def test_an_attempt_that_was_lost_is_said_to_be(shop, shown):
+    shop.cache.begin("charge/s:lost", worker="one")
+    shop.sql("UPDATE retry_contexts SET lease_until = 5 WHERE worker = 'one'")
+    assert re.fullmatch(r"charge/s:lost +lost +0 +\d s", shown("list")[2])
+
+
+def test_long_names_are_cut_so_that_no_line_is_wider_than_the_terminal(shop, shown, monkeypatch):
+    shop.deliver("/".join(["customer"] * 20) + "/last", ValueError("x" * 500), name="invoices")
+    shop.deliver(
+        "注文番号-二〇二六年十一月二十一日-東京都千代田区-最終", ValueError("接続でき" * 9)
+    )
+    for columns in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = shown("list")
+
+        assert len(lines) == 5
+        assert max(map(cell_len, lines)) <= columns
+        assert lines[3].startswith("charge/s:")
+        assert re.match(r"invoices/.*…\S*/last  idle ", lines[4])
+
+
+def test_where_no_terminal_ends_the_line_names_are_whole(shop, shown, monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    key = shop.deliver("/".join(["customer"] * 9), ValueError("no " * 20 + "price"))
+
+    assert shown("list", "--prefix", key)[2].startswith(key)
+
+
+def test_what_a_terminal_would_obey_is_written_out(shop, shown):
+    shop.deliver("\x1b[31mred\n\u202e", ValueError("\x1b]0;title\x07 [bold]x[/bold]\n2"))
+    text = "\n".join(shown("list", "--prefix", "charge/s:\x1b"))
+
+    assert r"charge/s:\x1b[31mred\n\u202e" in text
+    assert r"ValueError: \x1b]0" in text
+    assert "\x1b" not in text
+
+
+def test_a_terminal_without_unicode_gets_ascii(shop, monkeypatch, capfdbinary):
+    shop.deliver("zu-spät", ValueError("⏰ " * 40))
+    with open(1, "w", encoding="ascii", closefd=False) as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["context", "list"]) == 0
+        assert main(["context", "show", "charge/s:zu-spät"]) == 0
+    out = capfdbinary.readouterr().out
+
+    assert rb"charge/s:zu-sp\xe4t" in out
+    assert rb"\u23f0" in out
+
+
+def test_the_next_page_is_named(shop, shown):
+    for number in range(18, 24):
+        shop.deliver(f"order {number}", ValueError("x"))
+    first = shown("list", "--limit", 3)
+    assert first[-1] == "There are more: --after 'charge/s:order 20'"
+
+    last = shown("list", "--after", "charge/s:order 20")
+    assert [line.split("  ")[0] for line in last[2:]] == [
+        "charge/s:order 21",
+        "charge/s:order 22",
+        "charge/s:order 23",
+        "charge/s:order-17",
+    ]
+
+
+def test_only_keys_with_the_prefix_are_listed(shop, shown):
+    shop.deliver("order-17", ValueError("x"), name="refund")
+
+    assert [line.split()[0] for line in shown("list", "--prefix", "refund/")[2:]] == [
+        "refund/s:order-17"
+    ]
+    assert shown("list", "--prefix", "orders/") == ["No such key is kept."]
+
+
+def test_the_list_for_machines_has_pages_too(shop, data):
+    shop.deliver("order-18", ValueError("x"))
+    page = data("list", "--limit", 1)
+    [entry] = page["keys"]
+
+    assert page["next"] == entry["key"] == "charge/s:order-17"
+    assert (entry["phase"], entry["failures"], entry["held"]) == ("idle", 2, False)
+    assert entry["last"]["message"] == "host db-17 does not answer"
+    assert "history" not in entry
+    assert data("list", "--after", page["next"])["next"] is None
+
+
+def test_a_record_that_cannot_be_read_is_said_to_be_in_its_line(shop, shown, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shop.sql("UPDATE retry_contexts SET record = '{\"format\": 99}'")
+
+    assert "this version reads up to" in shown("list")[2]
+    assert "this version reads up to" in "\n".join(shown("show", "charge/s:order-17"))
+
+
+# -- show ----------------------------------------------------------------------------------------
+
+
+def test_a_key_is_shown_with_what_is_known_of_it(shop, shown):
+    lines = shown("show", "charge/s:order-17")
+
+    assert lines[0] == "charge/s:order-17"
+    assert "phase         idle" in lines
+    assert "failed        2 of 2 attempts, at most 30" in lines
+    assert "last failure  ConnectionError: host db-17 does not answer" in lines
+    assert 'attributes    {"page": 2}' in lines
+    assert [line for line in lines if re.fullmatch(r"written +\d{4}-.* UTC, \d s ago", line)]
+
+
+def test_the_attempts_of_a_key_are_shown_with_place_time_and_traceback(shown):
+    text = "\n".join(shown("show", "charge/s:order-17"))
+    first, second = re.split(r"^(?=attempt \d)", text, flags=re.M)[1:]
+
+    assert re.match(
+        r"attempt 1, ended \d{4}-\d\d-\d\d .* UTC, took \d\.\d{3} s, \S+ process \d+\n"
+        r"  Traceback \(most recent call last\):\n",
+        first,
+    )
+    assert second.endswith("\n  ConnectionError: host db-17 does not answer")
+
+
+def test_attempts_that_are_not_kept_are_said_to_be_missing(shop, shown):
+    shop.deliver("order-18", ValueError("x"), times=22)
+    heads = [line for line in shown("show", "charge/s:order-18") if re.match(r"\(?attempt", line)]
+
+    assert [head.split(",")[0] for head in heads[:5]] == [
+        "attempt 1",
+        "attempt 2",
+        "attempt 3",
+        "(attempts 4 to 9 are not kept)",
+        "attempt 10",
+    ]
+
+
+def test_who_holds_a_key_is_shown(shop, shown):
+    shop.cache.begin("charge/s:order-17", worker="host-3:4711:18", lease=3599)
+    lines = shown("show", "charge/s:order-17")
+
+    assert "phase         attempting" in lines
+    assert [
+        line
+        for line in lines
+        if re.fullmatch(r"held by +host-3:4711:18, until \d{4}-.* UTC, in 59 min", line)
+    ]
+
+
+def test_who_lost_an_attempt_is_shown(shop, shown):
+    shop.cache.begin("charge/s:order-17", worker="host-3:4711:18")
+    shop.sql("UPDATE retry_contexts SET lease_until = lease_until - 99")
+    text = "\n".join(shown("show", "charge/s:order-17"))
+
+    assert "phase         attempting, lost: the worker did not report" in text
+    assert re.search(r"was held by   host-3:4711:18, until .*, 1 min ago", text)
+
+
+def test_a_key_without_an_attempt_left_is_said_to_be_the_recovery_s(shop, shown):
+    template = RetryTemplate(SimpleRetryPolicy(1), name="once", cache=shop.cache)
+    template.bind(state=RetryState("a")).outcome(lambda: 1 / 0)
+
+    assert "phase         idle, no attempt left: the next delivery recovers" in shown(
+        "show", "once/s:a"
+    )
+
+
+def test_a_remembered_success_is_shown_with_its_end(shop, shown):
+    shop.cache.succeed(shop.cache.begin("charge/s:done", worker="one"), remember=3599)
+    lines = shown("show", "charge/s:done")
+
+    assert "phase         done" in lines
+    assert [line for line in lines if re.fullmatch(r"forgotten +\d.* UTC, in 59 min", line)]
+    assert not [line for line in lines if line.startswith("failed")]
+
+
+def test_a_key_for_machines_is_its_whole_record(shop, data):
+    record = data("show", "charge/s:order-17")
+
+    assert (record["format"], record["key"], record["phase"]) == (1, "charge/s:order-17", "idle")
+    assert (record["failures"], record["attributes"]) == (2, {"page": 2})
+    assert [attempt["number"] for attempt in record["history"]] == [1, 2]
+    assert "ConnectionError: host" in record["history"][0]["traceback"]
+    assert {"worker", "lease_until", "version", "fence", "fingerprint"} <= set(record)
+
+
+def test_a_key_that_is_not_there_is_a_failure(shop, capsys):
+    assert refused(capsys, "show", "charge/s:order-99") == (
+        1,
+        "retrytemplate context: nothing is kept under 'charge/s:order-99'\n",
+    )
+
+
+# -- forget --------------------------------------------------------------------------------------
+
+
+def test_keys_are_forgotten(shop, shown):
+    shop.deliver("order-18", ValueError("x"))
+
+    assert shown("forget", "charge/s:order-17") == ["1 key forgotten"]
+    assert shop.cache.keys() == ["charge/s:order-18"]
+
+
+def test_a_key_that_was_not_there_is_named_and_the_others_are_forgotten(shop, capsys):
+    code = main(["context", "forget", "nope", "charge/s:order-17", "--json"])
+    out, err = capsys.readouterr()
+
+    assert (code, err) == (1, "retrytemplate context: nothing is kept under 'nope'\n")
+    assert json.loads(out) == {"forgotten": ["charge/s:order-17"], "unknown": ["nope"]}
+    assert shop.cache.keys() == []
+
+
+def in_a_terminal(answer, *args):
+    """Run ``forget`` in a terminal where somebody types; the exit code, and what it says."""
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    try:
+        done = subprocess.run(
+            (sys.executable, "-m", "retrytemplate.cli", "context", "forget", *args),
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("answer", [b"\n", b"n\n", b"yesterday\n"])
+def test_in_a_terminal_it_asks_first(shop, answer):
+    shop.cache.begin("charge/s:held", worker="host:17:1")
+    code, out, err = in_a_terminal(answer, "charge/s:order-17", "charge/s:held")
+
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "'charge/s:order-17': idle, failed 2",
+        "'charge/s:held': attempting, failed 0, held by 'host:17:1'",
+        "Forget 2 keys? [y/N] retrytemplate context: nothing is forgotten",
+    ]
+    assert shop.cache.keys() == ["charge/s:order-17"]
+
+
+def test_in_a_terminal_a_yes_lets_it(shop):
+    code, out, _ = in_a_terminal(b"Y\n", "charge/s:order-17")
+    assert (code, out, shop.cache.keys()) == (0, "1 key forgotten\n", [])
+
+
+def test_in_a_terminal_yes_can_be_said_before(shop):
+    assert in_a_terminal(b"", "charge/s:order-17", "--yes") == (0, "1 key forgotten\n", "")
+
+
+# -- the store -----------------------------------------------------------------------------------
+
+
+def test_the_store_of_the_option_goes_before_that_of_the_environment(shop, shown, monkeypatch):
+    monkeypatch.setenv("RETRYTEMPLATE_STORE", "sqlite:///elsewhere.db")
+    assert len(shown("list", "--store", shop.url)) == 3
+
+
+def test_the_url_of_an_asynchronous_service_will_do(shop, shown):
+    assert len(shown("list", "--store", f"sqlite+aiosqlite:///{shop.path}")) == 3
+
+
+def test_the_prefix_of_the_tables_can_be_said(shop, capsys):
+    assert refused(capsys, "list", "--store-prefix", "other") == (
+        1,
+        "retrytemplate context: the database has no tables other_*\n",
+    )
+
+
+def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
+    monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
+    code, said = refused(capsys, "list")
+
+    assert code == 2
+    assert "--store: a URL is needed, here or as RETRYTEMPLATE_STORE" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "the following arguments are required: VERB"),
+        (("list", "--store", "retry.db"), "--store: this is no URL; one of SQLite or PostgreSQL"),
+        (
+            ("list", "--store", "mysql://h/db"),
+            "a URL of SQLite or PostgreSQL, .*, got one of 'mysql'",
+        ),
+        (("list", "--store", "sqlite://"), "--store: url must name a file"),
+        (("list", "--store", "postgresql://h:port/db"), "--store: url must be a database URL"),
+        (("list", "--store-prefix", "x;y"), "--store-prefix: prefix must be .* got 'x;y'"),
+        (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),
+        (("show",), "the following arguments are required: KEY"),
+        (("forget",), "the following arguments are required: KEY"),
+    ],
+)
+def test_wrong_use_says_what_is_allowed(shop, capsys, args, says):
+    code, said = refused(capsys, *args)
+    assert code == 2
+    assert re.search(says, said)
+
+
+def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
+    path = tmp_path / "none.db"
+
+    assert refused(capsys, "list", "--store", f"sqlite:///{path}") == (
+        1,
+        f"retrytemplate context: there is no file {path}\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_is_a_failure(capsys, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("no database")
+    code, said = refused(capsys, "list", "--store", f"sqlite:///{path}")
+
+    assert code == 1
+    assert "file is not a database" in said
+    assert path.read_text() == "no database"
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/db", 1),
+        (f"postgresql://127.0.0.1:1/db?password={SECRET}&nonsense=s3cr/t", 1),
+        (f"postgresql+nonsense://me:{SECRET}@host/db", 2),
+        (f"postgresql://me:{SECRET}@host:port/db", 2),
+        (f"mysql://me:{SECRET}@host/db", 2),
+        (f"me:{SECRET}@host/db", 2),
+    ],
+)
+def test_a_password_is_never_shown(capsys, url, code):
+    for args in (("list",), ("show", "key"), ("forget", "key", "--json")):
+        given, said = refused(capsys, *args, "--store", url)
+        assert given == code
+        assert not re.search("s3cr", said)
+
+
+@pytest.mark.parametrize("args", [("list",), ("list", "--limit")])
+def test_a_password_where_no_url_belongs_is_not_shown_either(capsys, args):
+    code, said = refused(capsys, *args, f"postgresql://me:{SECRET}@host/db")
+    assert code == 2
+    assert not re.search("s3cr", said)
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "forget"])
+def test_each_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["context", verb, "--help"])
+    out = capsys.readouterr().out
+
+    assert ended.value.code == 0
+    assert f"  retrytemplate context {verb} " in out
+    assert {"--store", "--store-prefix", "--json"} <= set(re.findall(r"--[\w-]+", out))
+
+
+def test_what_is_for_machines_needs_no_extra(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert data("list")["next"] is None
+
+
+# -- times ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0 s"), (59.9, "59 s"), (3599, "59 min"), (2 * 86_400 - 1, "47 h"), (172_800, "2 d")],
+)
+def test_a_span_has_one_unit(seconds, text):
+    assert span(seconds) == text
+
+
+def test_a_moment_that_no_calendar_has_is_a_number():
+    assert moment(1e30) == "1e+30 s after 1970"
