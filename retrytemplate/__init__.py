@@ -75,7 +75,12 @@ if TYPE_CHECKING:
         StatefulRetryPolicy,
         TimeoutRetryPolicy,
     )
-    from retrytemplate.stores import AsyncSQLRetryContextCache, SQLRetryContextCache
+    from retrytemplate.stores import (
+        AsyncRedisRetryContextCache,
+        AsyncSQLRetryContextCache,
+        RedisRetryContextCache,
+        SQLRetryContextCache,
+    )
 
 __getattr__ = lazily(
     __name__,
@@ -116,13 +121,19 @@ __getattr__ = lazily(
             "StatefulRetryPolicy",
             "TimeoutRetryPolicy",
         ),
-        "retrytemplate.stores": ("AsyncSQLRetryContextCache", "SQLRetryContextCache"),
+        "retrytemplate.stores": (
+            "AsyncRedisRetryContextCache",
+            "AsyncSQLRetryContextCache",
+            "RedisRetryContextCache",
+            "SQLRetryContextCache",
+        ),
     },
 )
 
 __all__ = [
     "AlreadyCompletedError",
     "AlwaysRetryPolicy",
+    "AsyncRedisRetryContextCache",
     "AsyncSQLRetryContextCache",
     "AttemptInProgressError",
     "AttemptLostError",
@@ -162,6 +173,7 @@ __all__ = [
     "PatternClassifier",
     "PredicateRetryPolicy",
     "RecordedFailure",
+    "RedisRetryContextCache",
     "Rejected",
     "ResultRetryPolicy",
     "RetryAfterBackoff",

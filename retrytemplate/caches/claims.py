@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.record import Record
 
-__all__ = ["ClaimsInProcess"]
+__all__ = ["ClaimsInProcess", "refuse_connection"]
+
+
+def refuse_connection(cache: object, connection: object) -> None:
+    """Raise where an attempt is to end in a transaction, and the cache knows of none."""
+    if connection is not None:
+        raise MisuseError(
+            f"{type(cache).__name__} has no database to complete an attempt in; use a SQL cache"
+        )
 
 
 class Fresh(Claim):
@@ -100,10 +108,7 @@ class ClaimsInProcess(ABC):
         self, claim: Claim, *, connection: Any = None, remember: float | None = None
     ) -> None:
         """End the claim and forget the record, or leave a mark for *remember* seconds."""
-        if connection is not None:
-            raise MisuseError(
-                f"{type(self).__name__} has no database to complete an attempt in; use a SQL cache"
-            )
+        refuse_connection(self, connection)
         with self._lock:
             if self._claims.get(claim.key) is not claim:
                 self._check(claim)  # only then: nearly every stateful execution comes this way

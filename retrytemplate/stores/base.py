@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["AwaitedCache", "BlockingCache", "DurableCache"]
+__all__ = ["PAGE", "AwaitedCache", "BlockingCache", "DurableCache"]
 
 PAGE = 1000
 

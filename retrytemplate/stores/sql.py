@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import duration, limit_or_none
 from retrytemplate.stores import engines, queries
-from retrytemplate.stores.base import AwaitedCache, BlockingCache, DurableCache
+from retrytemplate.stores.base import PAGE, AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.stores.forks import keep
 from retrytemplate.stores.performers import perform, perform_async
 from retrytemplate.stores.steps import SQLClaim, Steps
@@ -86,7 +86,7 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
 
     def __iter__(self) -> Iterator[str]:
         after = ""
-        while page := self.keys(after=after):
+        while page := self.keys(after=after, limit=PAGE):
             yield from page
             after = page[-1]
 
@@ -141,7 +141,7 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""
-        while page := await self.keys(after=after):
+        while page := await self.keys(after=after, limit=PAGE):
             for key in page:
                 yield key
             after = page[-1]

@@ -4,7 +4,7 @@ import os
 import sys
 
 from retrytemplate import MaxAttemptsRetryPolicy, RetryState, RetryTemplate, SimpleRetryPolicy
-from retrytemplate import SQLRetryContextCache as Cache
+from tests.stores.kinds import blocking
 
 STATE = RetryState("poison")
 
@@ -85,5 +85,5 @@ def command(what, store):
 
 if __name__ == "__main__":
     what, url, prefix = sys.argv[1:]
-    with Cache(url, prefix=prefix, timeout=20.0) as cache:
+    with blocking(url, prefix=prefix, timeout=20.0) as cache:
         globals()[what](cache)

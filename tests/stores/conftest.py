@@ -1,18 +1,15 @@
-"""The databases that a cache on SQL is tried on."""
+"""The stores that the durable caches are tried on."""
 
 import asyncio
 import os
 import sys
-from itertools import count
 
 import pytest
-from sqlalchemy import create_engine, event, make_url, text
 
-from retrytemplate import AsyncSQLRetryContextCache, SQLRetryContextCache
 from retrytemplate.caches import Record
-from tests.stores import postgres
-
-numbers = count(1)
+from tests.stores import postgres, valkey
+from tests.stores.on_sql import SQLStore
+from tests.stores.on_valkey import ValkeyStore
 
 # Workers that die, and many of them at once: on one version, and where a process can be forked.
 if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
@@ -33,78 +30,50 @@ def postgres_url(tmp_path_factory):
         yield url
 
 
-def unflushed(connection, _):
-    connection.execute("PRAGMA synchronous = off")
+@pytest.fixture(scope="session")
+def valkey_binary():
+    """The path of a server that a test may kill; without one it is skipped."""
+    found = valkey.binary()
+    if found is None:
+        pytest.skip(valkey.ABSENT)
+    return found
 
 
-class Store:
-    """A database, and caches on the same tables of it."""
-
-    def __init__(self, kind, url):
-        self.kind = kind
-        self.url = url
-        self.prefix = f"t{os.getpid()}_{next(numbers)}"
-        driver = "sqlite" if kind == "sqlite" else "postgresql+psycopg"
-        self.engine = create_engine(make_url(url).set(drivername=driver), hide_parameters=True)
-        self.hurry(self.engine.pool)
-        self.caches = []
-
-    def cache(self, **settings):
-        settings = {"prefix": self.prefix} | settings
-        self.caches.append(SQLRetryContextCache(self.url, **settings))
-        self.hurry(self.caches[-1]._engine.pool)
-        return self.caches[-1]
-
-    def async_cache(self, **settings):
-        """One that the test closes, in the loop where it was used."""
-        cache = AsyncSQLRetryContextCache(self.url, **{"prefix": self.prefix} | settings)
-        self.hurry(cache._engine.sync_engine.pool)
-        return cache
-
-    def hurry(self, pool):
-        """Let no file be flushed to the disk: no test pulls the plug."""
-        if self.kind == "sqlite":
-            event.listen(pool, "connect", unflushed)
-
-    def sql(self, statement, **parameters):
-        """Run a statement on the tables, {0} being their prefix."""
-        with self.engine.begin() as connection:
-            result = connection.execute(text(statement.format(self.prefix)), parameters)
-            return result.mappings().all() if result.returns_rows else []
-
-    def row(self, key):
-        rows = self.sql("SELECT * FROM {0}_contexts WHERE key = :key", key=key)
-        return rows[0] if rows else None
-
-    def age(self, seconds):
-        """Let so many seconds pass: every time in the table lies back by them."""
-        self.sql(
-            "UPDATE {0}_contexts SET lease_until = lease_until - :s, expires = expires - :s",
-            s=float(seconds),
-        )
-
-    def close(self):
-        for cache in self.caches:
-            cache.close()
-        if self.kind == "postgresql":
-            for table in ("contexts", "meta"):
-                self.sql("DROP TABLE IF EXISTS {0}_" + table)
-        self.engine.dispose()
+@pytest.fixture(scope="session")
+def valkey_url(request, tmp_path_factory):
+    """The URL of a Valkey server; without one the tests that need it are skipped."""
+    named = os.environ.get(valkey.NAMED)
+    if named:
+        yield named
+        return
+    path = request.getfixturevalue("valkey_binary")
+    with valkey.started(path, tmp_path_factory.mktemp("valkey") / "server") as server:
+        yield server.url
 
 
 def opened(kind, request):
-    """A database of this kind; one of SQLite in a folder of its own."""
+    """A store of this kind; one of SQLite in a folder of its own."""
+    if kind == "valkey":
+        return ValkeyStore(request.getfixturevalue("valkey_url"))
     if kind == "sqlite":
         folder = request.getfixturevalue("tmp_path_factory").mktemp("sqlite")
         url = f"sqlite:///{folder}/retry.db"
     else:
         url = request.getfixturevalue("postgres_url")
-    return Store(kind, url)
+    return SQLStore(kind, url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "valkey"])
+def store(request):
+    """A store of each kind."""
+    made = opened(request.param, request)
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store(request):
-    """A database of each kind."""
+def database(request):
+    """A store of each kind that is on SQL."""
     made = opened(request.param, request)
     yield made
     made.close()
@@ -120,6 +89,13 @@ def sqlite(request):
 @pytest.fixture
 def postgresql(request):
     made = opened("postgresql", request)
+    yield made
+    made.close()
+
+
+@pytest.fixture(name="valkey")
+def on_valkey(request):
+    made = opened("valkey", request)
     yield made
     made.close()
 
@@ -155,11 +131,11 @@ class Awaited:
 
 @pytest.fixture
 def made(store):
-    """How to make a cache: the blocking one on SQLite, on PostgreSQL its twin; used alike."""
+    """How to make a cache: the blocking one, on PostgreSQL its twin; used alike."""
     caches = []
 
     def make(**settings):
-        if store.kind == "sqlite":
+        if store.kind != "postgresql":
             return store.cache(**settings)
         caches.append(Awaited(store.async_cache(**settings)))
         return caches[-1]

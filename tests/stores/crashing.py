@@ -7,7 +7,7 @@ import signal
 import threading
 
 from retrytemplate import AttemptInProgressError, RetryState, RetryTemplate
-from retrytemplate.stores.sql import SQLRetryContextCache
+from tests.stores.kinds import blocking
 
 __all__ = ["DEATHS", "POISON", "consume", "opened"]
 
@@ -21,7 +21,7 @@ DEATHS = {
 
 def opened(url, **settings):
     """The cache of a store, in a process of its own."""
-    return SQLRetryContextCache(url, timeout=20.0, **settings)
+    return blocking(url, timeout=20.0, **settings)
 
 
 def consume(store, settings, witness, keys, death, place):

@@ -74,7 +74,7 @@ def test_a_message_that_kills_its_worker_is_tried_so_often_and_then_recovered(
     others = [row["key"] for row in witness.rows("callback") if row["key"] != POISON]
     assert sorted(others) == sorted(HEALTHY)
     assert sorted(row["key"] for row in witness.rows("handled")) == sorted(HEALTHY)
-    assert store.sql("SELECT key FROM {0}_contexts") == []
+    assert store.keys() == []
 
 
 @pytest.mark.parametrize("death", DEATHS)
@@ -88,4 +88,4 @@ def test_a_recovery_that_kills_its_worker_is_tried_again_and_the_callback_is_not
     assert len({row["pid"] for row in recoveries}) == 3
     assert witness.rows("callback", "recovery")[ATTEMPTS:] == recoveries
     assert [row["kind"] for row in said(witness, "history")] == ["ConnectionError"] * 3
-    assert store.sql("SELECT key FROM {0}_contexts") == []
+    assert store.keys() == []

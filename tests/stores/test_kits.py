@@ -1,4 +1,4 @@
-"""A cache on SQL passes the kits of its seam, on every database, synchronous and not."""
+"""A durable cache passes the kits of its seam, on every store, synchronous and not."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""Templates in several processes, over one database: what one counted, another goes on with."""
+"""Templates in several processes, over one store: what one counted, another goes on with."""
 
 import os
 import subprocess
@@ -69,10 +69,7 @@ def test_a_recovery_that_died_is_the_next_worker_s_turn_and_the_callback_s_no_mo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_cache_that_was_used_before_a_fork_serves_both_processes(worker, store):
     assert worker("fork") == (0, ["child 0"], "")
-    assert sorted(row["key"] for row in store.sql("SELECT key FROM {0}_contexts")) == [
-        "a key of the child",
-        "held by the parent",
-    ]
+    assert store.keys() == ["a key of the child", "held by the parent"]
 
 
 # -- in this process -------------------------------------------------------------------------------

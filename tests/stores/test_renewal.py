@@ -8,9 +8,8 @@ import pytest
 
 from retrytemplate import CacheUnavailableError, LeaseLostError
 from retrytemplate.caches import Claim
-from retrytemplate.stores.leases import Leases
+from retrytemplate.stores.leases import LeasedClaim, Leases
 from retrytemplate.stores.renewers import RenewingTask, RenewingThread
-from retrytemplate.stores.steps import SQLClaim
 from retrytemplate.testing import VirtualClock
 
 PATIENCE = 20.0
@@ -18,7 +17,7 @@ KEY = "charge/s:order-17"
 
 
 def held(key=KEY, lease=30.0):
-    claim = SQLClaim(key, "one", None, 1)
+    claim = LeasedClaim(key, "one", None, 1)
     claim.lease = lease
     return claim
 
@@ -163,8 +162,8 @@ def test_a_shorter_lease_is_renewed_before_a_longer_one_that_came_first(clock, t
     renewer.stop()
 
 
-def test_the_thread_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(sqlite, threads):
-    cache = sqlite.cache()
+def test_the_thread_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(store, threads):
+    cache = store.cache()
     cache.peek(KEY)
     assert threads() == []
     for number in range(3):
@@ -175,8 +174,8 @@ def test_the_thread_begins_with_the_first_claim_and_ends_when_the_cache_is_close
     assert threads() == []
 
 
-def test_a_cache_that_was_closed_can_be_used_again(sqlite, threads):
-    cache = sqlite.cache()
+def test_a_cache_that_was_closed_can_be_used_again(store, threads):
+    cache = store.cache()
     with cache:
         cache.begin(KEY, worker="one")
     cache.begin(KEY, worker="one")
@@ -205,9 +204,9 @@ def test_a_cache_renews_nothing_that_another_took_over(store, clock):
     assert store.row(KEY)["lease_until"] == taken.lease_until
 
 
-def test_a_real_lease_is_kept_by_whoever_lives(sqlite):
+def test_a_real_lease_is_kept_by_whoever_lives(store):
     """Whoever asks meanwhile is refused, although the lease is over many times."""
-    cache = sqlite.cache(lease=0.05)
+    cache = store.cache(lease=0.05)
     claim = cache.begin(KEY, worker="one")
     first = claim.lease_until
     until(lambda: claim.lease_until > first + 0.2)
@@ -250,9 +249,9 @@ async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
     await renewer.stop()
 
 
-async def test_the_task_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(sqlite):
+async def test_the_task_begins_with_the_first_claim_and_ends_when_the_cache_is_closed(store):
     before = asyncio.all_tasks()
-    async with sqlite.async_cache() as cache:
+    async with store.async_cache() as cache:
         await cache.begin(KEY, worker="one")
         await cache.begin(KEY + "0", worker="one")
         (task,) = asyncio.all_tasks() - before
@@ -273,6 +272,6 @@ async def test_an_asynchronous_cache_renews_its_leases_in_the_store(store, clock
         assert await cache.holds(claim)
 
 
-def test_a_claim_of_another_cache_is_refused(sqlite):
-    with pytest.raises(TypeError, match="claim must be a SQLClaim, got"):
-        sqlite.cache().renew(Claim(KEY, "one", None, 1))
+def test_a_claim_of_another_cache_is_refused(store):
+    with pytest.raises(TypeError, match=r"claim must be a (SQL|Redis)Claim, got"):
+        store.cache().renew(Claim(KEY, "one", None, 1))

@@ -13,6 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 3
 
 
+@pytest.fixture
+def store(database):
+    return database
+
+
 def test_several_processes_may_make_the_tables_at_once(store):
     processes = [
         subprocess.Popen(

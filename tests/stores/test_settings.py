@@ -1,4 +1,4 @@
-"""What the caches on SQL are made of; what cannot serve is refused when they are made."""
+"""What the durable caches are made of; what cannot serve is refused when they are made."""
 
 import asyncio
 import re
@@ -7,21 +7,35 @@ import sys
 from datetime import timedelta
 
 import pytest
+import redis
+import redis.asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrytemplate import (
+    AsyncRedisRetryContextCache,
     AsyncSQLRetryContextCache,
+    MissingExtraError,
     MisuseError,
+    RedisRetryContextCache,
     RetryState,
     RetryTemplate,
     SQLRetryContextCache,
 )
 from retrytemplate._checks import SECONDS
 from retrytemplate.testing import run_trio
+from tests.stores.conftest import failing
 
 FILE = "sqlite:///retry.db"
-KINDS = [SQLRetryContextCache, AsyncSQLRetryContextCache]
+SERVER = "redis://localhost"
+ON_SQL = [SQLRetryContextCache, AsyncSQLRetryContextCache]
+ON_REDIS = [RedisRetryContextCache, AsyncRedisRetryContextCache]
+KINDS = ON_SQL + ON_REDIS
+
+
+def made_by(kind, **settings):
+    """A cache that connects to nothing."""
+    return kind(FILE if kind in ON_SQL else SERVER, **settings)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,12 +45,12 @@ KINDS = [SQLRetryContextCache, AsyncSQLRetryContextCache]
         ({"lease": 0}, ValueError, f"lease must be {SECONDS} >= 0.01 and finite, got 0"),
         ({"lease": None}, TypeError, f"lease must be {SECONDS} >= 0.01 and finite, got"),
         ({"lease": float("inf")}, ValueError, "lease must be .* finite, got inf"),
-        ({"ttl": -1}, ValueError, f"ttl must be {SECONDS} >= 0, or None, got -1"),
-        ({"ttl": "1"}, TypeError, f"ttl must be {SECONDS} >= 0, or None, got '1'"),
+        ({"ttl": -1}, ValueError, f"ttl must be {SECONDS} >= 0.*, got -1"),
+        ({"ttl": "1"}, TypeError, f"ttl must be {SECONDS} >= 0.*, got '1'"),
         ({"timeout": 0}, ValueError, f"timeout must be {SECONDS} >= 0.01 and finite"),
-        ({"prefix": ""}, ValueError, "prefix must be 1 to 40 of a-z, 0-9 and _, .* got ''"),
+        ({"prefix": ""}, ValueError, "prefix must be 1 to .* got ''"),
         ({"prefix": "drop table"}, ValueError, "prefix must be .* got 'drop table'"),
-        ({"prefix": "1a"}, ValueError, "prefix must be .* got '1a'"),
+        ({"prefix": "a{b}"}, ValueError, "prefix must be .* got 'a{b}'"),
         ({"prefix": None}, ValueError, "prefix must be .* got None"),
         ({"redact": "x"}, TypeError, "redact must be callable, got 'x'"),
         ({"clock": 1}, TypeError, "clock must be an object with the methods monotonic, .* got 1"),
@@ -44,10 +58,23 @@ KINDS = [SQLRetryContextCache, AsyncSQLRetryContextCache]
 )
 def test_a_senseless_setting_is_refused(kind, settings, error, message):
     with pytest.raises(error, match=message):
-        kind(FILE, **settings)
+        made_by(kind, **settings)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ON_SQL)
+def test_the_names_of_tables_begin_with_no_digit(kind):
+    with pytest.raises(ValueError, match=r"prefix must be 1 to 40 of a-z, .* got '1a'"):
+        kind(FILE, prefix="1a")
+
+
+@pytest.mark.parametrize("kind", ON_REDIS)
+@pytest.mark.parametrize(("ttl", "error"), [(None, TypeError), (float("inf"), ValueError)])
+def test_every_key_of_redis_has_an_end(kind, ttl, error):
+    with pytest.raises(error, match=f"ttl must be {SECONDS} >= 0.01 and finite, got {ttl}"):
+        kind(SERVER, ttl=ttl)
+
+
+@pytest.mark.parametrize("kind", ON_SQL)
 @pytest.mark.parametrize(
     ("url", "error", "message"),
     [
@@ -62,6 +89,34 @@ def test_a_senseless_setting_is_refused(kind, settings, error, message):
 def test_a_url_that_cannot_serve_is_refused(kind, url, error, message):
     with pytest.raises(error, match=message):
         kind(url)
+
+
+@pytest.mark.parametrize("kind", ON_REDIS)
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        (None, TypeError, r"url must be a Redis URL or a redis(\.asyncio)?\.Redis, got None"),
+        ("localhost", ValueError, "url must be redis://, rediss:// or unix://, and what follows"),
+        (FILE, ValueError, "url must be redis://, rediss:// or unix://"),
+        ("redis://:secret@localhost:port", ValueError, "url must be redis://, [^@]*$"),
+    ],
+)
+def test_a_url_that_cannot_serve_is_refused_by_the_caches_on_redis_too(kind, url, error, message):
+    with pytest.raises(error, match=message):
+        kind(url)
+
+
+@pytest.mark.parametrize("kind", ON_REDIS)
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://", "localhost:6379/0"),
+        ("redis://me:secret@[::1]:7000/3", "::1:7000/3"),
+        ("unix:///run/valkey.sock?db=2", "/run/valkey.sock/2"),
+    ],
+)
+def test_a_cache_on_redis_says_where_it_is_and_no_password(kind, url, place):
+    assert repr(kind(url)) == f"<{kind.__name__} {place} prefix='retry'>"
 
 
 @pytest.mark.parametrize(
@@ -86,22 +141,22 @@ def test_a_password_in_what_is_no_url_is_not_shown():
 @pytest.mark.parametrize("kind", KINDS)
 def test_times_may_be_timedeltas(kind):
     minute = timedelta(minutes=1)
-    cache = kind(FILE, lease=minute, ttl=minute, timeout=minute)
+    cache = made_by(kind, lease=minute, ttl=minute, timeout=minute)
     assert (cache.lease, cache.ttl, cache.timeout) == (60.0, 60.0, 60.0)
 
 
-def test_the_lease_of_one_claim_is_checked_too(sqlite):
+def test_the_lease_of_one_claim_is_checked_too(made):
     with pytest.raises(ValueError, match="lease must be"):
-        sqlite.cache().begin("any", worker="one", lease=0)
+        made().begin("any", worker="one", lease=0)
 
 
-def test_the_number_of_keys_on_a_page_is_checked(sqlite):
+def test_the_number_of_keys_on_a_page_is_checked(made):
     with pytest.raises(ValueError, match="limit must be an int >= 1, got 0"):
-        sqlite.cache().keys(limit=0)
+        made().keys(limit=0)
 
 
-def test_what_is_no_key_is_not_contained(sqlite):
-    assert 17 not in sqlite.cache()
+def test_what_is_no_key_is_not_contained(store):
+    assert 17 not in store.cache()
 
 
 def test_an_engine_will_do(tmp_path):
@@ -117,26 +172,56 @@ async def test_an_asynchronous_engine_will_do(tmp_path):
         await cache.begin("any", worker="one")
 
 
+def test_a_client_will_do_and_stays_open(valkey):
+    client = redis.Redis.from_url(valkey.url, decode_responses=True)
+    with RedisRetryContextCache(client, prefix=valkey.prefix) as cache:
+        claim = cache.begin("any", worker="one")
+        cache.fail(claim, failing(claim))
+        assert list(cache) == cache.keys() == ["any"]
+    (connection,) = client.connection_pool._available_connections
+    assert connection.is_connected
+    client.close()
+
+
+async def test_an_asynchronous_client_will_do_and_stays_open(valkey):
+    client = redis.asyncio.Redis.from_url(valkey.url)
+    async with AsyncRedisRetryContextCache(client, prefix=valkey.prefix) as cache:
+        await cache.begin("any", worker="one")
+    (connection,) = client.connection_pool._available_connections
+    assert connection.is_connected
+    await client.aclose()
+
+
+@pytest.mark.parametrize("kind", ON_REDIS)
+def test_a_client_of_the_other_kind_will_not(kind):
+    other = redis.asyncio.Redis() if kind is RedisRetryContextCache else redis.Redis()
+    with pytest.raises(TypeError, match=r"a Redis URL or a redis(\.asyncio)?\.Redis, got <redis"):
+        kind(other)
+
+
 def test_an_engine_of_the_other_kind_will_not():
     with pytest.raises(TypeError, match="a database URL or a sqlalchemy AsyncEngine, got Engine"):
         AsyncSQLRetryContextCache(create_engine(FILE))
 
 
-def test_a_durable_cache_needs_a_name_for_its_keys(sqlite):
-    assert sqlite.cache().durable
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_durable_cache_needs_a_name_for_its_keys(kind):
+    cache = made_by(kind)
+    assert cache.durable
     with pytest.raises(ValueError, match="name is required with a durable cache"):
-        RetryTemplate(cache=sqlite.cache())
+        RetryTemplate(cache=cache)
 
 
-async def test_the_blocking_one_is_refused_in_asynchronous_use(sqlite):
-    template = RetryTemplate(cache=sqlite.cache(), name="work")
-    with pytest.raises(MisuseError, match="SQLRetryContextCache blocks"):
+@pytest.mark.parametrize("kinds", [ON_SQL, ON_REDIS])
+async def test_the_blocking_one_is_refused_in_asynchronous_use(kinds):
+    blocking, awaited = kinds
+    template = RetryTemplate(cache=made_by(blocking), name="work")
+    with pytest.raises(MisuseError, match=f"{blocking.__name__} blocks.* {awaited.__name__}"):
         await template.execute_async(lambda context: 1, state=RetryState("m1"))
-    assert SQLRetryContextCache.asynchronous_twin == AsyncSQLRetryContextCache.__name__
 
 
-def test_the_asynchronous_one_is_refused_where_nothing_awaits_it(sqlite):
-    template = RetryTemplate(cache=sqlite.async_cache(), name="work")
+def test_the_asynchronous_one_is_refused_where_nothing_awaits_it(store):
+    template = RetryTemplate(cache=store.async_cache(), name="work")
     with pytest.raises(MisuseError, match="returned an awaitable in synchronous use"):
         template.execute(lambda context: 1, state=RetryState("m1"))
 
@@ -157,33 +242,23 @@ def made_once(store):
         yield store.async_cache(), one, two
 
 
-def test_the_asynchronous_one_says_that_it_needs_asyncio(sqlite):
-    cache = sqlite.async_cache()
+def test_the_asynchronous_one_says_that_it_needs_asyncio(store):
+    cache = store.async_cache()
     with pytest.raises(MisuseError, match="needs an event loop of asyncio"):
         run_trio(lambda: cache.peek("any"))
 
 
-def run_apart(script):
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_a_missing_package_is_an_error_that_names_the_extra():
-    script = """if True:
-        import sys
-        sys.modules["sqlalchemy"] = sys.modules["sqlalchemy.ext.asyncio"] = None
-        from retrytemplate import AsyncSQLRetryContextCache, MissingExtraError, SQLRetryContextCache
-        for kind in (SQLRetryContextCache, AsyncSQLRetryContextCache):
-            try:
-                kind("sqlite:///retry.db")
-            except MissingExtraError as error:
-                print(error)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.count("a context cache on SQL needs sqlalchemy") == 2, done.stderr
-    assert done.stdout.count("pip install 'retrytemplate[sql]'") == 2
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_package_is_an_error_that_names_the_extra(kind, monkeypatch):
+    store, package = ("SQL", "sqlalchemy") if kind in ON_SQL else ("Redis", "redis")
+    for module in list(sys.modules):
+        if module.partition(".")[0] == package:
+            monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError) as caught:
+        made_by(kind)
+    extra = f"pip install 'retrytemplate[{store.lower()}]'"
+    assert str(caught.value).startswith(f"a context cache on {store} needs {package}")
+    assert str(caught.value).endswith(extra)
 
 
 def test_a_missing_driver_is_an_error_that_names_its_extra(monkeypatch):
@@ -192,8 +267,11 @@ def test_a_missing_driver_is_an_error_that_names_its_extra(monkeypatch):
         SQLRetryContextCache("postgresql://localhost/retry")
 
 
-def test_importing_the_names_loads_no_database():
-    script = "import sys, retrytemplate.stores.sql; print('sqlalchemy' in sys.modules)"
+def test_importing_the_names_loads_no_package():
+    script = """if True:
+        import sys, retrytemplate.stores.sql, retrytemplate.stores.redis
+        print(bool({"sqlalchemy", "redis"} & set(sys.modules)))
+    """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )

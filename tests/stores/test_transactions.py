@@ -18,6 +18,11 @@ from tests.stores.conftest import failing
 KEY = "charge/s:order-17"
 
 
+@pytest.fixture
+def store(database):
+    return database
+
+
 class Deliberate(Exception):
     """What rolls a transaction back."""
 
@@ -188,3 +193,20 @@ async def test_the_asynchronous_one_refuses_a_blocking_connection(sqlite):
         claim = await cache.begin(KEY, worker="one")
         with sqlite.engine.connect() as connection, pytest.raises(MisuseError, match="AsyncConn"):
             await cache.succeed(claim, connection=connection)
+
+
+def test_in_valkey_no_attempt_ends_in_a_transaction(valkey):
+    cache = valkey.cache()
+    claim = cache.begin(KEY, worker="one")
+    with pytest.raises(MisuseError, match=r"RedisRetryContextCache has no database .* a SQL cache"):
+        cache.succeed(claim, connection=valkey.client.pipeline())
+    assert cache.holds(claim)
+    assert cache._renewer._leases.has(claim)
+
+
+async def test_in_valkey_no_attempt_ends_in_an_asynchronous_transaction(valkey):
+    async with valkey.async_cache() as cache:
+        claim = await cache.begin(KEY, worker="one")
+        with pytest.raises(MisuseError, match="AsyncRedisRetryContextCache has no database"):
+            await cache.succeed(claim, connection=object())
+        assert await cache.holds(claim)

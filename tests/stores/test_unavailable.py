@@ -5,42 +5,43 @@ import pickle
 import threading
 
 import pytest
+from redis import RedisError
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from retrytemplate import (
-    AsyncSQLRetryContextCache,
     CacheUnavailableError,
     RetryState,
     RetryTemplate,
-    SQLRetryContextCache,
 )
 from tests.stores import postgres
 from tests.stores.conftest import failing
+from tests.stores.kinds import awaited, blocking
 
 KEY = "charge/s:order-17"
 
 
-@pytest.fixture(params=["a file where there is no folder", "a port where nobody listens"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def nowhere(request, tmp_path):
-    if "file" in request.param:
+    """A file where there is no folder, a port where nobody listens."""
+    if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/absent/retry.db"
-    return f"postgresql://me:secret@127.0.0.1:{postgres.free_port()}/db"
+    return f"{request.param}://me:secret@127.0.0.1:{postgres.free_port()}/1"
 
 
 def test_a_store_that_cannot_be_reached_is_an_error_from_that_of_the_database(nowhere):
-    with SQLRetryContextCache(nowhere) as cache:
-        with pytest.raises(CacheUnavailableError, match="begin failed in the store") as caught:
+    with blocking(nowhere) as cache:
+        with pytest.raises(CacheUnavailableError, match=r"begin .*failed in the store") as caught:
             cache.begin(KEY, worker="one")
-        assert isinstance(caught.value.__cause__, DBAPIError)
+        assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
         assert "secret" not in str(caught.value) + repr(cache)
 
 
 async def test_the_same_for_the_asynchronous_one(nowhere):
-    async with AsyncSQLRetryContextCache(nowhere) as cache:
+    async with awaited(nowhere) as cache:
         with pytest.raises(CacheUnavailableError) as caught:
             await cache.begin(KEY, worker="one")
-        assert isinstance(caught.value.__cause__, DBAPIError)
+        assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
     await driver_has_ended()
 
 
@@ -52,18 +53,27 @@ async def driver_has_ended():
 
 
 def test_without_the_store_the_callback_is_not_called(nowhere):
-    with SQLRetryContextCache(nowhere) as cache:
+    with blocking(nowhere) as cache:
         template = RetryTemplate(cache=cache, name="work")
         with pytest.raises(CacheUnavailableError):
             template.execute(pytest.fail, state=RetryState("m1"))
 
 
-def test_tables_that_are_gone_are_an_error(made, store):
-    cache = made()
+def test_tables_that_are_gone_are_an_error(database):
+    cache = database.cache()
     cache.peek(KEY)
-    store.sql("DROP TABLE {0}_contexts")
-    with pytest.raises(CacheUnavailableError, match=f"{store.prefix}_contexts"):
+    database.spoil(KEY)
+    with pytest.raises(CacheUnavailableError, match=f"{database.prefix}_contexts"):
         cache.peek(KEY)
+
+
+@pytest.mark.parametrize("step", ["begin", "peek", "forget"])
+def test_a_key_of_somebody_else_is_an_error(valkey, step):
+    valkey.spoil(KEY)
+    options = {"worker": "one"} if step == "begin" else {}
+    with pytest.raises(CacheUnavailableError, match=f"{step} of '{KEY}' failed .*WRONGTYPE"):
+        getattr(valkey.cache(), step)(KEY, **options)
+    assert valkey.client.get(valkey.name(KEY)) == "no context"
 
 
 @pytest.mark.parametrize("kept", ["", "[", "{}", '{"format": 99}', "[" * 100_000])
@@ -71,14 +81,14 @@ def test_a_record_that_cannot_be_read_is_named(made, store, kept):
     cache = made()
     claim = cache.begin(KEY, worker="one")
     cache.fail(claim, failing(claim))
-    store.sql("UPDATE {0}_contexts SET record = :kept", kept=kept)
+    store.change(KEY, record=kept)
     with pytest.raises(CacheUnavailableError, match=f"the record under '{KEY}' cannot be read"):
         cache.peek(KEY)
 
 
 def test_what_was_to_be_written_is_in_no_error(store, cache):
     claim = cache.begin(KEY, worker="one")
-    store.sql("DROP TABLE {0}_contexts")
+    store.spoil(KEY)
     record = failing(claim, attributes={"card": "4242"})
     with pytest.raises(CacheUnavailableError) as caught:
         cache.fail(claim, record)
@@ -87,7 +97,7 @@ def test_what_was_to_be_written_is_in_no_error(store, cache):
 
 def test_the_error_can_be_sent_to_another_process(store, cache):
     cache.peek(KEY)
-    store.sql("DROP TABLE {0}_contexts")
+    store.spoil(KEY)
     with pytest.raises(CacheUnavailableError) as caught:
         cache.peek(KEY)
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # made here
@@ -96,7 +106,7 @@ def test_the_error_can_be_sent_to_another_process(store, cache):
 
 def test_a_claim_whose_last_write_failed_is_renewed_no_more(store, cache):
     claim = cache.begin(KEY, worker="one")
-    store.sql("DROP TABLE {0}_contexts")
+    store.spoil(KEY)
     with pytest.raises(CacheUnavailableError):
         cache.succeed(claim)
     assert not cache._renewer._leases.has(claim)

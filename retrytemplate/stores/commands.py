@@ -1,0 +1,182 @@
+"""What a context cache does on Redis: each step a generator of commands, one on the usual path.
+
+A step yields a key and a command about it and is sent the answer, undecoded.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.caches.record import to_text
+from retrytemplate.stores import scripts
+from retrytemplate.stores.answers import completed, in_progress, lost, parsed
+from retrytemplate.stores.keys import from_stored, stored
+from retrytemplate.stores.leases import LeasedClaim
+from retrytemplate.stores.pools import AnswerLostError, ScriptMissingError
+
+if TYPE_CHECKING:
+    from retrytemplate.caches.record import Record
+    from retrytemplate.stores.performers import Step
+    from retrytemplate.stores.scripts import Script
+
+__all__ = ["RedisClaim", "Steps"]
+
+AT_ONCE = 1000
+MOST = 6e9
+"""Seconds, some 190 years: what is to last longer lasts so long."""
+END = "0"
+"""The cursor of a scan, before and after it."""
+
+
+class RedisClaim(LeasedClaim):
+    """A claim as the key has it."""
+
+    __slots__ = ()
+
+
+class Steps:
+    """The steps of a cache on the keys of one prefix.
+
+    :param lease: seconds; of a claim that is taken without one of its own.
+    :param ttl: seconds after the last write when a key is forgotten.
+    """
+
+    def __init__(self, prefix: str, lease: float, ttl: float) -> None:
+        self._opening = f"{prefix}:{{"
+        self._lease = min(lease, MOST)
+        self._ttl = min(ttl, MOST)
+        self._calls = count(1)
+        self._origin = os.urandom(6).hex()
+
+    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[RedisClaim]:
+        """Take the key, or say why not."""
+        seconds = self._lease if lease is None else min(lease, MOST)
+        arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
+        state, *reply = yield from self._again(scripts.BEGIN, key, *arguments)
+        if state == b"done":
+            raise completed(key)
+        if state == b"held":
+            holder, ends = reply
+            raise in_progress(key, holder.decode(), _moment(ends))
+        text, fence, ends, before, _ = reply
+        claim = RedisClaim(
+            key,
+            worker,
+            None if fresh or text is None else parsed(key, text),
+            int(fence),
+            _moment(ends),
+            None if fresh or before is None else before.decode(),
+        )
+        claim.lease = seconds
+        return claim
+
+    def renew(self, claim: RedisClaim) -> Step[None]:
+        """Extend the lease by what it was at first."""
+        ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
+        claim.lease_until = _moment(ends)
+
+    def fail(self, claim: RedisClaim, record: Record) -> Step[None]:
+        """Write the record; hold on to the key if the record says so."""
+        held = record.worker is not None
+        times = (claim.lease, self._ttl, int(held))
+        ends = yield from self._held(scripts.FAIL, claim, *times, *_columns(record))
+        claim.lease_until = _moment(ends) if held else None
+        claim.version = record.version
+
+    def succeed(self, claim: RedisClaim, remember: float | None) -> Step[None]:
+        """Leave no more than the fence, or a mark."""
+        if remember is None:
+            yield from self._held(scripts.FINISH, claim)
+        else:
+            yield from self._held(scripts.REMEMBER, claim, min(remember, MOST))
+
+    def release(self, claim: RedisClaim) -> Step[None]:
+        """Leave the key as it was found."""
+        yield from self._of(scripts.GIVE_BACK, claim, self._ttl)
+
+    def holds(self, claim: RedisClaim) -> Step[bool]:
+        """Whether the key names the claim, and its lease is not over."""
+        return bool((yield from self._of(scripts.HOLDS, claim)))
+
+    def forget(self, key: str) -> Step[None]:
+        """Leave no more than the fence, whether the key is held or not."""
+        yield from self._run(scripts.FORGET, key)
+
+    def peek(self, key: str) -> Step[Record | None]:
+        """The record, if there is one."""
+        text = yield key, ("HGET", self._name(key), "record")
+        return None if text is None else parsed(key, text)
+
+    def swap(self, key: str, record: Record, version: int) -> Step[bool]:
+        """Write the record where the version still is the one that was read."""
+        arguments = (version, self._ttl, *_columns(record))
+        return bool((yield from self._run(scripts.SWAP, key, *arguments)))
+
+    def page(self, cursor: str) -> Step[tuple[str, list[str]]]:
+        """Some of the keys that have a record, and the cursor of the rest."""
+        arguments = (cursor, f"{self._opening}*", AT_ONCE)
+        following, names = yield from self._send(scripts.LIST, None, *arguments)
+        return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
+
+    def keys(self, after: str, limit: int) -> Step[list[str]]:
+        """The keys that have a record, in order, from the one after *after* on."""
+        first, found, cursor = stored(after), set[str](), END
+        while True:
+            cursor, page = yield from self.page(cursor)
+            found.update(key for key in page if key > first)
+            found = set(sorted(found)[:limit])
+            if cursor == END:
+                return [from_stored(key) for key in sorted(found)]
+
+    def purge(self) -> Step[int]:
+        """Nothing: the server itself deletes what is over."""
+        yield from ()
+        return 0
+
+    # -- scripts ---------------------------------------------------------------------------------
+
+    def _held(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
+        """What a write of the claim answers; an error where it is not the one in force."""
+        answer = yield from self._of(script, claim, *arguments)
+        if answer is None:
+            raise lost(claim)
+        return answer
+
+    def _of(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
+        mine = (claim.worker, claim.fence, self._token())
+        return (yield from self._again(script, claim.key, *mine, *arguments))
+
+    def _again(self, script: Script, key: str, *arguments: Any) -> Step[Any]:
+        """Run a script that recognises a call that comes twice: once more after a cut."""
+        try:
+            return (yield from self._run(script, key, *arguments))
+        except AnswerLostError:
+            return (yield from self._run(script, key, *arguments))
+
+    def _run(self, script: Script, key: str, *arguments: Any) -> Step[Any]:
+        return (yield from self._send(script, key, self._name(key), *arguments))
+
+    def _send(self, script: Script, key: str | None, *rest: Any) -> Step[Any]:
+        """Run a script by its name; by its text where the server does not know it yet."""
+        number = 0 if key is None else 1
+        try:
+            return (yield key, ("EVALSHA", script.sha, number, *rest))
+        except ScriptMissingError:
+            return (yield key, ("EVAL", script.text, number, *rest))
+
+    def _name(self, key: str) -> bytes:
+        return f"{self._opening}{stored(key)}}}".encode()
+
+    def _token(self) -> str:
+        return f"{self._origin}.{next(self._calls)}"
+
+
+def _moment(text: bytes) -> float:
+    """Microseconds as seconds."""
+    return int(text) / 1e6
+
+
+def _columns(record: Record) -> tuple[Any, ...]:
+    return to_text(record), record.version, record.phase

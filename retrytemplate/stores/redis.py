@@ -1,0 +1,172 @@
+"""Contexts on Redis or Valkey, where the processes of several machines share them."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.caches.claims import refuse_connection
+from retrytemplate.stores import pools
+from retrytemplate.stores.base import AwaitedCache, BlockingCache, DurableCache
+from retrytemplate.stores.commands import END, RedisClaim, Steps
+from retrytemplate.stores.forks import keep
+from retrytemplate.stores.keys import from_stored
+from retrytemplate.stores.performers import perform, perform_async
+from retrytemplate.stores.settings import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from typing import TypeVar
+
+    from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.clock import Clock
+    from retrytemplate.stores.performers import Step
+
+    T = TypeVar("T")
+
+__all__ = ["AsyncRedisRetryContextCache", "RedisRetryContextCache"]
+
+DAY = 86400
+
+
+class _OnRedis(DurableCache):
+    """What both caches on Redis are made of."""
+
+    prefixes = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+    prefix_must_be = "1 to 100 of letters, digits and _ . : -"
+
+    _claims = RedisClaim
+    _pool: Any
+
+    def _set_up(self, url: Any, ttl: Seconds) -> None:
+        self._url = url
+        self.ttl: float = seconds("ttl", ttl)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Have connections, and calls that no other process has made."""
+        self._pool = self._made()
+        steps = Steps(self.prefix, self.lease, self.ttl)
+        self._steps = steps
+        self._page = steps.page
+
+    def _made(self) -> Any:
+        raise NotImplementedError
+
+    def _place(self) -> object:
+        return pools.where(self._pool)
+
+    def _check_connection(self, connection: Any) -> None:
+        refuse_connection(self, connection)
+
+    def _inherited(self) -> None:
+        keep(self._pool)
+        self._connect()
+
+
+class RedisRetryContextCache(_OnRedis, BlockingCache):
+    """Contexts in Redis or Valkey: they outlive the process, and several processes share them.
+
+    :param url: of the server (``redis://``, ``rediss://`` or ``unix://``, as redis-py has them), or
+        a ``redis.Redis``, whose connections and waits are used as they are.
+    :param lease: seconds for which an attempt holds its key.  They are renewed while the process
+        lives; an attempt whose lease ran out is taken for lost.
+    :param ttl: seconds after the last write when a key is forgotten; never before its lease.
+    :param prefix: of the keys: a context is one key, ``prefix:{key}``, whose slot in a cluster is
+        that of its own text.
+    :param timeout: seconds to wait for a connection, and for an answer.
+    :param redact: applied to the traceback texts and messages that are kept.
+    :param clock: times the renewals.  Leases and times to live are measured by the server.
+
+    Each step is one script.  Safe for threads, and across a fork.  It needs the extra ``redis``,
+    and Redis 6.2 or Valkey, or a later version.
+
+    Making one connects to nothing yet:
+
+    >>> RedisRetryContextCache("redis://:secret@localhost")
+    <RedisRetryContextCache localhost:6379/0 prefix='retry'>
+    """
+
+    asynchronous_twin = "AsyncRedisRetryContextCache"
+
+    def __init__(
+        self,
+        url: str | Redis,
+        lease: Seconds = 30.0,
+        ttl: Seconds = DAY,
+        prefix: str = "retry",
+        *,
+        timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(lease, prefix, timeout, redact, clock)
+        self._set_up(url, ttl)
+        self._begin_life()
+
+    def __iter__(self) -> Iterator[str]:
+        """Every key that has a record, in no order; one more than once, maybe."""
+        cursor = None
+        while cursor != END:
+            cursor, page = self._perform(self._page(cursor or END))
+            yield from map(from_stored, page)
+
+    def _made(self) -> Any:
+        return pools.pool(self._url, self.timeout)
+
+    def _perform(self, step: Step[T], connection: Any = None) -> T:
+        return perform(step, partial(pools.ask, self._pool))
+
+    def _disconnect(self) -> None:
+        if isinstance(self._url, str):  # else they are another's
+            self._pool.disconnect()
+
+
+class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
+    """The asynchronous twin of ``RedisRetryContextCache``, for asyncio.
+
+    The settings are the same; a client is a ``redis.asyncio.Redis``.  One event loop at a time can
+    use it: ``await cache.close()`` there before another one does.  A callback that blocks the loop
+    for longer than the lease loses its key.
+
+    >>> AsyncRedisRetryContextCache("redis://localhost/7", prefix="orders:retry")
+    <AsyncRedisRetryContextCache localhost:6379/7 prefix='orders:retry'>
+    """
+
+    def __init__(
+        self,
+        url: str | AsyncRedis,
+        lease: Seconds = 30.0,
+        ttl: Seconds = DAY,
+        prefix: str = "retry",
+        *,
+        timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(lease, prefix, timeout, redact, clock)
+        self._set_up(url, ttl)
+        self._begin_life()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Every key that has a record, in no order; one more than once, maybe."""
+        cursor = None
+        while cursor != END:
+            cursor, page = await self._perform(self._page(cursor or END))
+            for key in page:
+                yield from_stored(key)
+
+    def _made(self) -> Any:
+        return pools.async_pool(self._url, self.timeout)
+
+    async def _perform(self, step: Step[T], connection: Any = None) -> T:
+        self._check_loop()
+        return await perform_async(step, partial(pools.ask_async, self._pool))
+
+    async def _disconnect(self) -> None:
+        if isinstance(self._url, str):  # else they are another's
+            await self._pool.disconnect()

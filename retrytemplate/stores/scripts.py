@@ -1,0 +1,209 @@
+"""The Lua of a context cache on Redis: a script a step, each on one key, which is a hash.
+
+A key is *held* while it names a worker whose lease is not over; a worker whose lease is over has
+lost its attempt, where one was under way (phase "attempting").  Its fields:
+
+``record`` ``version``   the record as JSON, and its version
+``phase``                idle, attempting, recovering, or done: a remembered success
+``worker`` ``lease``     who holds the key, and until when
+``lost``                 whose attempt was lost, until that is written down
+``expires``              when the record or the mark is over, while a claim keeps the key longer
+``fence``                the number of the last claim; all that is left, for a while, of a key
+                         that is forgotten
+``token``                of the call that wrote last: a call that comes twice, because its answer
+                         did not, recognises itself
+
+Every time is read from the server's own clock and kept as whole microseconds.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+__all__ = ["BEGIN", "FAIL", "FINISH", "FORGET", "GIVE_BACK", "HOLDS", "LIST", "REMEMBER"]
+__all__ += ["RENEW", "SWAP", "Script"]
+
+FENCE_KEPT = 60
+"""Seconds for which a key that is forgotten leaves its fence."""
+
+WORDS = f"""
+local name = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+local function whole(number) return string.format('%.0f', number) end
+local function after(seconds) return now + seconds * 1000000 end
+local function keep_until(moment)
+    redis.call('PEXPIREAT', name, whole(math.ceil(moment / 1000)))
+end
+local function forget(fence, token)
+    redis.call('DEL', name)
+    redis.call('HSET', name, 'fence', fence, 'token', token)
+    keep_until(after({FENCE_KEPT}))
+end
+"""
+
+# What a claim writes: where it is the one in force, or where this very call has written before.
+CLAIM = (
+    WORDS
+    + """
+local worker, fence, token = ARGV[1], ARGV[2], ARGV[3]
+local found = redis.call('HMGET', name, 'worker', 'fence', 'token', 'lease')
+local mine = found[1] == worker and found[2] == fence
+local said = found[2] == fence and found[3] == token
+"""
+)
+
+
+class Script:
+    """A script and the name by which a server that has seen it knows it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+BEGIN = Script(
+    WORDS
+    + """
+local worker, token, lease, ttl, fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local record, fence, ends, lost, phase, holder, last, expires = unpack(redis.call('HMGET', name,
+    'record', 'fence', 'lease', 'lost', 'phase', 'worker', 'token', 'expires'))
+if holder == worker and last == token then
+    return {'taken', record, fence, ends, lost, phase}
+end
+if holder and holder ~= worker and tonumber(ends) > now then
+    return {'held', holder, ends}
+end
+local over = phase == 'done' and tonumber(expires) <= now
+if phase == 'done' and not fresh and not over then
+    return {'done'}
+end
+if phase == 'attempting' and holder and holder ~= worker and not lost then
+    lost = holder
+    redis.call('HSET', name, 'lost', lost)
+end
+if phase ~= 'recovering' and (phase ~= 'done' or over) then
+    phase = 'attempting'
+end
+fence = whole(math.max((tonumber(fence) or 0) + 1, now))
+ends = whole(after(lease))
+redis.call('HSET', name,
+    'worker', worker, 'lease', ends, 'phase', phase, 'fence', fence, 'token', token)
+keep_until(after(lease + ttl))
+return {'taken', record, fence, ends, lost, phase}
+"""
+)
+
+RENEW = Script(
+    CLAIM
+    + """
+if not mine then return false end
+local lease, ttl = ARGV[4], ARGV[5]
+local ends = whole(after(lease))
+redis.call('HSET', name, 'lease', ends)
+keep_until(after(lease + ttl))
+return ends
+"""
+)
+
+FAIL = Script(
+    CLAIM
+    + """
+if not mine then return said and '0' or false end
+local lease, ttl, held = ARGV[4], ARGV[5], ARGV[6] == '1'
+local ends = held and whole(after(lease)) or '0'
+redis.call('HSET', name, 'record', ARGV[7], 'version', ARGV[8], 'phase', ARGV[9],
+    'expires', whole(after(ttl)), 'token', token)
+if held then
+    redis.call('HDEL', name, 'lost')
+    redis.call('HSET', name, 'lease', ends)
+    keep_until(after(lease + ttl))
+else
+    redis.call('HDEL', name, 'lost', 'worker', 'lease')
+    keep_until(after(ttl))
+end
+return ends
+"""
+)
+
+FINISH = Script(
+    CLAIM
+    + """
+if mine then forget(fence, token) end
+return mine or said
+"""
+)
+
+REMEMBER = Script(
+    CLAIM
+    + """
+if mine then
+    local ends = after(ARGV[4])
+    redis.call('DEL', name)
+    redis.call('HSET', name,
+        'fence', fence, 'token', token, 'phase', 'done', 'expires', whole(ends))
+    keep_until(ends)
+end
+return mine or said
+"""
+)
+
+# A lost attempt that is not written down yet is left as it was found, to be found again.
+GIVE_BACK = Script(
+    CLAIM
+    + """
+if not mine then return false end
+local version, lost, phase, expires = unpack(
+    redis.call('HMGET', name, 'version', 'lost', 'phase', 'expires'))
+if lost then
+    redis.call('HSET', name, 'worker', lost, 'lease', whole(now))
+    redis.call('HDEL', name, 'lost')
+    keep_until(after(ARGV[4]))
+elseif (not version and phase == 'attempting') or tonumber(expires) <= now then
+    forget(fence, token)
+else
+    redis.call('HDEL', name, 'worker', 'lease')
+    if phase == 'attempting' then redis.call('HSET', name, 'phase', 'idle') end
+    keep_until(tonumber(expires))
+end
+return true
+"""
+)
+
+HOLDS = Script(CLAIM + "return mine and tonumber(found[4]) > now")
+
+FORGET = Script(
+    WORDS
+    + """
+local fence = redis.call('HGET', name, 'fence')
+if fence then forget(fence, '') end
+return true
+"""
+)
+
+SWAP = Script(
+    WORDS
+    + """
+local expected, ttl = ARGV[1], ARGV[2]
+local version, fence = unpack(redis.call('HMGET', name, 'version', 'fence'))
+if (version or '0') ~= expected then return false end
+if not version then redis.call('HDEL', name, 'worker', 'lease', 'lost') end
+redis.call('HSET', name, 'record', ARGV[3], 'version', ARGV[4], 'phase', ARGV[5],
+    'expires', whole(after(ttl)), 'fence', fence or whole(now))
+keep_until(after(ttl))
+return true
+"""
+)
+
+# A page of a scan: the cursor of the next one, and the keys that have a record.
+LIST = Script(
+    """
+local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3], 'TYPE', 'hash')
+local names = {}
+for _, name in ipairs(page[2]) do
+    if redis.call('HEXISTS', name, 'version') == 1 then names[#names + 1] = name end
+end
+return {page[1], names}
+"""
+)
