@@ -24,12 +24,12 @@ from attrs import frozen
 from cells import GARBAGE, TIMED
 from libraries import LIBRARIES, Library
 from measuring import import_times, one_run
+from pages import update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 NAMES = [library.name for library in LIBRARIES]
 
 Figures = dict[str, dict[str, float]]
@@ -177,15 +177,6 @@ def remarks(libraries: Sequence[Library], results: Results, missing: list[str]) 
     return lines
 
 
-def update(page: Path, text: str) -> None:
-    """Write the results between the two marks of a page."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{page} has no {BEGIN} with {END} after it")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def names_of(text: str) -> list[str]:
     """The argument of ``--only``."""
     names = text.split(",")
@@ -227,7 +218,7 @@ def main() -> None:
         kept: dict[str, Any] = {"runs": runs, "imports": imports}
         wanted.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     if wanted.update:
-        update(wanted.update, text)
+        update(wanted.update, "results", text)
 
 
 if __name__ == "__main__":

@@ -81,3 +81,21 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
     refused = bench("--only", "ours,lop")
     assert refused.returncode == 2
     assert "no lop; there are loop, ours, tenacity, stamina, backoff" in refused.stderr
+
+
+def test_what_a_record_takes_is_written_between_the_marks_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- records: begin -->\nold\n<!-- records: end -->\nafter\n")
+    script = str(ROOT / "benchmarks" / "records.py")
+    run = subprocess.run(
+        [sys.executable, script, "--quick", "--update", str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text == f"before\n<!-- records: begin -->\n{run.stdout}<!-- records: end -->\nafter\n"
+    assert list(rows(run.stdout)) == ["once", "3 times", "20 times"]
+    assert all(float(cell.removesuffix(" KiB")) >= 0 for row in rows(text).values() for cell in row)
