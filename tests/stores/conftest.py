@@ -11,6 +11,8 @@ from tests.stores import postgres, valkey
 from tests.stores.on_sql import SQLStore
 from tests.stores.on_valkey import ValkeyStore
 
+KINDS = ("sqlite", "postgresql", "valkey")
+
 # Workers that die, and many of them at once: on one version, and where a process can be forked.
 if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
     collect_ignore = ["test_crashes.py", "test_hammer.py"]
@@ -63,7 +65,7 @@ def opened(kind, request):
     return SQLStore(kind, url)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "valkey"])
+@pytest.fixture(params=KINDS)
 def store(request):
     """A store of each kind."""
     made = opened(request.param, request)

@@ -80,6 +80,10 @@ class SQLStore:
         """Let the store refuse every step on the key, whether there is something or not."""
         self.sql("DROP TABLE {0}_contexts")
 
+    def clear(self):
+        """Let nothing be left but the tables."""
+        self.sql("DELETE FROM {0}_contexts")
+
     def close(self):
         for cache in self.caches:
             cache.close()

@@ -81,9 +81,13 @@ class ValkeyStore:
         """Let the store refuse every step on the key, whether there is something or not."""
         self.client.set(self.name(key), "no context", ex=60)
 
+    def clear(self):
+        """Let nothing be left."""
+        if names := self.names():
+            self.client.delete(*names)
+
     def close(self):
         for cache in self.caches:
             cache.close()
-        if names := self.names():
-            self.client.delete(*names)
+        self.clear()
         self.client.close()

@@ -1,4 +1,4 @@
-"""The original library's stateful traces, played over SQLite and PostgreSQL."""
+"""The original library's stateful traces, played over every store."""
 
 import asyncio
 import os
@@ -6,20 +6,19 @@ from functools import cache
 
 import pytest
 
-from retrytemplate import AsyncSQLRetryContextCache
 from tests.caches.test_golden import KEYED
 from tests.golden import run
-from tests.stores.conftest import opened
+from tests.stores.conftest import KINDS, opened
 
 # Some policies of the file never end, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
 
 EVERY = "RETRYTEMPLATE_TEST_EVERY_WAY"
-WAYS = [(kind, mode) for kind in ("sqlite", "postgresql") for mode in ("sync", "async")]
+WAYS = [(kind, mode) for kind in KINDS for mode in ("sync", "async")]
 
 
 def played():
-    """Each scenario in one way, all four in turn; with the variable, each in every way."""
+    """Each scenario in one way, all of them in turn; with the variable, each in every way."""
     return [
         pytest.param(line, kind, mode, id=f"{line['id']}-{kind}-{mode}")
         for number, line in enumerate(KEYED)
@@ -27,13 +26,15 @@ def played():
     ]
 
 
-class LookedAt(AsyncSQLRetryContextCache):
+class LookedAt:
     """An asynchronous cache that the runner of the scenarios can look into, as it is used to."""
 
-    looked_at = None
+    def __init__(self, awaited, blocking):
+        self.awaited = awaited
+        self.peek = blocking.peek
 
-    def peek(self, key):
-        return self.looked_at.peek(key)
+    def __getattr__(self, name):
+        return getattr(self.awaited, name)
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +45,16 @@ def runner():
 
 @pytest.fixture(scope="module")
 def caches(request, runner):
-    """One database of a kind for all scenarios, with a cache for each mode."""
+    """One store of a kind for all scenarios, with a cache for each mode."""
 
     @cache
     def of(kind):
         store = opened(kind, request)
         request.addfinalizer(store.close)
-        one = store.cache()
-        two = LookedAt(store.url, prefix=store.prefix)
-        two.looked_at = one
-        store.hurry(two._engine.sync_engine.pool)
+        one, two = store.cache(), store.async_cache()
         request.addfinalizer(lambda: runner.run(two.close()))
         one.peek("any")  # the tables are there
-        return store, {"sync": one, "async": two}
+        return store, {"sync": one, "async": LookedAt(two, one)}
 
     return of
 
@@ -64,7 +62,7 @@ def caches(request, runner):
 @pytest.mark.parametrize(("line", "kind", "mode"), played())
 def test_the_trace_of_the_original_holds(line, kind, mode, caches, runner, monkeypatch):
     store, by_mode = caches(kind)
-    store.sql("DELETE FROM {0}_contexts")
+    store.clear()
     monkeypatch.setattr(run, "MemoryRetryContextCache", lambda: by_mode[mode])
     found = run.check(line, run.MODES[mode], runner.get_loop())
 
