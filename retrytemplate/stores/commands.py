@@ -17,9 +17,14 @@ from retrytemplate.stores.leases import LeasedClaim
 from retrytemplate.stores.pools import AnswerLostError, ScriptMissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from retrytemplate.caches.record import Record
     from retrytemplate.stores.performers import Step
+    from retrytemplate.stores.pools import Order
     from retrytemplate.stores.scripts import Script
+
+    Asked = Callable[[Order], Step[Any]]
 
 __all__ = ["RedisClaim", "Steps"]
 
@@ -54,7 +59,7 @@ class Steps:
         """Take the key, or say why not."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
-        state, *reply = yield from self._again(scripts.BEGIN, key, *arguments)
+        state, *reply = yield from self._run(_twice, scripts.BEGIN, key, *arguments)
         if state == b"done":
             raise completed(key)
         if state == b"held":
@@ -102,22 +107,22 @@ class Steps:
 
     def forget(self, key: str) -> Step[None]:
         """Leave no more than the fence, whether the key is held or not."""
-        yield from self._run(scripts.FORGET, key)
+        yield from self._run(_once, scripts.FORGET, key)
 
     def peek(self, key: str) -> Step[Record | None]:
         """The record, if there is one."""
-        text = yield key, ("HGET", self._name(key), "record")
+        text = yield from _twice((key, ("HGET", self._name(key), "record")))
         return None if text is None else parsed(key, text)
 
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
         """Write the record where the version still is the one that was read."""
         arguments = (version, self._ttl, *_columns(record))
-        return bool((yield from self._run(scripts.SWAP, key, *arguments)))
+        return bool((yield from self._run(_once, scripts.SWAP, key, *arguments)))
 
     def page(self, cursor: str) -> Step[tuple[str, list[str]]]:
         """Some of the keys that have a record, and the cursor of the rest."""
         arguments = (cursor, f"{self._opening}*", AT_ONCE)
-        following, names = yield from self._send(scripts.LIST, None, *arguments)
+        following, names = yield from self._eval(_twice, scripts.LIST, None, 0, *arguments)
         return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
 
     def keys(self, after: str, limit: int) -> Step[list[str]]:
@@ -135,7 +140,7 @@ class Steps:
         yield from ()
         return 0
 
-    # -- scripts ---------------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------------
 
     def _held(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
         """What a write of the claim answers; an error where it is not the one in force."""
@@ -146,31 +151,36 @@ class Steps:
 
     def _of(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
         mine = (claim.worker, claim.fence, self._token())
-        return (yield from self._again(script, claim.key, *mine, *arguments))
+        return (yield from self._run(_twice, script, claim.key, *mine, *arguments))
 
-    def _again(self, script: Script, key: str, *arguments: Any) -> Step[Any]:
-        """Run a script that recognises a call that comes twice: once more after a cut."""
-        try:
-            return (yield from self._run(script, key, *arguments))
-        except AnswerLostError:
-            return (yield from self._run(script, key, *arguments))
+    def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Step[Any]:
+        return (yield from self._eval(asked, script, key, 1, self._name(key), *arguments))
 
-    def _run(self, script: Script, key: str, *arguments: Any) -> Step[Any]:
-        return (yield from self._send(script, key, self._name(key), *arguments))
-
-    def _send(self, script: Script, key: str | None, *rest: Any) -> Step[Any]:
+    def _eval(self, asked: Asked, script: Script, key: str | None, *rest: Any) -> Step[Any]:
         """Run a script by its name; by its text where the server does not know it yet."""
-        number = 0 if key is None else 1
         try:
-            return (yield key, ("EVALSHA", script.sha, number, *rest))
+            return (yield from asked((key, ("EVALSHA", script.sha, *rest))))
         except ScriptMissingError:
-            return (yield key, ("EVAL", script.text, number, *rest))
+            return (yield from asked((key, ("EVAL", script.text, *rest))))
 
     def _name(self, key: str) -> bytes:
         return f"{self._opening}{stored(key)}}}".encode()
 
     def _token(self) -> str:
         return f"{self._origin}.{next(self._calls)}"
+
+
+def _once(order: Order) -> Step[Any]:
+    """Ask for what would be done a second time."""
+    return (yield order)
+
+
+def _twice(order: Order) -> Step[Any]:
+    """Ask for what looks only, or recognises itself: once more where the answer was lost."""
+    try:
+        return (yield order)
+    except AnswerLostError:
+        return (yield order)
 
 
 def _moment(text: bytes) -> float:

@@ -8,8 +8,6 @@ from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
-    from redis import RedisError
-
     Order = tuple[str | None, tuple[Any, ...]]
 
 __all__ = ["AnswerLostError", "ScriptMissingError"]
@@ -34,21 +32,21 @@ def pool(url: Any, timeout: float) -> Any:
         from redis.retry import Retry
     if isinstance(url, Redis):
         return url.connection_pool
-    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout)
+    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout, timeout)
 
 
 def async_pool(url: Any, timeout: float) -> Any:
-    """The same for asyncio."""
+    """The same for asyncio; ``ask_async`` bounds what these wait for."""
     with extra("redis", PURPOSE):
         from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     if isinstance(url, Redis):
         return url.connection_pool
-    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout)
+    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout, None)
 
 
-def _made(kind: Any, no_retry: Any, url: Any, timeout: float) -> Any:
+def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | None) -> Any:
     package = kind.__module__.rpartition(".")[0]
     if not isinstance(url, str):
         raise TypeError(f"url must be a Redis URL or a {package}.Redis, got {url!r}")
@@ -56,8 +54,8 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float) -> Any:
         return kind.from_url(
             url,
             timeout=timeout,  # to get a connection
-            socket_timeout=timeout,
             socket_connect_timeout=timeout,
+            socket_timeout=answer,
             retry=no_retry,
             protocol=2,
         )
@@ -90,28 +88,35 @@ def ask(made: Any, order: Order, step: str) -> Any:
         raise _failed(exc, step, key) from exc
 
 
-async def ask_async(made: Any, order: Order, step: str) -> Any:
-    """The same in a task of asyncio."""
+async def ask_async(made: Any, timeout: float | None, order: Order, step: str) -> Any:
+    """The same in a task of asyncio.
+
+    :param timeout: seconds for all of it.  redis-py's own bound is an ``asyncio.wait_for``, which
+        on Python 3.11 lets a cancellation go that comes in the wrong moment.
+    """
+    import asyncio
+
     from redis import RedisError
 
     key, command = order
     try:
-        connection = await made.get_connection()
-        try:
-            await connection.send_command(*command)
-            return await connection.read_response(disable_decoding=True)
-        finally:
-            await made.release(connection)
-    except RedisError as exc:
+        async with asyncio.timeout(timeout):
+            connection = await made.get_connection()
+            try:
+                await connection.send_command(*command)
+                return await connection.read_response(disable_decoding=True)
+            finally:
+                await made.release(connection)
+    except (RedisError, TimeoutError) as exc:
         raise _failed(exc, step, key) from exc
 
 
-def _failed(error: RedisError, step: str, key: str | None) -> CacheUnavailableError:
+def _failed(error: Exception, step: str, key: str | None) -> CacheUnavailableError:
     """An error of redis-py as the cache raises it; without what was to be written."""
     from redis.exceptions import ConnectionError, NoScriptError
 
     tried = step if key is None else f"{step} of {key!r}"
-    text = str(error).strip().partition("\n")[0]
+    text = str(error).strip().partition("\n")[0] or "no answer in time"
     message = f"{tried} failed in the store of the context cache: {text}"
     if isinstance(error, NoScriptError):
         return ScriptMissingError(message)

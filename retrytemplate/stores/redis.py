@@ -149,6 +149,7 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, clock)
+        self._patience = self.timeout if isinstance(url, str) else None
         self._set_up(url, ttl)
         self._begin_life()
 
@@ -165,7 +166,7 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
 
     async def _perform(self, step: Step[T], connection: Any = None) -> T:
         self._check_loop()
-        return await perform_async(step, partial(pools.ask_async, self._pool))
+        return await perform_async(step, partial(pools.ask_async, self._pool, self._patience))
 
     async def _disconnect(self) -> None:
         if isinstance(self._url, str):  # else they are another's

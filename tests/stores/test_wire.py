@@ -1,0 +1,357 @@
+"""What goes over the wire to Valkey: how often, and what becomes of a step when it is cut."""
+
+import asyncio
+import signal
+from urllib.parse import urlsplit
+
+import pytest
+
+from retrytemplate import (
+    AttemptInProgressError,
+    CacheUnavailableError,
+    LeaseLostError,
+    MaxAttemptsRetryPolicy,
+    RetryState,
+    RetryTemplate,
+)
+from retrytemplate.caches import Record
+from retrytemplate.stores import scripts
+from retrytemplate.stores.pools import ask
+from tests.stores import valkey as servers
+from tests.stores.conftest import Awaited, failing
+from tests.stores.kinds import awaited, blocking
+from tests.stores.proxy import Proxy
+
+KEY = "charge/s:order-17"
+
+
+@pytest.fixture
+def proxy(valkey):
+    with Proxy(urlsplit(valkey.url).port) as made:
+        yield made
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def cache(request, valkey, proxy):
+    """A cache on the other side of the proxy, which has connected and whose scripts are known."""
+    url = f"redis://127.0.0.1:{proxy.port}"
+    make = blocking if request.param == "blocking" else lambda *a, **k: Awaited(awaited(*a, **k))
+    cache = make(url, prefix=valkey.prefix)
+    every_step(cache)
+    yield cache
+    cache.close()
+
+
+def every_step(cache):
+    claim = cache.begin("other", worker="one")
+    cache.renew(claim)
+    cache.fail(claim, failing(claim))
+    cache.release(cache.begin("other", worker="one"))
+    cache.succeed(cache.begin("other", worker="one"), remember=60)
+    cache.succeed(claim := cache.begin("other", worker="one", fresh=True))
+    cache.holds(claim)
+    cache.swap("other", Record(), 0)
+    cache.keys()
+    cache.forget("other")
+
+
+def fails(context):
+    raise ZeroDivisionError
+
+
+# -- how often -------------------------------------------------------------------------------------
+
+
+def executed(cache, callback, state):
+    """How an execution on this cache ends, blocking or awaited."""
+    of = cache.cache if isinstance(cache, Awaited) else cache
+    template = RetryTemplate(MaxAttemptsRetryPolicy(3), cache=of, name="w")
+    bound = template.bind(state=state, recovery=lambda context: "recovered")
+    if isinstance(cache, Awaited):
+        return cache.run(bound.outcome_async(callback))
+    return bound.outcome(callback)
+
+
+@pytest.mark.parametrize("remember", [None, 60])
+def test_a_success_takes_two_round_trips(cache, proxy, remember):
+    before = proxy.requests
+    assert executed(cache, lambda: 1, RetryState("m1", remember=remember)).value == 1
+    assert proxy.requests - before == 2
+
+
+def test_a_failure_takes_three(cache, proxy):
+    before = proxy.requests
+    assert not executed(cache, lambda: 1 / 0, RetryState("m1")).ok
+    assert proxy.requests - before == 3
+
+
+@pytest.mark.parametrize("step", ["peek", "forget", "keys"])
+def test_what_asks_for_little_takes_one(cache, proxy, step):
+    before = proxy.requests
+    getattr(cache, step)(*() if step == "keys" else (KEY,))
+    assert proxy.requests - before == 1
+
+
+def test_a_script_that_the_server_has_forgotten_is_sent_again_once(cache, proxy, valkey):
+    valkey.client.script_flush()
+    before = proxy.requests
+    for _ in range(2):
+        cache.release(cache.begin(KEY, worker="one"))
+    assert proxy.requests - before == 6
+
+
+# -- cut between request and answer ----------------------------------------------------------------
+
+CUTS = pytest.mark.parametrize("when", ["before", "after"])
+
+
+@CUTS
+def test_a_claim_is_taken_once_although_the_connection_was_cut(cache, proxy, valkey, when):
+    failed = cache.begin(KEY, worker="one")
+    cache.fail(failed, failing(failed))
+    proxy.cut(when, scripts.BEGIN.sha.encode())
+    claim = cache.begin(KEY, worker="two")
+    assert proxy.cuts == 1
+    assert claim.record.failures == 1
+    assert (claim.lost, claim.fence) == (None, int(valkey.row(KEY)["fence"]))
+    cache.fail(claim, failing(claim, 2))
+    assert cache.peek(KEY).failures == 2
+
+
+STEPS = {
+    "renew": (scripts.RENEW, lambda cache, claim: cache.renew(claim)),
+    "fail": (scripts.FAIL, lambda cache, claim: cache.fail(claim, failing(claim))),
+    "go on": (scripts.FAIL, lambda cache, claim: cache.fail(claim, failing(claim, held=True))),
+    "succeed": (scripts.FINISH, lambda cache, claim: cache.succeed(claim)),
+    "remember": (scripts.REMEMBER, lambda cache, claim: cache.succeed(claim, remember=60)),
+    "release": (scripts.GIVE_BACK, lambda cache, claim: cache.release(claim)),
+}
+
+
+@CUTS
+@pytest.mark.parametrize("step", STEPS)
+def test_a_claim_ends_as_it_would_without_the_cut(cache, proxy, valkey, step, when):
+    script, take = STEPS[step]
+    take(cache, cache.begin(KEY, worker="one"))
+    expected = what_is_kept(valkey)
+    cache.forget(KEY)
+    claim = cache.begin(KEY, worker="one")
+    proxy.cut(when, script.sha.encode())
+    take(cache, claim)
+    assert proxy.cuts == 1
+    assert what_is_kept(valkey) == expected
+
+
+def what_is_kept(valkey):
+    """All but times and other numbers that differ from one time to the next."""
+    row = valkey.row(KEY)
+    return row and {name: row[name] for name in ("phase", "worker", "lost")} | {
+        "record": bool(row["record"]),
+        "version": row.get("version"),
+    }
+
+
+@pytest.mark.parametrize("step", ["fail", "succeed", "remember"])
+def test_a_step_that_was_taken_before_its_claim_was_lost_is_not_taken_for_another(
+    cache, proxy, valkey, step
+):
+    """The claim has ended, and another worker's too, before it is asked for again."""
+    script, take = STEPS[step]
+    claim = cache.begin(KEY, worker="one")
+    valkey.age(31)
+    valkey.cache().begin(KEY, worker="two")
+    proxy.cut("after", script.sha.encode())
+    with pytest.raises(LeaseLostError):
+        take(cache, claim)
+    assert valkey.row(KEY)["worker"] == "two"
+
+
+@CUTS
+def test_what_only_looks_is_asked_again(cache, proxy, valkey, when):
+    claim = cache.begin(KEY, worker="one")
+    proxy.cut(when, scripts.HOLDS.sha.encode())
+    assert cache.holds(claim)
+    cache.fail(claim, failing(claim))
+    proxy.cut(when, b"HGET")
+    assert cache.peek(KEY).failures == 1
+    proxy.cut(when, scripts.LIST.sha.encode())
+    assert cache.keys() == [KEY]
+    assert proxy.cuts == 3
+
+
+@CUTS
+def test_to_forget_is_not_asked_twice(cache, proxy, valkey, when):
+    claim = cache.begin(KEY, worker="one")
+    cache.fail(claim, failing(claim))
+    proxy.cut(when, scripts.FORGET.sha.encode())
+    with pytest.raises(CacheUnavailableError, match=f"forget of '{KEY}' failed in the store"):
+        cache.forget(KEY)
+    assert (valkey.row(KEY) is None) == (when == "after")
+
+
+@CUTS
+def test_a_shared_record_is_not_written_twice(cache, proxy, valkey, when):
+    cache.swap(KEY, Record(version=1), 0)
+    proxy.cut(when, scripts.SWAP.sha.encode())
+    with pytest.raises(CacheUnavailableError, match=f"swap of '{KEY}' failed in the store"):
+        cache.swap(KEY, Record(version=2), 1)
+    assert cache.peek(KEY).version == (2 if when == "after" else 1)
+
+
+@CUTS
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("script", ["BEGIN", "FAIL"])
+def test_an_execution_counts_each_attempt_once_wherever_it_is_cut(
+    cache, proxy, valkey, script, turn, when
+):
+    state = RetryState("m1")
+    calls = []
+
+    def work():
+        calls.append(None)
+        raise ZeroDivisionError
+
+    for attempt in range(3):
+        if attempt == turn:
+            proxy.cut(when, getattr(scripts, script).sha.encode())
+        assert isinstance(executed(cache, work, state).exception, ZeroDivisionError)
+        assert valkey.cache().peek("w/s:m1").failures == len(calls) == attempt + 1
+    assert proxy.cuts == 1
+    assert executed(cache, work, state).value == "recovered"
+    assert len(calls) == 3
+    assert valkey.row("w/s:m1") is None
+
+
+def test_two_cuts_in_a_row_are_an_error(cache, proxy):
+    for _ in range(2):
+        proxy.cut("before", scripts.BEGIN.sha.encode())
+    with pytest.raises(CacheUnavailableError, match=f"begin of '{KEY}' failed in the store"):
+        cache.begin(KEY, worker="one")
+    assert proxy.cuts == 2
+    assert cache.begin(KEY, worker="two").lost is None
+
+
+def test_a_connection_that_is_cut_while_it_rests_is_replaced(valkey):
+    cache = valkey.cache()
+    cache.forget(KEY)
+    assert valkey.client.client_kill_filter(_type="normal", skipme=True)
+    cache.forget(KEY)  # which is sent once
+
+
+def test_a_call_that_the_server_hears_a_second_time_is_the_same_call(valkey):
+    """Whoever it was that repeated it."""
+    cache = valkey.cache()
+    order = next(cache._steps.begin(KEY, "one", None, False))
+    cache.forget(KEY)  # the script of the order may be unknown to the server
+    _, (_, sha, *rest) = order
+    order = (KEY, ("EVAL", scripts.BEGIN.text, *rest))
+    assert sha == scripts.BEGIN.sha
+    assert ask(cache._pool, order, "begin") == ask(cache._pool, order, "begin")
+
+
+def test_the_calls_of_a_child_process_are_not_taken_for_its_parent_s(valkey):
+    cache = valkey.cache()
+    tokens = {cache._steps._token()}
+    cache._forked()
+    assert cache._steps._token() not in tokens
+
+
+# -- a server that dies, and one that does not answer ----------------------------------------------
+
+
+@pytest.fixture
+def server(valkey_binary, tmp_path):
+    with servers.started(valkey_binary, tmp_path / "server") as server:
+        yield server
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def on(request, server):
+    """How to make a cache on a server that can be killed."""
+    caches = []
+
+    def make(**settings):
+        make = blocking if request.param == "blocking" else awaited
+        cache = make(server.url, **settings)
+        caches.append(cache if request.param == "blocking" else Awaited(cache))
+        return caches[-1]
+
+    yield make
+    for cache in caches:
+        cache.close()
+
+
+def test_what_a_killed_server_had_answered_it_knows_when_it_is_started_again(on, server):
+    cache = on()
+    claim = cache.begin(KEY, worker="one")
+    server.kill()
+    server.start()
+    with pytest.raises(AttemptInProgressError, match="by one"):
+        cache.begin(KEY, worker="two")
+    cache.fail(claim, failing(claim))
+    server.kill()
+    server.start()
+    assert cache.begin(KEY, worker="two").record.failures == 1
+
+
+def test_a_server_that_is_restarted_in_the_middle_of_an_attempt_loses_none(on, server):
+    cache = on()
+    calls = []
+
+    def work():
+        calls.append(None)
+        server.kill()
+        server.start()
+        raise ZeroDivisionError
+
+    for attempt in (1, 2, 3):
+        outcome = executed(cache, work, RetryState("m1"))
+        assert isinstance(outcome.exception, ZeroDivisionError)
+        assert cache.peek("w/s:m1").failures == attempt == len(calls)
+    assert executed(cache, work, RetryState("m1")).value == "recovered"
+
+
+def test_a_server_that_is_gone_is_an_error_until_it_is_back(on, server):
+    cache = on()
+    cache.peek(KEY)
+    server.kill()
+    for _ in range(2):
+        with pytest.raises(CacheUnavailableError, match=r"begin .* failed .* connecting"):
+            cache.begin(KEY, worker="one")
+    server.start()
+    assert cache.begin(KEY, worker="one").record is None
+
+
+def test_a_server_that_does_not_answer_is_an_error_and_not_asked_twice(on, server):
+    """What it was asked it does when it goes on: the key is held, and by nobody who works on it."""
+    cache = on(timeout=0.05)
+    cache.begin("other", worker="one")
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(
+        CacheUnavailableError, match=r"begin .* failed .* (Timeout reading|in time)"
+    ):
+        cache.begin(KEY, worker="one")
+    server.process.send_signal(signal.SIGCONT)
+    with servers.opened(server.url) as client:
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 2
+    with pytest.raises(AttemptInProgressError, match="by one"):
+        on().begin(KEY, worker="two")
+
+
+async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
+    async with awaited(server.url) as cache:
+        await cache.begin("other", worker="one")
+        server.process.send_signal(signal.SIGSTOP)
+        step = asyncio.create_task(cache.peek("other"))
+        while not asking(cache):
+            await asyncio.sleep(0)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        server.process.send_signal(signal.SIGCONT)
+        claim = await cache.begin(KEY, worker="one")
+        assert (claim.key, claim.record) == (KEY, None)
+
+
+def asking(cache):
+    return len(cache._pool._in_use_connections) == 1
