@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from retrytemplate.caches.worker import host_name
-from retrytemplate.errors import RecordedFailure
+from retrytemplate.caches.worker import host_name, place_of
+from retrytemplate.errors import AttemptLostError, RecordedFailure
 from retrytemplate.history import KEPT_STAMP, recorded
 
 if TYPE_CHECKING:
@@ -77,16 +77,22 @@ def _at_rest(
     """The records as a cache keeps them; the last one with its traceback."""
     from retrytemplate.caches.record import brief, describe
 
-    place: dict[str, Any] = {"host": host_name(), "process": os.getpid()}
-    return tuple(
-        evolve(
-            record,
-            message=brief(record.message, redact),
-            traceback=describe(last, redact) if record is records[-1] else "",
-            **place,
-        )
-        for record in records
+    *earlier, latest = (
+        evolve(record, message=brief(record.message, redact), **_here()) for record in records
     )
+    return (*earlier, evolve(latest, traceback=describe(last, redact), **_place_of(last)))
+
+
+def _place_of(failure: BaseException) -> dict[str, Any]:
+    """Where the attempt ran: a lost one where its worker did, not where it was missed."""
+    if not isinstance(failure, AttemptLostError):
+        return _here()
+    host, process = place_of(failure.worker or "")
+    return {"host": host, "process": process}
+
+
+def _here() -> dict[str, Any]:
+    return {"host": host_name(), "process": os.getpid()}
 
 
 def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> RecordedFailure:

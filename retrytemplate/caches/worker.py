@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from itertools import count
 
-__all__ = ["host_name", "worker_name"]
+__all__ = ["host_name", "place_of", "worker_name"]
 
 
 @lru_cache
@@ -17,6 +17,9 @@ def host_name() -> str:
     return platform.node()
 
 
+# Of a process; int() cannot read any number of them.
+MOST_DIGITS = 19
+
 _executions = count(1)
 _place = ""
 
@@ -24,6 +27,18 @@ _place = ""
 def worker_name() -> str:
     """A name for one execution: machine, process, number."""
     return f"{_place or _here()}{next(_executions)}"
+
+
+def place_of(worker: str) -> tuple[str, int | None]:
+    """The machine and the process in a worker's name; of another name nothing.
+
+    >>> place_of("host-3:4711:17"), place_of("me")
+    (('host-3', 4711), ('', None))
+    """
+    host, *numbers = worker.rsplit(":", 2)
+    if len(numbers) < 2 or not numbers[0].isdecimal() or len(numbers[0]) > MOST_DIGITS:
+        return "", None
+    return host, int(numbers[0])
 
 
 def _here() -> str:
