@@ -133,7 +133,7 @@ def _style(entry: Entry) -> str | None:
 def _age_or_lease(entry: Entry) -> str:
     if entry.held and entry.lease_until is not None:
         return f"{span(entry.lease_until - entry.now)} left"
-    return "" if entry.updated is None else span(entry.now - entry.updated)
+    return "" if entry.written is None else span(entry.now - entry.written)
 
 
 def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -151,7 +151,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     if record.last is not None:
         yield "last failure", _failure(record.last)
     for label, when in (
-        ("written", entry.updated),
+        ("written", entry.written),
         ("not before", record.not_before),
         ("forgotten", entry.expires),
     ):

@@ -14,7 +14,7 @@ from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from retrytemplate.stores.entries import Entries
 
@@ -23,7 +23,15 @@ __all__ = ["NAMED", "hidden", "opened", "options"]
 NAMED = "RETRYTEMPLATE_STORE"
 SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?://", re.IGNORECASE)
 ON_SQL = ("sqlite", "postgresql")
-ALLOWED = "of SQLite or PostgreSQL, such as sqlite:///retry.db"
+# By what redis-py calls them.
+ON_REDIS = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "unix": "unix",
+    "valkey": "redis",
+    "valkeys": "rediss",
+}
+ALLOWED = "of SQLite, PostgreSQL, Redis or Valkey, such as sqlite:///retry.db"
 
 ASYNCHRONOUS = ("+aiosqlite", "+asyncpg", "+psycopg_async")
 
@@ -72,17 +80,24 @@ def _entries(url: str, prefix: str) -> Entries:
     found = SCHEME.match(url)
     if found is None:
         raise UsageError(f"--store: this is no URL; one {ALLOWED}")
-    if found[1].lower() in ON_SQL:
-        from retrytemplate.stores.sql_entries import SQLEntries
+    scheme = found[1].lower()
+    kind: Callable[[str, str], Entries]
+    if scheme in ON_SQL:
+        from retrytemplate.stores.sql_entries import SQLEntries as kind
 
         if found[2] in ASYNCHRONOUS:  # of the service; the command waits by itself
             url = url.replace(found[2], "", 1)
-        try:
-            return SQLEntries(url, prefix)
-        except (TypeError, ValueError) as error:
-            option = "--store-prefix" if str(error).startswith("prefix") else "--store"
-            raise UsageError(f"{option}: {_without_secrets(str(error), url)}") from None
-    raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
+    elif scheme in ON_REDIS:
+        from retrytemplate.stores.redis_entries import RedisEntries as kind
+
+        url = ON_REDIS[scheme] + url[len(scheme) :]
+    else:
+        raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
+    try:
+        return kind(url, prefix)
+    except (TypeError, ValueError) as error:
+        option = "--store-prefix" if str(error).startswith("prefix") else "--store"
+        raise UsageError(f"{option}: {_without_secrets(str(error), url)}") from None
 
 
 def hidden(text: str) -> str:

@@ -6,6 +6,7 @@ A step yields a key and a command about it and is sent the answer, undecoded.
 from __future__ import annotations
 
 import os
+import re
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 
     Asked = Callable[[Order], Step[Any]]
 
-__all__ = ["RedisClaim", "Steps"]
+__all__ = ["RedisClaim", "Steps", "moment", "twice"]
 
 AT_ONCE = 1000
 MOST = 6e9
 """Seconds, some 190 years: what is to last longer lasts so long."""
+# What means something in the pattern of a scan.
+SPECIAL = re.compile(r"[*?\[\]\\]")
+ESCAPED = r"\\\g<0>"
 END = "0"
 """The cursor of a scan, before and after it."""
 
@@ -59,19 +63,19 @@ class Steps:
         """Take the key, or say why not."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
-        state, *reply = yield from self._run(_twice, scripts.BEGIN, key, *arguments)
+        state, *reply = yield from self._run(twice, scripts.BEGIN, key, *arguments)
         if state == b"done":
             raise completed(key)
         if state == b"held":
             holder, ends = reply
-            raise in_progress(key, holder.decode(), _moment(ends))
+            raise in_progress(key, holder.decode(), moment(ends))
         text, fence, ends, before, _ = reply
         claim = RedisClaim(
             key,
             worker,
             None if fresh or text is None else parsed(key, text),
             int(fence),
-            _moment(ends),
+            moment(ends),
             None if fresh or before is None else before.decode(),
         )
         claim.lease = seconds
@@ -80,14 +84,14 @@ class Steps:
     def renew(self, claim: RedisClaim) -> Step[None]:
         """Extend the lease by what it was at first."""
         ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
-        claim.lease_until = _moment(ends)
+        claim.lease_until = moment(ends)
 
     def fail(self, claim: RedisClaim, record: Record) -> Step[None]:
         """Write the record; hold on to the key if the record says so."""
         held = record.worker is not None
         times = (claim.lease, self._ttl, int(held))
         ends = yield from self._held(scripts.FAIL, claim, *times, *_columns(record))
-        claim.lease_until = _moment(ends) if held else None
+        claim.lease_until = moment(ends) if held else None
         claim.version = record.version
 
     def succeed(self, claim: RedisClaim, remember: float | None) -> Step[None]:
@@ -111,7 +115,7 @@ class Steps:
 
     def peek(self, key: str) -> Step[Record | None]:
         """The record, if there is one."""
-        text = yield from _twice((key, ("HGET", self._name(key), "record")))
+        text = yield from twice((key, ("HGET", self._name(key), "record")))
         return None if text is None else parsed(key, text)
 
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
@@ -119,21 +123,30 @@ class Steps:
         arguments = (version, self._ttl, *_columns(record))
         return bool((yield from self._run(_once, scripts.SWAP, key, *arguments)))
 
-    def page(self, cursor: str) -> Step[tuple[str, list[str]]]:
+    def page(
+        self, cursor: str, script: Script = scripts.LIST, beginning: str = ""
+    ) -> Step[tuple[str, list[str]]]:
         """Some of the keys that have a record, and the cursor of the rest."""
-        arguments = (cursor, f"{self._opening}*", AT_ONCE)
-        following, names = yield from self._eval(_twice, scripts.LIST, None, 0, *arguments)
+        arguments = (cursor, f"{self._opening}{SPECIAL.sub(ESCAPED, beginning)}*", AT_ONCE)
+        following, names = yield from self._eval(twice, script, None, 0, *arguments)
         return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
 
     def keys(self, after: str, limit: int) -> Step[list[str]]:
         """The keys that have a record, in order, from the one after *after* on."""
-        first, found, cursor = stored(after), set[str](), END
+        found = yield from self._first(limit, after, scripts.LIST)
+        return [from_stored(key) for key in found]
+
+    def _first(
+        self, limit: int, after: str, script: Script, beginning: str = ""
+    ) -> Step[list[str]]:
+        """So many keys in order: of all, since a server keeps them in none."""
+        behind, found, cursor = stored(after), set[str](), END
         while True:
-            cursor, page = yield from self.page(cursor)
-            found.update(key for key in page if key > first)
+            cursor, page = yield from self.page(cursor, script, beginning)
+            found.update(key for key in page if key > behind)
             found = set(sorted(found)[:limit])
             if cursor == END:
-                return [from_stored(key) for key in sorted(found)]
+                return sorted(found)
 
     def purge(self) -> Step[int]:
         """Nothing: the server itself deletes what is over."""
@@ -151,7 +164,7 @@ class Steps:
 
     def _of(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
         mine = (claim.worker, claim.fence, self._token())
-        return (yield from self._run(_twice, script, claim.key, *mine, *arguments))
+        return (yield from self._run(twice, script, claim.key, *mine, *arguments))
 
     def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Step[Any]:
         return (yield from self._eval(asked, script, key, 1, self._name(key), *arguments))
@@ -175,7 +188,7 @@ def _once(order: Order) -> Step[Any]:
     return (yield order)
 
 
-def _twice(order: Order) -> Step[Any]:
+def twice(order: Order) -> Step[Any]:
     """Ask for what looks only, or recognises itself: once more where the answer was lost."""
     try:
         return (yield order)
@@ -183,7 +196,7 @@ def _twice(order: Order) -> Step[Any]:
         return (yield order)
 
 
-def _moment(text: bytes) -> float:
+def moment(text: bytes) -> float:
     """Microseconds as seconds."""
     return int(text) / 1e6
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import field, frozen
 
 from retrytemplate.caches.record import Record, to_json
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.stores.answers import parsed
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from retrytemplate.stores.base import BlockingCache
+    from retrytemplate.stores.performers import Step
+
+    T = TypeVar("T")
 
 __all__ = ["Entries", "Entry", "entry"]
 
@@ -44,6 +52,12 @@ class Entry:
         """Whether an attempt was under way, and its lease is over."""
         return self.phase == "attempting" and not self.held
 
+    @property
+    def written(self) -> float | None:
+        """When something was written last, as far as is known: at a failure, at least."""
+        history = self.record.history
+        return history[-1].ended if self.updated is None and history else self.updated
+
     def as_json(self) -> dict[str, Any]:
         """The record as JSON with what lies beside it; the key's own phase, worker and fence."""
         return to_json(self.record) | {
@@ -71,21 +85,43 @@ def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
         return Entry(key=key, problem=str(exc), **columns)
 
 
-class Entries(Protocol):
-    """What a store keeps under one prefix."""
+class LookingSteps(Protocol):
+    """What a store does for whoever looks, step by step."""
+
+    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]: ...
+
+    def search(self, key: str) -> Step[Entry | None]: ...
+
+    def forget(self, key: str) -> Step[None]: ...
+
+
+class Entries:
+    """What a store keeps under one prefix.
+
+    Where the store is not there every method raises ``CacheUnavailableError``.
+
+    :param cache: one on that store, for its connections.
+    """
+
+    def __init__(self, cache: BlockingCache, steps: LookingSteps) -> None:
+        self._cache = cache
+        self._steps = steps
 
     def page(self, *, prefix: str = "", after: str = "", limit: int) -> list[Entry]:
         """The entries whose keys begin with *prefix*, in order, from the one after *after* on."""
-        ...
+        return self._perform(self._steps.listing(prefix, after, limit))
 
     def find(self, key: str) -> Entry | None:
         """What is kept under the key, or None."""
-        ...
+        return self._perform(self._steps.search(key))
 
     def forget(self, key: str) -> None:
         """Drop it, held or not."""
-        ...
+        self._perform(self._steps.forget(key))
 
     def close(self) -> None:
         """End the connections."""
-        ...
+        self._cache.close()
+
+    def _perform(self, step: Step[T]) -> T:
+        return self._cache._perform(step)

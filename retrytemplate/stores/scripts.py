@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from hashlib import sha1
 
-__all__ = ["BEGIN", "FAIL", "FINISH", "FORGET", "GIVE_BACK", "HOLDS", "LIST", "REMEMBER"]
-__all__ += ["RENEW", "SWAP", "Script"]
+__all__ = ["BEGIN", "FAIL", "FINISH", "FORGET", "GIVE_BACK", "HOLDS", "LIST", "LIST_ALL", "LOOK"]
+__all__ += ["REMEMBER", "RENEW", "SWAP", "Script"]
 
 FENCE_KEPT = 60
 """Seconds for which a key that is forgotten leaves its fence."""
@@ -196,14 +196,29 @@ return true
 """
 )
 
-# A page of a scan: the cursor of the next one, and the keys that have a record.
-LIST = Script(
-    """
+
+def _listing(field: str) -> Script:
+    """A page of a scan: the cursor of the next one, and the keys that have the field."""
+    return Script(
+        f"""
 local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3], 'TYPE', 'hash')
-local names = {}
+local names = {{}}
 for _, name in ipairs(page[2]) do
-    if redis.call('HEXISTS', name, 'version') == 1 then names[#names + 1] = name end
+    if redis.call('HEXISTS', name, '{field}') == 1 then names[#names + 1] = name end
 end
-return {page[1], names}
+return {{page[1], names}}
+"""
+    )
+
+
+# The keys that have a record; all that are more than a fence.
+LIST = _listing("version")
+LIST_ALL = _listing("phase")
+
+LOOK = Script(
+    WORDS
+    + """
+return {whole(now), unpack(redis.call('HMGET', name,
+    'record', 'phase', 'fence', 'worker', 'lease', 'expires'))}
 """
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.stores import statements as sql
-from retrytemplate.stores.entries import Entry, entry
+from retrytemplate.stores.entries import Entries, Entry, entry
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.sql import SQLRetryContextCache
 from retrytemplate.stores.steps import Steps
@@ -52,39 +52,23 @@ class _LookingSteps(Steps):
             raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
 
 
-class SQLEntries:
+class SQLEntries(Entries):
     """The entries in the tables of a context cache on SQL.
 
     :param url: of the database, as ``SQLRetryContextCache`` takes it.
     :param prefix: of the tables' names.
-
-    Where the database or its tables are not there every method raises ``CacheUnavailableError``.
     """
 
     def __init__(self, url: str, prefix: str = "retry") -> None:
-        self._cache = SQLRetryContextCache(url, prefix=prefix)
-        self._engine = self._cache._engine
-        self._steps = _LookingSteps(self._engine.dialect.name, prefix, self._cache.lease, None)
-
-    def page(self, *, prefix: str = "", after: str = "", limit: int) -> list[Entry]:
-        """The entries whose keys begin with *prefix*, in order, from the one after *after* on."""
-        return self._perform(self._steps.listing(prefix, after, limit))
-
-    def find(self, key: str) -> Entry | None:
-        """What is kept under the key, or None."""
-        return self._perform(self._steps.search(key))
-
-    def forget(self, key: str) -> None:
-        """Drop it, held or not."""
-        self._perform(self._steps.forget(key))
-
-    def close(self) -> None:
-        """End the connections."""
-        self._cache.close()
+        cache = SQLRetryContextCache(url, prefix=prefix)
+        self._url = cache._engine.url
+        super().__init__(
+            cache, _LookingSteps(cache._engine.dialect.name, prefix, cache.lease, None)
+        )
 
     def _perform(self, step: Step[T]) -> T:
-        _check_file(self._engine.url)
-        return self._cache._perform(step)
+        _check_file(self._url)
+        return super()._perform(step)
 
 
 def _check_file(url: URL) -> None:

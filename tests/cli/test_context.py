@@ -394,10 +394,13 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
     ("args", "says"),
     [
         ((), "the following arguments are required: VERB"),
-        (("list", "--store", "retry.db"), "--store: this is no URL; one of SQLite or PostgreSQL"),
+        (
+            ("list", "--store", "retry.db"),
+            "--store: this is no URL; one of SQLite, PostgreSQL, Redis",
+        ),
         (
             ("list", "--store", "mysql://h/db"),
-            "a URL of SQLite or PostgreSQL, .*, got one of 'mysql'",
+            "a URL of SQLite, PostgreSQL, Redis or Valkey, .*, got one of 'mysql'",
         ),
         (("list", "--store", "sqlite://"), "--store: url must name a file"),
         (("list", "--store", "postgresql://h:port/db"), "--store: url must be a database URL"),

@@ -1,24 +1,28 @@
 """What one sees who looks into a store: every key with its record and its holder, page by page."""
 
+import json
+import re
+
 import pytest
 from sqlalchemy import inspect
 
-from retrytemplate import CacheUnavailableError
+from retrytemplate import AttemptRecord, CacheUnavailableError
+from retrytemplate.cli import main
+from retrytemplate.stores.redis_entries import RedisEntries
 from retrytemplate.stores.sql_entries import SQLEntries
-from tests.stores.conftest import failing, opened
+from tests.stores.conftest import failing
+from tests.stores.postgres import free_port
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request):
-    made = opened(request.param, request)
-    yield made
-    made.close()
+def looking(store):
+    """Who looks into what the caches of the test write."""
+    kind = RedisEntries if store.kind == "valkey" else SQLEntries
+    return kind(store.url, store.prefix)
 
 
 @pytest.fixture
 def entries(store):
-    """Who looks into the tables that the caches of the test write."""
-    opened = SQLEntries(store.engine.url.render_as_string(hide_password=False), store.prefix)
+    opened = looking(store)
     yield opened
     opened.close()
 
@@ -38,7 +42,7 @@ def test_a_key_that_failed_has_its_record_and_nobody_who_holds_it(cache, entries
 
     assert (entry.key, entry.phase, entry.record.failures) == ("a", "idle", 3)
     assert (entry.worker, entry.lease_until, entry.held, entry.lost) == (None, None, False, False)
-    assert entry.now - 60 < entry.updated <= entry.now
+    assert entry.updated is None or entry.now - 60 < entry.updated <= entry.now
     assert entries.find("a").record == entry.record
 
 
@@ -92,20 +96,24 @@ def test_pages_follow_each_other_in_order(cache, entries):
 @pytest.mark.parametrize(
     ("prefix", "expected"),
     [
-        ("", ["a", "a%", "a/1", "a/\U0010ffff", "a_", "b"]),
+        ("", ["a", "a%", "a*", "a/1", "a/\U0010ffff", "a?", "a[b]", "a\\", "a_", "b"]),
         ("a/", ["a/1", "a/\U0010ffff"]),
         ("a%", ["a%"]),
         ("a_", ["a_"]),
+        ("a*", ["a*"]),
+        ("a?", ["a?"]),
+        ("a[b", ["a[b]"]),
+        ("a\\", ["a\\"]),
         ("c", []),
         ("a" * 2000, []),
     ],
 )
 def test_only_keys_that_begin_with_the_prefix_are_listed(cache, entries, prefix, expected):
-    for key in ("a", "b", "a/1", "a%", "a_", "a/\U0010ffff"):
+    for key in ("a", "b", "a/1", "a%", "a_", "a*", "a?", "a[b]", "a\\", "a/\U0010ffff"):
         fail(cache, key)
 
-    assert keys(entries.page(prefix=prefix, limit=9)) == expected
-    assert keys(entries.page(prefix=prefix, after="a/1", limit=9)) == [
+    assert keys(entries.page(prefix=prefix, limit=20)) == expected
+    assert keys(entries.page(prefix=prefix, after="a/1", limit=20)) == [
         key for key in expected if key > "a/1"
     ]
 
@@ -133,7 +141,7 @@ def test_what_is_forgotten_begins_anew(cache, entries):
 def test_a_record_that_cannot_be_read_hides_no_other(store, cache, entries):
     for key in ("a", "b"):
         fail(cache, key)
-    store.sql("UPDATE {0}_contexts SET record = 'x' WHERE key = 'a'")
+    store.change("a", record="x")
     broken, whole = entries.page(limit=9)
 
     assert broken.problem.startswith("the record under 'a' cannot be read: ")
@@ -141,16 +149,16 @@ def test_a_record_that_cannot_be_read_hides_no_other(store, cache, entries):
     assert (whole.problem, whole.record.failures) == (None, 1)
 
 
-def test_looking_makes_no_table(store, entries):
-    store.sql("CREATE TABLE {0}_other (id int)")  # there is a database
-    for look in ("find", "forget"):
-        with pytest.raises(CacheUnavailableError, match=f"has no tables {store.prefix}_"):
-            getattr(entries, look)("a")
-    with pytest.raises(CacheUnavailableError, match=f"has no tables {store.prefix}_"):
-        entries.page(limit=9)
-    store.sql("DROP TABLE {0}_other")
+def test_looking_makes_no_table(database):
+    database.sql("CREATE TABLE {0}_other (id int)")  # there is a database
+    entries = looking(database)
+    for look in (entries.find, entries.forget, lambda key: entries.page(after=key, limit=9)):
+        with pytest.raises(CacheUnavailableError, match=f"has no tables {database.prefix}_"):
+            look("a")
+    entries.close()
+    database.sql("DROP TABLE {0}_other")
 
-    assert not inspect(store.engine).has_table(f"{store.prefix}_meta")
+    assert not inspect(database.engine).has_table(f"{database.prefix}_meta")
 
 
 def test_looking_makes_no_file(tmp_path):
@@ -160,12 +168,14 @@ def test_looking_makes_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tables_of_a_newer_version_are_refused(store, cache, entries):
-    fail(cache, "a")
-    store.sql("UPDATE {0}_meta SET value = 99 WHERE name = 'schema'")
+def test_tables_of_a_newer_version_are_refused(database):
+    fail(database.cache(), "a")
+    database.sql("UPDATE {0}_meta SET value = 99 WHERE name = 'schema'")
+    entries = looking(database)
 
     with pytest.raises(CacheUnavailableError, match="have version 99"):
         entries.page(limit=9)
+    entries.close()
 
 
 def test_the_json_of_an_entry_is_its_record_with_what_lies_beside_it(cache, entries):
@@ -177,3 +187,53 @@ def test_the_json_of_an_entry_is_its_record_with_what_lies_beside_it(cache, entr
     assert (data["phase"], data["worker"], data["fence"]) == ("attempting", "two", claim.fence)
     assert (data["held"], data["lost"]) == (True, False)
     assert data["lease_until"] == pytest.approx(claim.lease_until)
+
+
+def test_where_the_store_does_not_know_the_last_failure_says_when_it_was(valkey):
+    failed = AttemptRecord(1, None, 1795273756.25, "OSError", "x")
+    cache, entries = valkey.cache(), looking(valkey)
+    claim = cache.begin("a", worker="one")
+    assert (entries.find("a").updated, entries.find("a").written) == (None, None)
+
+    cache.fail(claim, failing(claim, history=(failed,)))
+    assert (entries.find("a").updated, entries.find("a").written) == (None, 1795273756.25)
+    entries.close()
+
+
+def command(*args):
+    return main(["context", *args, "--json"])
+
+
+def test_the_command_looks_into_every_store(store, cache, capsys):
+    fail(cache, "a", failures=3)
+    where = ("--store", store.url, "--store-prefix", store.prefix)
+
+    assert command("list", *where) == 0
+    assert [each["key"] for each in json.loads(capsys.readouterr().out)["keys"]] == ["a"]
+    assert command("show", "a", *where) == 0
+    assert json.loads(capsys.readouterr().out)["failures"] == 3
+    assert command("forget", "a", *where) == 0
+    assert cache.peek("a") is None
+
+
+def test_the_command_knows_valkey_by_its_name(valkey, capsys):
+    fail(valkey.cache(), "a")
+    url = valkey.url.replace("redis://", "valkey://")
+
+    assert command("list", "--store", url, "--store-prefix", valkey.prefix) == 0
+    assert '"a"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "valkeys"])
+def test_a_server_that_does_not_answer_is_a_failure_without_its_password(scheme, capsys):
+    url = f"{scheme}://me:s3cret@127.0.0.1:{free_port()}/0"
+
+    assert command("list", "--store", url) == 1
+    said = capsys.readouterr().err
+    assert "listing failed in the store of the context cache" in said
+    assert "s3cret" not in said
+
+
+def test_a_url_that_redis_does_not_have_is_wrong_use(capsys):
+    assert command("list", "--store", "redis://me:s3cret@host:port/0") == 2
+    assert re.search(r"--store: url must be redis://, .*\n$", capsys.readouterr().err)

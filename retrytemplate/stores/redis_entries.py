@@ -1,0 +1,57 @@
+"""What a cache on Redis or Valkey keeps, for whoever looks: no claim is taken, nothing changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrytemplate.stores import scripts
+from retrytemplate.stores.commands import Steps, moment, twice
+from retrytemplate.stores.entries import Entries, Entry, entry
+from retrytemplate.stores.keys import from_stored, stored
+from retrytemplate.stores.redis import RedisRetryContextCache
+
+if TYPE_CHECKING:
+    from retrytemplate.stores.performers import Step
+
+__all__ = ["RedisEntries"]
+
+
+class _LookingSteps(Steps):
+    """Steps that read what the others do not."""
+
+    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]:
+        keys = yield from self._first(limit, after, scripts.LIST_ALL, stored(prefix))
+        entries = []
+        for key in keys:
+            found = yield from self.search(from_stored(key))
+            if found is not None:  # it is not forgotten in the meantime
+                entries.append(found)
+        return entries
+
+    def search(self, key: str) -> Step[Entry | None]:
+        answer = yield from self._run(twice, scripts.LOOK, key)
+        now, text, phase, fence, worker, lease, expires = answer
+        if phase is None:
+            return None
+        return entry(
+            from_stored(stored(key)),
+            text,
+            phase=phase.decode(),
+            fence=int(fence),
+            worker=None if worker is None else worker.decode(),
+            lease_until=None if lease is None else moment(lease),
+            expires=None if expires is None else moment(expires),
+            now=moment(now),
+        )
+
+
+class RedisEntries(Entries):
+    """The entries of a context cache on Redis or Valkey.
+
+    :param url: of the server, as ``RedisRetryContextCache`` takes it.
+    :param prefix: of the keys.
+    """
+
+    def __init__(self, url: str, prefix: str = "retry") -> None:
+        cache = RedisRetryContextCache(url, prefix=prefix)
+        super().__init__(cache, _LookingSteps(prefix, cache.lease, cache.ttl))
