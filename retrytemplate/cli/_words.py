@@ -62,13 +62,13 @@ def _begin(text: str, width: int) -> str:
 def span(seconds: float) -> str:
     """So much time, in one unit.
 
-    >>> span(0.2), span(59.7), span(60), span(7000), span(86_400), span(4e6)
-    ('0 s', '59 s', '1 min', '1 h', '24 h', '46 d')
+    >>> span(0.2), span(59.7), span(60), span(7000), span(86_400), span(4e6), span(1e300)
+    ('0 s', '59 s', '1 min', '1 h', '24 h', '46 d', '1.157407e+295 d')
     """
     for limit, unit, name in ((MINUTE, 1, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
         if seconds < limit:
             return f"{int(max(seconds, 0) // unit)} {name}"
-    return f"{int(seconds // DAY)} d"
+    return f"{seconds // DAY:.7g} d"
 
 
 def ago(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import field, frozen
@@ -77,6 +78,8 @@ class Entry:
 
 def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
     """The entry of a key whose record the store holds as this text; None: there is none."""
+    if columns["expires"] == inf:
+        columns["expires"] = None
     if text is None:
         return Entry(key=key, **columns)
     try:

@@ -286,6 +286,11 @@ def test_a_remembered_success_is_shown_with_its_end(shop, shown):
     assert not [line for line in lines if line.startswith("failed")]
 
 
+def test_a_success_that_is_remembered_for_an_age_has_an_end_all_the_same(shop, shown):
+    shop.cache.succeed(shop.cache.begin("charge/s:done", worker="one"), remember=1e300)
+    assert "forgotten     1e+300 s after 1970, in 1.157407e+295 d" in shown("show", "charge/s:done")
+
+
 def test_a_key_for_machines_is_its_whole_record(shop, data):
     record = data("show", "charge/s:order-17")
 

@@ -76,6 +76,14 @@ def test_a_remembered_success_is_seen_until_it_is_over(store, cache, entries):
     assert entries.page(limit=9) == []
 
 
+def test_a_success_that_is_remembered_for_ever_has_no_end(database):
+    cache, entries = database.cache(), looking(database)
+    cache.succeed(cache.begin("a", worker="one"), remember=float("inf"))
+
+    assert (entries.find("a").phase, entries.find("a").expires) == ("done", None)
+    entries.close()
+
+
 def test_what_its_time_to_live_is_over_for_is_not_seen(store, entries):
     fail(store.cache(ttl=60), "a")
     assert keys(entries.page(limit=9)) == ["a"]
