@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +84,14 @@ def test_messages_are_cut_when_no_traceback_is_left():
     assert kept(fitted, "traceback") == []
     assert kept(fitted, "message") == [3, 20]
     assert re.fullmatch(r"m{160} \[8032 characters cut\]", fitted.history[0].message)
+
+
+def test_a_long_cause_is_cut_before_a_first_failure_goes():
+    last = RecordedFailure("OSError", "short", RecordedFailure("KeyError", "c" * LONG))
+    fitted = fitting(evolve(record(20), last=last), LEAST_LIMIT)
+
+    assert numbers(fitted) == [1, 2, 3, 20]
+    assert (fitted.last.message, len(fitted.last.cause.message)) == ("short", 182)
 
 
 def test_the_causes_and_the_first_failures_go_last():
