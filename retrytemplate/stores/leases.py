@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from attrs import define
 
 from retrytemplate.caches.base import Claim
@@ -35,15 +37,19 @@ class Leases:
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
+        self._came = False  # a claim, since it was last asked when to look
+        self._shortest = math.inf
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def took(self, claim: LeasedClaim, now: float) -> float:
         """A claim was taken, or renewed; when it is due."""
-        due = now + claim.lease * USUALLY
-        self._leases[claim.key] = Lease(claim, due, now + claim.lease)
-        return due
+        rest = claim.lease * USUALLY
+        self._came = True
+        self._shortest = min(self._shortest, rest)
+        self._leases[claim.key] = Lease(claim, now + rest, now + claim.lease)
+        return now + rest
 
     def failed(self, claim: LeasedClaim, now: float) -> None:
         """A renewal failed: it is tried again until the lease is over."""
@@ -71,3 +77,15 @@ class Leases:
     def next(self) -> float | None:
         """When the next renewal is due; None: none is."""
         return min((lease.due for lease in self._leases.values()), default=None)
+
+    def look(self, now: float) -> float | None:
+        """When to look again by oneself; None: when a claim is taken.
+
+        While claims come and go it is the earliest time when one could be due: nearly all end
+        before, and whoever takes the next one need not wake anybody.
+        """
+        at = self.next()
+        if at is None and self._came:
+            at = now + self._shortest
+        self._came = False
+        return at

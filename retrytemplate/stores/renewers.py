@@ -83,9 +83,9 @@ class RenewingThread:
             now = self._monotonic()
             if due := self._leases.due(now):
                 return due
-            next_due = self._leases.next()
-            self._wakes = math.inf if next_due is None else next_due
-            self._changed.wait(None if next_due is None else next_due - now)
+            at = self._leases.look(now)
+            self._wakes = math.inf if at is None else at
+            self._changed.wait(None if at is None else at - now)
             self._wakes = -math.inf
         return []
 
@@ -159,9 +159,10 @@ class RenewingTask:
         while self._task is asyncio.current_task():
             for claim in self._leases.due(self._monotonic()):
                 await self._turn(claim)
-            next_due = self._leases.next()
-            self._wakes = math.inf if next_due is None else next_due
-            rest = None if next_due is None else next_due - self._monotonic()
+            now = self._monotonic()
+            at = self._leases.look(now)
+            self._wakes = math.inf if at is None else at
+            rest = None if at is None else at - now
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await changed.wait()

@@ -41,6 +41,21 @@ def test_the_next_one_due_is_the_first():
     assert leases.next() == 1.0
 
 
+def test_while_claims_come_and_go_it_looks_when_the_next_could_be_due():
+    leases, claim = Leases(), held()
+    assert leases.look(0.0) is None
+    leases.took(claim, 0.0)
+    leases.drop(claim)
+    assert leases.look(5.0) == 15.0
+    leases.took(claim, 6.0)
+    assert leases.look(15.0) == 16.0
+    leases.drop(claim)
+    leases.took(claim, 17.0)
+    leases.drop(claim)
+    assert leases.look(18.0) == 28.0
+    assert leases.look(28.0) is None
+
+
 def test_a_renewal_that_failed_is_tried_again_until_the_lease_is_over():
     leases, claim = Leases(), held()
     leases.took(claim, 0.0)
