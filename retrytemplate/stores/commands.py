@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.caches.record import to_text
 from retrytemplate.stores import scripts
 from retrytemplate.stores.answers import completed, in_progress, lost, parsed
+from retrytemplate.stores.connections import AnswerLostError, ScriptMissingError
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
-from retrytemplate.stores.pools import AnswerLostError, ScriptMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate.caches.record import Record
+    from retrytemplate.stores.connections import Order
     from retrytemplate.stores.performers import Step
-    from retrytemplate.stores.pools import Order
     from retrytemplate.stores.scripts import Script
 
-    Asked = Callable[[Order], Step[Any]]
+    Command = tuple[Any, ...]
+    Asked = Callable[[str | None, Command], Step[Any]]
 
 __all__ = ["RedisClaim", "Steps", "moment", "twice"]
 
@@ -63,21 +64,16 @@ class Steps:
         """Take the key, or say why not."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
-        state, *reply = yield from self._run(twice, scripts.BEGIN, key, *arguments)
-        if state == b"done":
+        reply = yield from self._run(twice, scripts.BEGIN, key, *arguments)
+        if reply is None:
             raise completed(key)
-        if state == b"held":
+        if isinstance(reply, list):
             holder, ends = reply
             raise in_progress(key, holder.decode(), moment(ends))
-        text, fence, ends, before, _ = reply
-        claim = RedisClaim(
-            key,
-            worker,
-            None if fresh or text is None else parsed(key, text),
-            int(fence),
-            moment(ends),
-            None if fresh or before is None else before.decode(),
-        )
+        fence, ends, rest = reply.split(b"\n", 2)
+        claim = RedisClaim(key, worker, None, int(fence), moment(ends))
+        if rest != b"\n" and not fresh:
+            _add_past(claim, *rest.rsplit(b"\n", 1))
         claim.lease = seconds
         return claim
 
@@ -115,7 +111,7 @@ class Steps:
 
     def peek(self, key: str) -> Step[Record | None]:
         """The record, if there is one."""
-        text = yield from twice((key, ("HGET", self._name(key), "record")))
+        text = yield from twice(key, ("HGET", self._name(key), "record"))
         return None if text is None else parsed(key, text)
 
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
@@ -172,9 +168,9 @@ class Steps:
     def _eval(self, asked: Asked, script: Script, key: str | None, *rest: Any) -> Step[Any]:
         """Run a script by its name; by its text where the server does not know it yet."""
         try:
-            return (yield from asked((key, ("EVALSHA", script.sha, *rest))))
+            return (yield from asked(key, ("EVALSHA", script.sha, *rest)))
         except ScriptMissingError:
-            return (yield from asked((key, ("EVAL", script.text, *rest))))
+            return (yield from asked(key, ("EVAL", script.text, *rest)))
 
     def _name(self, key: str) -> bytes:
         return f"{self._opening}{stored(key)}}}".encode()
@@ -183,13 +179,14 @@ class Steps:
         return f"{self._origin}.{next(self._calls)}"
 
 
-def _once(order: Order) -> Step[Any]:
+def _once(key: str | None, command: Command) -> Step[Any]:
     """Ask for what would be done a second time."""
-    return (yield order)
+    return (yield key, command, False)
 
 
-def twice(order: Order) -> Step[Any]:
+def twice(key: str | None, command: Command) -> Step[Any]:
     """Ask for what looks only, or recognises itself: once more where the answer was lost."""
+    order: Order = key, command, True
     try:
         return (yield order)
     except AnswerLostError:
@@ -199,6 +196,14 @@ def twice(order: Order) -> Step[Any]:
 def moment(text: bytes) -> float:
     """Microseconds as seconds."""
     return int(text) / 1e6
+
+
+def _add_past(claim: RedisClaim, worker: bytes, text: bytes) -> None:
+    """What was known of the key: whose attempt was lost, if one was, and the record."""
+    claim.lost = worker.decode() or None
+    if text:
+        claim.record = parsed(claim.key, text)
+        claim.version = claim.record.version
 
 
 def _columns(record: Record) -> tuple[Any, ...]:

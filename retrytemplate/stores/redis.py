@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from functools import partial
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.claims import refuse_connection
 from retrytemplate.stores import pools
 from retrytemplate.stores.base import AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.stores.commands import END, RedisClaim, Steps
+from retrytemplate.stores.connections import AsyncConnections, Connections
 from retrytemplate.stores.forks import keep
 from retrytemplate.stores.keys import from_stored
 from retrytemplate.stores.performers import perform, perform_async
@@ -41,6 +42,7 @@ class _OnRedis(DurableCache):
 
     _claims = RedisClaim
     _pool: Any
+    _connections: Any
 
     def _set_up(self, url: Any, ttl: Seconds) -> None:
         self._url = url
@@ -49,13 +51,14 @@ class _OnRedis(DurableCache):
 
     def _connect(self) -> None:
         """Have connections, and calls that no other process has made."""
-        self._pool = self._made()
+        self._pool, self._connections = self._made()
         steps = Steps(self.prefix, self.lease, self.ttl)
         self._steps = steps
         self._page = steps.page
 
-    def _made(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _made(self) -> tuple[Any, Connections | AsyncConnections]:
+        """A pool, and connections of it."""
 
     def _place(self) -> object:
         return pools.where(self._pool)
@@ -64,7 +67,7 @@ class _OnRedis(DurableCache):
         refuse_connection(self, connection)
 
     def _inherited(self) -> None:
-        keep(self._pool)
+        keep((self._pool, self._connections))
         self._connect()
 
 
@@ -72,7 +75,8 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
     """Contexts in Redis or Valkey: they outlive the process, and several processes share them.
 
     :param url: of the server (``redis://``, ``rediss://`` or ``unix://``, as redis-py has them), or
-        a ``redis.Redis``, whose connections and waits are used as they are.
+        a ``redis.Redis``, whose connections and waits are used; it keeps those it has taken until
+        it is closed.
     :param lease: seconds for which an attempt holds its key.  They are renewed while the process
         lives; an attempt whose lease ran out is taken for lost.
     :param ttl: seconds after the last write when a key is forgotten; never before its lease.
@@ -115,13 +119,15 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
             cursor, page = self._perform(self._page(cursor or END))
             yield from map(from_stored, page)
 
-    def _made(self) -> Any:
-        return pools.pool(self._url, self.timeout)
+    def _made(self) -> tuple[Any, Connections]:
+        pool = pools.pool(self._url, self.timeout)
+        return pool, Connections(pool, self.timeout)
 
     def _perform(self, step: Step[T], connection: Any = None) -> T:
-        return perform(step, partial(pools.ask, self._pool))
+        return perform(step, self._connections.ask)
 
     def _disconnect(self) -> None:
+        self._connections.let_go()
         if isinstance(self._url, str):  # else they are another's
             self._pool.disconnect()
 
@@ -149,7 +155,6 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, clock)
-        self._patience = self.timeout if isinstance(url, str) else None
         self._set_up(url, ttl)
         self._begin_life()
 
@@ -161,13 +166,16 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
             for key in page:
                 yield from_stored(key)
 
-    def _made(self) -> Any:
-        return pools.async_pool(self._url, self.timeout)
+    def _made(self) -> tuple[Any, AsyncConnections]:
+        pool = pools.async_pool(self._url, self.timeout)
+        return pool, AsyncConnections(pool, self.timeout)
 
     async def _perform(self, step: Step[T], connection: Any = None) -> T:
         self._check_loop()
-        return await perform_async(step, partial(pools.ask_async, self._pool, self._patience))
+        return await perform_async(step, self._connections.ask)
 
     async def _disconnect(self) -> None:
+        await self._connections.let_go()
         if isinstance(self._url, str):  # else they are another's
             await self._pool.disconnect()
+        self._connect()  # nothing of this loop is left for the next one

@@ -69,15 +69,18 @@ BEGIN = Script(
 local worker, token, lease, ttl, fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local record, fence, ends, lost, phase, holder, last, expires = unpack(redis.call('HMGET', name,
     'record', 'fence', 'lease', 'lost', 'phase', 'worker', 'token', 'expires'))
+local function taken()  -- in one piece: a client takes a list apart slowly
+    return table.concat({fence, ends, lost or '', record or ''}, '\\n')
+end
 if holder == worker and last == token then
-    return {'taken', record, fence, ends, lost, phase}
+    return taken()
 end
 if holder and holder ~= worker and tonumber(ends) > now then
-    return {'held', holder, ends}
+    return {holder, ends}
 end
 local over = phase == 'done' and tonumber(expires) <= now
 if phase == 'done' and not fresh and not over then
-    return {'done'}
+    return false
 end
 if phase == 'attempting' and holder and holder ~= worker and not lost then
     lost = holder
@@ -91,7 +94,7 @@ ends = whole(after(lease))
 redis.call('HSET', name,
     'worker', worker, 'lease', ends, 'phase', phase, 'fence', fence, 'token', token)
 keep_until(after(lease + ttl))
-return {'taken', record, fence, ends, lost, phase}
+return taken()
 """
 )
 

@@ -16,7 +16,6 @@ from retrytemplate import (
 )
 from retrytemplate.caches import Record
 from retrytemplate.stores import scripts
-from retrytemplate.stores.pools import ask
 from tests.stores import valkey as servers
 from tests.stores.conftest import Awaited, failing
 from tests.stores.kinds import awaited, blocking
@@ -231,22 +230,57 @@ def test_two_cuts_in_a_row_are_an_error(cache, proxy):
     assert cache.begin(KEY, worker="two").lost is None
 
 
-def test_a_connection_that_is_cut_while_it_rests_is_replaced(valkey):
+@pytest.mark.parametrize("step", ["forget", "peek"])
+def test_connections_that_are_cut_while_they_rest_are_replaced(valkey, step):
+    """What is sent once goes over one that was asked; what may be sent twice needs no third."""
     cache = valkey.cache()
-    cache.forget(KEY)
-    assert valkey.client.client_kill_filter(_type="normal", skipme=True)
-    cache.forget(KEY)  # which is sent once
+    taken = [cache._pool.get_connection() for _ in range(3)]
+    cache._connections._ready.extend(taken)
+    assert valkey.client.client_kill_filter(_type="normal", skipme=True) >= 3
+    for _ in range(3):
+        getattr(cache, step)(KEY)
+
+
+def with_one_connection(url):
+    return f"{url}{'&' if '?' in url else '?'}max_connections=1"
+
+
+def test_there_are_no_more_connections_than_the_url_allows(valkey):
+    url = with_one_connection(valkey.url)
+    with blocking(url, prefix=valkey.prefix, timeout=0.01) as cache:
+        with cache._connections._turns, pytest.raises(CacheUnavailableError) as caught:
+            cache.peek(KEY)
+        assert str(caught.value).endswith("no connection is free")
+        assert cache.peek(KEY) is None
+
+
+async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valkey):
+    url = with_one_connection(valkey.url)
+    async with awaited(url, prefix=valkey.prefix, timeout=0.01) as cache:
+        async with cache._connections._turns:
+            with pytest.raises(CacheUnavailableError, match="no answer in time"):
+                await cache.peek(KEY)
+        assert await cache.peek(KEY) is None
+
+
+def test_tasks_that_wait_for_each_other_may_do_so_in_one_loop_after_another(valkey):
+    cache = awaited(with_one_connection(valkey.url), prefix=valkey.prefix)
+
+    async def peek():
+        async with cache:
+            return await asyncio.gather(*(cache.peek(KEY) for _ in range(3)))
+
+    for _ in range(2):
+        assert asyncio.run(peek()) == [None] * 3
 
 
 def test_a_call_that_the_server_hears_a_second_time_is_the_same_call(valkey):
     """Whoever it was that repeated it."""
     cache = valkey.cache()
+    every_step(cache)
     order = next(cache._steps.begin(KEY, "one", None, False))
-    cache.forget(KEY)  # the script of the order may be unknown to the server
-    _, (_, sha, *rest) = order
-    order = (KEY, ("EVAL", scripts.BEGIN.text, *rest))
-    assert sha == scripts.BEGIN.sha
-    assert ask(cache._pool, order, "begin") == ask(cache._pool, order, "begin")
+    answers = {cache._connections.ask(order, "begin") for _ in range(2)}
+    assert len(answers) == 1
 
 
 def test_the_calls_of_a_child_process_are_not_taken_for_its_parent_s(valkey):
@@ -354,4 +388,4 @@ async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
 
 
 def asking(cache):
-    return len(cache._pool._in_use_connections) == 1
+    return not cache._connections._ready

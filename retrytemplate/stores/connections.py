@@ -1,0 +1,148 @@
+"""Connections of redis-py that are kept ready: one command on one of them, blocking or awaited.
+
+The pools of redis-py ask every connection whether it still lives, before every command, and that
+takes half as long as a command.  Here it is asked only before what must not be sent twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    # About which key, the command, and whether it may be sent twice.
+    Order = tuple[str | None, tuple[Any, ...], bool]
+
+__all__ = ["AnswerLostError", "AsyncConnections", "Connections", "ScriptMissingError"]
+
+
+class AnswerLostError(CacheUnavailableError):
+    """Raised by a cache: the connection was cut; whether the step was taken is not known."""
+
+
+class ScriptMissingError(CacheUnavailableError):
+    """Raised by a cache: the server has not seen the script, or has forgotten it."""
+
+
+class Connections:
+    """Connections of a pool, no more at once than it may have.
+
+    :param timeout: seconds to wait for one that is free; for an answer the pool has its own.
+    """
+
+    def __init__(self, pool: Any, timeout: float) -> None:
+        self._pool = pool
+        self._timeout = timeout
+        self._turns = threading.Semaphore(pool.max_connections)
+        self._ready = deque[Any]()
+
+    def ask(self, order: Order, step: str) -> Any:
+        """The server's answer to one command, sent once."""
+        from redis import ConnectionError, RedisError
+
+        key, command, again = order
+        if not self._turns.acquire(timeout=self._timeout):
+            raise CacheUnavailableError(_failure(step, key, "no connection is free"))
+        try:
+            connection = self._take(again)
+            try:
+                connection.send_command(*command)
+                return connection.read_response(disable_decoding=True)
+            finally:
+                self._ready.append(connection)
+        except RedisError as exc:
+            if isinstance(exc, ConnectionError):
+                self.let_go()
+            raise _meaning(exc, step, key) from exc
+        finally:
+            self._turns.release()
+
+    def _take(self, again: bool) -> Any:
+        try:
+            connection = self._ready.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        if again:
+            return connection
+        self._pool.release(connection)
+        return self._pool.get_connection()
+
+    def let_go(self) -> None:
+        """Give back what is ready: as one was cut, the others may be."""
+        while self._ready:
+            try:
+                connection = self._ready.pop()
+            except IndexError:  # another thread was faster
+                return
+            self._pool.release(connection)
+
+
+class AsyncConnections:
+    """The same in the tasks of one event loop.
+
+    :param timeout: seconds for all of a command.  redis-py's own bound is an ``asyncio.wait_for``,
+        which on Python 3.11 lets a cancellation go that comes in the wrong moment.
+    """
+
+    def __init__(self, pool: Any, timeout: float) -> None:
+        import asyncio
+
+        self._pool = pool
+        self._timeout = timeout
+        self._turns = asyncio.Semaphore(pool.max_connections)
+        self._ready = deque[Any]()
+
+    async def ask(self, order: Order, step: str) -> Any:
+        """The server's answer to one command, sent once."""
+        import asyncio
+
+        from redis import ConnectionError, RedisError
+
+        key, command, again = order
+        try:
+            async with asyncio.timeout(self._timeout), self._turns:
+                connection = await self._take(again)
+                try:
+                    await connection.send_command(*command)
+                    return await connection.read_response(disable_decoding=True)
+                finally:
+                    self._ready.append(connection)
+        except (RedisError, TimeoutError) as exc:
+            if isinstance(exc, ConnectionError):
+                await self.let_go()
+            raise _meaning(exc, step, key) from exc
+
+    async def _take(self, again: bool) -> Any:
+        if not self._ready:
+            return await self._pool.get_connection()
+        connection = self._ready.pop()
+        if again:
+            return connection
+        await self._pool.release(connection)
+        return await self._pool.get_connection()
+
+    async def let_go(self) -> None:
+        """Give back what is ready: as one was cut, the others may be."""
+        while self._ready:
+            await self._pool.release(self._ready.pop())
+
+
+def _meaning(error: Exception, step: str, key: str | None) -> CacheUnavailableError:
+    """An error of redis-py as the cache raises it; without what was to be written."""
+    from redis.exceptions import ConnectionError, NoScriptError
+
+    text = str(error).strip().partition("\n")[0] or "no answer in time"
+    message = _failure(step, key, text)
+    if isinstance(error, NoScriptError):
+        return ScriptMissingError(message)
+    if isinstance(error, ConnectionError):
+        return AnswerLostError(message)
+    return CacheUnavailableError(message)
+
+
+def _failure(step: str, key: str | None, why: str) -> str:
+    tried = step if key is None else f"{step} of {key!r}"
+    return f"{tried} failed in the store of the context cache: {why}"
