@@ -195,17 +195,23 @@ class Attempts(RetryContext):
             raise self._misused()
         self._stand = INSIDE
         loop = self._engine()
-        self._cell = loop.cell_of_attempt()
-        self._token = _set(self._cell)
+        self._enter(loop.cell_of_attempt())
         return loop.execution.context
 
     def _enter_nested(self) -> RetryContext:
         outer = self._outer = entered()
         deadline = None if outer is None else outer[DEADLINE]
-        self._cell = [self, None, deadline, outer, None]
         self._stand = INSIDE_NESTED
-        self._token = _set(self._cell)
+        self._enter([self, None, deadline, outer, None])
         return self
+
+    def _enter(self, cell: Cell) -> None:
+        self._cell = cell
+        try:
+            self._token = _set(cell)
+        except BaseException:  # a signal: there will be no exit
+            _set(cell[OUTER])
+            raise
 
     def _cover(self, cell: Cell) -> None:
         """Something else is entered within the block: it may be left after this."""
@@ -283,7 +289,12 @@ class Attempts(RetryContext):
 
     def _leave(self) -> None:
         cell, self._cell = self._cell, None  # it leads back here: kept, that would be a cycle
-        leave(cell, self._token)
+        try:
+            leave(cell, self._token)
+        except BaseException:  # a signal
+            if _get() is cell is not None:
+                _set(cell[OUTER])
+            raise
 
     def _passes(self, exception: BaseException | None) -> bool:
         """Whether an inline attempt ends the loop; if not, the engine takes over."""
@@ -357,31 +368,42 @@ class Loop:
 
     def advance(self, reply: Any) -> int:
         """Perform effects until an attempt is due, something must be awaited, or it is over."""
-        token = _set(self.cell)
+        outer = _get()
         try:
-            while True:
-                function, arguments = self.steps.send(reply)
-                if self._is_block(function):
-                    self.stand = DUE
-                    break
-                try:
-                    value = function(*arguments)
-                except BaseException as exc:
-                    reply = (None, exc)
-                else:
-                    reply = (value, None)
-                    if is_awaitable(value):
-                        if self.asynchronous and not self.closing:
-                            self.stand, self.pending = WAITING, value
-                            break
-                        error = awaitable_error(function, value)
-                        reply = (None, None if self.closing else error)
-        except StopIteration as stop:
-            self.stand, self.outcome = OVER, stop.value
+            _set(self.cell)
+            self._perform(reply)
+        except BaseException as exc:
+            if not getattr(self.steps, "gi_suspended", False):
+                raise
+            # A signal between two effects: the engine has not seen it, and has things to close.
+            self._perform((None, exc))
         finally:
-            _reset(token)
+            _set(outer)
             del reply
         return self.stand
+
+    def _perform(self, reply: Any) -> None:
+        while True:
+            try:
+                function, arguments = self.steps.send(reply)
+            except StopIteration as stop:
+                self.stand, self.outcome = OVER, stop.value
+                return
+            if self._is_block(function):
+                self.stand = DUE
+                return
+            try:
+                value = function(*arguments)
+            except BaseException as exc:
+                reply = (None, exc)
+            else:
+                reply = (value, None)
+                if is_awaitable(value):
+                    if self.asynchronous and not self.closing:
+                        self.stand, self.pending = WAITING, value
+                        return
+                    error = awaitable_error(function, value)
+                    reply = (None, None if self.closing else error)
 
     async def advance_async(self, reply: Any) -> int:
         """The same, awaiting what has to be awaited."""
@@ -453,7 +475,7 @@ class Loop:
         return self.stand
 
     def __del__(self) -> None:
-        if self.stand in (DUE, WAITING):
+        if getattr(self, "stand", OVER) in (DUE, WAITING):
             close_unawaited(self.pending)
             # In a context of its own: the collector may run while this one is being changed.
             copy_context().run(self.close, (None, GeneratorExit()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.errors import MisuseError
+from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.history import (
     HISTORY_FIRST,
     HISTORY_LAST,
@@ -20,7 +20,7 @@ from retrytemplate.history import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping
 
     from retrytemplate.caches.base import Claim
     from retrytemplate.history import Past, Stamp
@@ -129,6 +129,11 @@ def context_of(cell: Cell | None) -> RetryContext | None:
     return None
 
 
+async def _completed(claim: Claim, done: Awaitable[None]) -> None:
+    await done
+    claim.completed = True
+
+
 class RetryContext:
     """What is known of one execution; the callback, the listeners and the recovery get it.
 
@@ -193,6 +198,7 @@ class RetryContext:
     _max_attempts: int | None = None
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
+    _unguarded: bool = False  # the store is away, and the execution goes on without its key
     _verdict: bool = True
     _policy_state: Any = None
     _backoff_state: Any = None
@@ -296,23 +302,34 @@ class RetryContext:
     def still_mine(self) -> bool:
         """Whether this execution still holds its key: advice, true at the moment of asking.
 
+        With an asynchronous cache, await it.
+
         :raises MisuseError: where there is no key.
         """
         mine: bool = self._plan.cache.holds(self._held("still_mine()"))
         return mine
 
-    def complete_in(self, connection: Any) -> None:
+    def complete_in(self, connection: Any) -> Any:
         """Let the attempt's end commit together with the caller's own work.
+
+        With an asynchronous cache, await it.
 
         :param connection: an open transaction on the database of the context cache.
         :raises MisuseError: where there is no key, or the cache has no database.
+        :raises LeaseLostError: another execution has taken the key over: roll back.
+        :raises CacheUnavailableError: the execution runs unguarded: it has no hold on its key.
         """
         claim, state = self._held("complete_in()"), self._state
         remember = None if state is None else state.remember
-        self._plan.cache.succeed(claim, connection=connection, remember=remember)
+        done = self._plan.cache.succeed(claim, connection=connection, remember=remember)
+        if hasattr(done, "__await__"):
+            return _completed(claim, done)
         claim.completed = True
+        return None
 
     def _held(self, wanted: str) -> Claim:
+        if self._unguarded:
+            raise CacheUnavailableError(f"{wanted}: the execution runs without a hold on its key")
         if self._claim is None:
             raise MisuseError(f"{wanted} needs a stateful execution with a key")
         return self._claim

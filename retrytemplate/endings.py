@@ -33,9 +33,9 @@ __all__ = [
     "instead_of",
     "interrupted",
     "leave",
+    "put_note",
     "shown",
     "terminated",
-    "told",
 ]
 
 
@@ -126,7 +126,7 @@ def _note(context: RetryContext, error: BaseException) -> None:
     text = f"{NOTE}{count} attempts failed{before}{''.join(earlier)}"
     if len(text) > LONGEST_NOTE:
         text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
-    told(error, text, NOTE)
+    put_note(error, text, NOTE)
 
 
 def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
@@ -149,7 +149,7 @@ def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> li
     return lines[:-own] if own else lines
 
 
-def told(error: BaseException, text: str, instead_of: str | None = None) -> None:
+def put_note(error: BaseException, text: str, instead_of: str | None = None) -> None:
     """Put a note on an exception, in the place of one that begins with *instead_of*."""
     try:
         notes = getattr(error, "__notes__", None)

@@ -44,6 +44,7 @@ from retrytemplate.keyed import (
     save,
     settle,
     share,
+    tell_of,
 )
 from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
 
@@ -91,10 +92,14 @@ class Execution:
         "phase",
         "plan",
         "policy",
+        "raised",
         "recovery",
         "refusal",
         "saved",
         "started",
+        "taking",
+        "trouble",
+        "untold",
         "value",
         "ways",
     )
@@ -122,10 +127,14 @@ class Execution:
         self.error: BaseException | None = None
         self.last: BaseException | None = None  # of this execution, what close is told
         self.refusal: BaseException | None = None  # what ended the attempts, if not the policy
+        self.raised: BaseException | None = None  # by a rule
         self.own: UnacceptableResultError | None = None  # an unacceptable result, made here
+        self.taking: Effect | None = None  # the key, and not known yet whether it was taken
         self.marks: Any = None  # as they lie in a shared record
         self.started: float | None = None  # the attempt under way
         self.saved = False  # a failure of this execution is in the cache
+        self.trouble: BaseException | None = None  # of the store, which the listeners hear of once
+        self.untold: Any = iter(plan.close)
         self.phase: Phase = "idle"  # of the record that stays
         self.backoff = plan.backoff
 
@@ -137,7 +146,7 @@ class Execution:
         :param failure: how an inline first attempt failed; None: nothing has happened yet.
         """
         plan, context = self.plan, self.context
-        state = context._state
+        timed = plan.measured or context._state is not None or self.deadline is not None
         try:
             if failure is not None:
                 context.attempt = 1
@@ -152,7 +161,7 @@ class Execution:
                         self.end = EXHAUSTED
                         break
                     context.attempt += 1
-                    if plan.measured or state is not None or context._started is not None:
+                    if timed or context._started is not None:
                         self.started = now = plan.monotonic()
                         if context._started is None:
                             context._started = now
@@ -176,14 +185,17 @@ class Execution:
                 failure = None
             if self.end == EXHAUSTED:
                 yield from self._exhaust()
-        except GeneratorExit:
-            raise
         except BaseException as exc:  # out of the rules themselves: a policy, a backoff, a signal
+            if self.is_dropped(exc):
+                raise
             self.error = exc
             self.end = UNTOUCHED if self.last is None else KEPT
-        if self.error is not None:
-            self.value = None
-        if self.end != ABSENT:
+        try:
+            yield from self._end()
+        except BaseException as exc:  # a signal: what is still to be done is done
+            if self.is_dropped(exc):
+                raise
+            self.error = exc
             yield from self._end()
         return self._outcome()
 
@@ -200,15 +212,24 @@ class Execution:
 
         :param first: what a listener raised; the *untold* are still to be told.
         """
-        self.end, self.value = DONE, value
-        yield from self._close(untold, first)
+        self.end, self.value, self.untold = DONE, value, untold
+        yield from self._close(first)
         return self._outcome()
+
+    def raising(self, error: BaseException) -> BaseException:
+        """The error, for a rule to raise it."""
+        self.raised = error
+        return error
+
+    def is_dropped(self, exc: BaseException) -> bool:
+        """Whether nobody drives this generator any more; a rule may raise a ``GeneratorExit``."""
+        return isinstance(exc, GeneratorExit) and exc is not self.raised
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
         value, error = self.value, self.error
         leave(self.context, error, for_good=self.end == DONE)
-        self.value = self.error = self.last = self.refusal = self.own = None
+        self.value = self.error = self.last = self.refusal = self.own = self.raised = None
         return value, error
 
     # -- beginning -------------------------------------------------------------------------------
@@ -233,6 +254,8 @@ class Execution:
                 self.veto(error)
                 return
         context._opened = True
+        if self.trouble is not None:
+            yield from tell_of(self, self.trouble)
         claim = context._claim
         if claim is not None and (claim.record is not None or claim.lost is not None):
             yield from self._resume(claim)
@@ -319,7 +342,7 @@ class Execution:
             return False
         if self.saved and self.context._claim is not None:
             yield from begin_again(self)
-        return True
+        return self.end is None
 
     def _effect(self) -> Effect:
         """The callback's call, bounded in time where somebody says so."""
@@ -366,7 +389,7 @@ class Execution:
             if self.end is None:
                 self.end, self.error = UNTOUCHED, error
             return
-        error = yield from self._tell(self.plan.admit, context)
+        error = yield from self.tell(self.plan.admit, context)
         if error is not None:
             self.end, self.error = UNTOUCHED, from_cause(error, context.last_exception)
 
@@ -384,7 +407,7 @@ class Execution:
                 return failure
         return None
 
-    def _tell(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
+    def tell(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
         """Call the hooks in order; return what one raised, the others are not told."""
         for hook in hooks:
             _, error = yield hook, arguments
@@ -427,7 +450,7 @@ class Execution:
         yield from self._register(failure)
         if context._claim is not None and self.end is None:
             yield from save(self)
-        raised = yield from self._tell(plan.on_error, context, failure)
+        raised = yield from self.tell(plan.on_error, context, failure)
         if raised is not None:
             self.end, self.error = KEPT, instead_of(failure, raised)
         if self.end is not None:
@@ -493,7 +516,7 @@ class Execution:
             return
         if rethrown and state is not None and state.defer_backoff is not None:
             context._not_before = plan.clock.time() + delay
-            error = yield from self._tell(plan.on_backoff, context, delay)
+            error = yield from self.tell(plan.on_backoff, context, delay)
             if error is not None:
                 self.end, self.error = KEPT, error
             return
@@ -533,7 +556,7 @@ class Execution:
 
     def _sleep(self, delay: float) -> Steps:
         plan, context = self.plan, self.context
-        error = yield from self._tell(plan.on_backoff, context, delay)
+        error = yield from self.tell(plan.on_backoff, context, delay)
         if error is None and delay > 0:
             _, error = yield self.ways.sleep(plan), (delay,)
             if error is not None:
@@ -574,7 +597,7 @@ class Execution:
         value, error = yield recovery, (context,)
         if error is None:
             context.recovered = True
-            error = yield from self._tell(plan.on_recovery, context, value)
+            error = yield from self.tell(plan.on_recovery, context, value)
             self.value = value if error is None else None
             self.phase = "idle"
         if error is not None:
@@ -582,19 +605,29 @@ class Execution:
 
     def _end(self) -> Steps:
         """Leave the key as the end wants it, and tell the listeners."""
+        if self.end == ABSENT and self.taking is None:
+            return
+        if self.error is not None:
+            self.value = None
+            if self.last is not None:
+                instead_of(self.last, self.error)
         self.context.closed = self.context._state is None or self.end != KEPT
         if self.cache is not None:
             try:
                 yield from settle(self)
-            except GeneratorExit:
-                raise
             except BaseException as exc:  # what would be written down cannot be; a signal
+                if self.is_dropped(exc):
+                    raise
                 yield from let_go(self, exc)
-        if self.plan.close:
-            yield from self._close(self.plan.close, None)
+            self.cache = None
+        if self.end != ABSENT:
+            yield from self._close()
 
-    def _close(self, hooks: Iterable[Callable[..., Any]], first: BaseException | None) -> Steps:
-        """Tell every listener; the first error among them is raised at the end."""
-        first = yield from self._tell_all(hooks, self.context, self.last, first=first)
+    def _close(self, first: BaseException | None = None) -> Steps:
+        """Tell every listener; the first error among them is raised at the end.
+
+        :param first: what one that was told before has raised.
+        """
+        first = yield from self._tell_all(self.untold, self.context, self.last, first=first)
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)

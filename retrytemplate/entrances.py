@@ -10,6 +10,7 @@ from warnings import warn
 from retrytemplate.context import (
     CURRENT,
     DEADLINE,
+    OUTER,
     RetryContext,
     leave,
 )
@@ -45,7 +46,7 @@ __all__ = [
     "without_keywords",
 ]
 
-_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+_get, _set = CURRENT.get, CURRENT.set
 
 
 def prepare(
@@ -139,11 +140,11 @@ def warn_unbounded(plan: Any) -> None:
 
 def run_whole(prepared: tuple[Execution, Cell]) -> Any:
     execution, cell = prepared
-    token = _set(cell)
     try:
+        _set(cell)
         return perform(execution.run())
     finally:
-        _reset(token)
+        _set(cell[OUTER])
 
 
 async def run_async(
@@ -181,11 +182,7 @@ def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) ->
         function, args = without_keywords(function, args, kwargs)
         execution, cell = prepare(owner, function, args, None, None, SYNC)
         context = _watched(execution)
-        token = _set(cell)
-        try:
-            value = perform(execution.run())
-        finally:
-            _reset(token)
+        value = run_whole((execution, cell))
     except Exception as exc:
         error = exc
     try:

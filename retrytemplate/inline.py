@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.memory import MemoryRetryContextCache
@@ -24,6 +25,7 @@ from retrytemplate.entrances import (
     warn_unbounded,
     without_keywords,
 )
+from retrytemplate.errors import RetryError
 from retrytemplate.short import RECOVER, after_failure
 from retrytemplate.state import RetryState
 from retrytemplate.verdicts import named
@@ -120,10 +122,10 @@ def _run_told(
     context._shared = True
     if arguments is None:
         arguments = (context,)
-    token = _set([context, owner, None, outer, plan])
     value: Any = None
     failure: BaseException | None = None
     try:
+        _set([context, owner, None, outer, plan])
         try:
             value = _first_told(plan, context, function, arguments)
         except BaseException as exc:
@@ -154,7 +156,7 @@ def _run_told(
         failure = None
         return perform(steps)
     finally:
-        _reset(token)
+        _set(outer)
 
 
 def _first_told(
@@ -213,11 +215,10 @@ def _run_stateful(
     if arguments is None:
         arguments = (context,)
     failure: BaseException | None = None
-    token = _set([context, owner, None, outer, plan])
+    key, worker = plan.scope + state.encoded, worker_name()
     try:
-        claim = context._claim = cache.begin(
-            plan.scope + state.encoded, worker=worker_name(), fresh=state.force_refresh
-        )
+        _set([context, owner, None, outer, plan])
+        claim = context._claim = cache.begin(key, worker=worker, fresh=state.force_refresh)
         if claim.record is None:
             context.attempt = 1
             context._started = plan.monotonic()
@@ -240,14 +241,18 @@ def _run_stateful(
         steps = execution.run(failure)
         failure = None
         return perform(steps)
-    except BaseException:
+    except BaseException as exc:
         claim = context._claim
+        if claim is None and not isinstance(exc, Exception):
+            # A signal: it may have been taken.  The same worker may begin again.
+            with suppress(RetryError):
+                claim = cache.begin(key, worker=worker)
         if claim is not None and cache.holds(claim):  # else the engine has seen to it
             context.closed = True
             cache.release(claim)
         raise
     finally:
-        _reset(token)
+        _set(outer)
 
 
 def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -5,44 +5,66 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.caches.keeping import marks, refresh, restore, snapshot
+from retrytemplate.caches.keeping import changeable, refresh, restore, snapshot
 from retrytemplate.caches.worker import worker_name
-from retrytemplate.endings import ABSENT, DONE, KEPT, from_cause, instead_of, terminated, told
+from retrytemplate.endings import (
+    ABSENT,
+    DONE,
+    KEPT,
+    from_cause,
+    instead_of,
+    put_note,
+    terminated,
+)
+from retrytemplate.errors import CacheUnavailableError, LeaseLostError
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.engine import Execution, Steps
+    from retrytemplate.engine import Effect, Execution, Steps
 
-__all__ = ["begin_again", "let_go", "load", "mark_recovering", "save", "settle", "share"]
+__all__ = [
+    "begin_again",
+    "let_go",
+    "load",
+    "mark_recovering",
+    "save",
+    "settle",
+    "share",
+    "tell_of",
+]
 
 
 def load(execution: Execution) -> Steps:
     """Take the key's claim and what the cache remembers under it."""
     plan, context = execution.plan, execution.context
     cache, state = execution.cache, context._state
-    if cache is None or state is None:
-        if plan.needs_state:
-            execution.start_policy()
-        return
-    if plan.keeps_context:
-        try:
-            yield from share(execution, lambda: None, first=True, fresh=state.force_refresh)
-        except GeneratorExit:
-            raise
-        except BaseException as exc:
-            execution.end, execution.error = ABSENT, exc
-        return
-    claim = context._claim  # held already, if the first attempt might have been an inline one
-    if claim is None:
-        begin = partial(cache.begin, worker=worker_name(), fresh=state.force_refresh)
-        claim, error = yield begin, (plan.scope + state.encoded,)
-        if error is not None:
+    if cache is not None and state is not None:
+        if plan.keeps_context:
+            error = yield from _load_shared(execution, state.force_refresh)
+        elif context._claim is None:
+            begin = partial(cache.begin, worker=worker_name(), fresh=state.force_refresh)
+            error = yield from _take(execution, begin, plan.scope + state.encoded)
+        else:  # held already: the first attempt might have been an inline one
+            error = None
+        if error is None:
+            if not plan.keeps_context:
+                _resume(execution)
+            return
+        if not _goes_unguarded(execution, error):
             execution.end, execution.error = ABSENT, error
             return
-        context._claim = claim
-    record = claim.record
+        execution.trouble = error  # to be told when the listeners have been asked
+    if plan.needs_state:
+        execution.start_policy()
+
+
+def _resume(execution: Execution) -> None:
+    """Let the context know what the claim's record remembers."""
+    plan, context = execution.plan, execution.context
+    claim = context._claim
+    record = None if claim is None else claim.record
     if record is not None:
         restore(context, record)
     if record is None or record.fingerprint != plan.fingerprint:
@@ -54,79 +76,163 @@ def load(execution: Execution) -> Steps:
         execution.show()
 
 
+def _load_shared(execution: Execution, fresh: bool) -> Steps:
+    try:
+        yield from share(execution, lambda: None, first=True, fresh=fresh)
+    except BaseException as exc:
+        if execution.is_dropped(exc):
+            raise
+        return exc
+    return None
+
+
+def _take(execution: Execution, begin: Callable[..., Any], key: str) -> Steps:
+    """Take the key's claim; return what prevents it."""
+    execution.taking = begin, (key,)
+    claim, error = yield execution.taking
+    if error is None:
+        execution.context._claim = claim
+    if error is None or isinstance(error, Exception):
+        execution.taking = None
+    return error
+
+
+def _goes_unguarded(execution: Execution, error: BaseException) -> bool:
+    """Whether the execution goes on without its key, which the store cannot keep now."""
+    wanted = getattr(execution.cache, "on_store_error", "raise")
+    if wanted != "run_unguarded" or not isinstance(error, CacheUnavailableError):
+        return False
+    execution.cache = execution.context._claim = None
+    execution.context._unguarded = True
+    return True
+
+
+def tell_of(execution: Execution, trouble: BaseException) -> Steps:
+    """Tell the listeners what the store failed to do; what one of them raises is raised."""
+    execution.trouble = trouble
+    raised = yield from execution.tell(execution.plan.on_store_error, execution.context, trouble)
+    if raised is not None:
+        raise execution.raising(instead_of(execution.last or trouble, raised))
+
+
 def begin_again(execution: Execution) -> Steps:
     """Count the next attempt in place, before it runs."""
     held: Any = execution.context._claim
     begin = partial(execution.cache.begin, worker=held.worker)
-    claim, error = yield begin, (held.key,)
+    error = yield from _take(execution, begin, held.key)
     if error is not None:
-        raise from_cause(error, execution.context._last)
-    execution.context._claim = claim
+        yield from _uncounted(execution, error, "no further attempt could be counted")
 
 
 def save(execution: Execution) -> Steps:
     """Write the failure down, still holding the key."""
     context = execution.context
+    claim: Any = context._claim
     try:
         record = snapshot(context, execution.plan.fingerprint, "idle", held=True)
     except Exception as exc:
         execution.end, execution.error = KEPT, terminated(exc, context._last)
         return
-    _, error = yield execution.cache.fail, (context._claim, record)
+    _, error = yield execution.cache.fail, (claim, record)
     if error is None:
         execution.saved = True
-    elif is_hard(error):
-        raise error
+    elif isinstance(error, CacheUnavailableError):
+        execution.saved = True  # the end tries it again
+        yield from _uncounted(execution, error, "the failure could not be recorded")
+    elif isinstance(error, LeaseLostError) and claim.completed:
+        _leave(execution, "the attempt was completed before it failed")
+    elif isinstance(error, LeaseLostError) or is_hard(error):
+        raise execution.raising(from_cause(error, context._last))
     else:
         execution.end, execution.error = KEPT, terminated(error, context._last)
 
 
+def _uncounted(execution: Execution, error: BaseException, what: str) -> Steps:
+    """The store is away between two attempts: the failure leaves, unless they go on unguarded."""
+    away = isinstance(error, CacheUnavailableError)
+    if _goes_unguarded(execution, error):
+        pass
+    elif away and execution.last is not None:
+        _leave(execution, f"{what}: {error!r}")
+    else:
+        raise execution.raising(from_cause(error, execution.context._last))
+    yield from tell_of(execution, error)
+
+
+def _leave(execution: Execution, note: str) -> None:
+    """End with the callback's own failure."""
+    execution.end, execution.error = KEPT, execution.last
+    if execution.last is not None:
+        put_note(execution.last, note)
+
+
 def mark_recovering(execution: Execution) -> Steps:
-    """Write down that it is the recovery's turn: should it die, it is its turn again."""
+    """Write down that it is the recovery's turn: should it die, it is its turn again.
+
+    Where the store is away it is its turn all the same: should it die then, the attempt counts as
+    lost, and none is left.
+    """
     context = execution.context
     record = snapshot(context, execution.plan.fingerprint, "recovering", held=True)
     _, error = yield execution.cache.fail, (context._claim, record)
-    if error is not None and (is_hard(error) or execution.saved):
-        raise error
+    if error is not None:
+        if is_hard(error) or (execution.saved and not isinstance(error, CacheUnavailableError)):
+            raise execution.raising(error)
+        yield from tell_of(execution, error)
     execution.phase = "recovering"
 
 
 def share(
     execution: Execution, step: Callable[[], Any], *, first: bool = False, fresh: bool = False
 ) -> Steps:
-    """Apply a step to the shared record: compare-and-set, again until it was the latest."""
-    context, plan = execution.context, execution.plan
+    """Apply a step to the shared record: compare-and-set, again until it was the latest.
+
+    Where the store goes away under way, the execution goes on with what it knows.
+    """
+    context, plan, cache = execution.context, execution.plan, execution.cache
     state = context._state
     key = plan.scope + (state.encoded if state is not None else "")
-    while True:
-        record, error = yield execution.cache.peek, (key,)
-        if error is not None:
-            raise error
+    answer: Any = None
+    done = False
+    while not done:
+        record, error = yield cache.peek, (key,)
         version = 0 if record is None else record.version
-        if record is None or fresh:
-            context._verdict = True
-            context._policy_state = execution.policy.start(plan.monotonic())
+        if error is None:
+            if record is None or fresh:
+                context._verdict = True
+                context._policy_state = execution.policy.start(plan.monotonic())
+            else:
+                (restore if first else refresh)(context, record)
             execution.show()
-        else:
-            (restore if first else refresh)(context, record)
-            execution.show()
+        elif first:
+            raise execution.raising(error)
         answer = step()
-        updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)
-        done, error = yield execution.cache.swap, (key, updated, version)
+        if error is None:
+            updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)
+            done, error = yield cache.swap, (key, updated, version)
         if error is not None:
-            raise error
-        if done:
-            execution.marks = marks(context)
-            return answer
+            if first or not isinstance(error, CacheUnavailableError):
+                raise execution.raising(error)
+            execution.cache = None
+            yield from tell_of(execution, error)
+            break
+    execution.marks = changeable(context)
+    return answer
 
 
 def settle(execution: Execution) -> Steps:
     """Leave the key as the execution's end wants it."""
     context = execution.context
+    if execution.taking is not None:
+        # A signal or a cancellation cut in, and nobody knows whether the key was taken: the same
+        # worker may begin again.
+        claim, error = yield execution.taking
+        if error is None:
+            context._claim = claim
     if context._claim is not None:
         if execution.end != DONE or not context._claim.completed:
             yield from _end_claim(execution)
-    elif execution.plan.keeps_context and execution.marks != marks(context):
+    elif execution.plan.keeps_context and execution.marks != changeable(context):
         yield from share(execution, lambda: None)
 
 
@@ -143,22 +249,36 @@ def _unrecorded(failure: BaseException | None, cause: BaseException) -> BaseExce
 
 
 def _end_claim(execution: Execution) -> Steps:
-    context, plan = execution.context, execution.plan
+    step = _last_step(execution)
+    _, error = yield step
+    if error is None:
+        return
+    if not isinstance(error, Exception):  # it cut in: nobody knows whether the step was made
+        yield step
+    failure, away = execution.error, isinstance(error, CacheUnavailableError)
+    if is_hard(error) or (failure is None and not away):
+        execution.value, execution.error = None, instead_of(failure, error)
+        return
+    if failure is not None:
+        put_note(failure, f"the key could not be left as it should be: {error!r}")
+    if execution.trouble is not None:
+        return
+    plan, context = execution.plan, execution.context
+    raised = yield from execution.tell(plan.on_store_error, context, error)
+    if raised is not None:
+        execution.value, execution.error = None, instead_of(failure or error, raised)
+
+
+def _last_step(execution: Execution) -> Effect:
+    """What becomes of the key."""
+    context, fingerprint = execution.context, execution.plan.fingerprint
     cache, claim, state = execution.cache, context._claim, context._state
     if execution.phase == "recovering":
-        record = snapshot(context, plan.fingerprint, "recovering", held=False)
-        _, error = yield cache.fail, (claim, record)
-    elif execution.end == DONE:
+        return cache.fail, (claim, snapshot(context, fingerprint, "recovering", held=False))
+    if execution.end == DONE:
         remember = None if execution.error is not None or state is None else state.remember
         succeed = cache.succeed if remember is None else partial(cache.succeed, remember=remember)
-        _, error = yield succeed, (claim,)
-    elif execution.saved:
-        record = snapshot(context, plan.fingerprint, "idle", held=False)
-        _, error = yield cache.fail, (claim, record)
-    else:
-        _, error = yield cache.release, (claim,)
-    if error is not None:
-        if execution.error is None or is_hard(error):
-            execution.value, execution.error = None, instead_of(execution.error, error)
-        else:
-            told(execution.error, f"the key could not be left as it should be: {error!r}")
+        return succeed, (claim,)
+    if execution.saved:
+        return cache.fail, (claim, snapshot(context, fingerprint, "idle", held=False))
+    return cache.release, (claim,)

@@ -87,6 +87,7 @@ class Plan:
         "on_backoff",
         "on_error",
         "on_recovery",
+        "on_store_error",
         "on_success",
         "open",
         "pausing",
@@ -106,6 +107,7 @@ class Plan:
     on_error: Hooks
     on_backoff: Hooks
     on_recovery: Hooks
+    on_store_error: Hooks
     close: Hooks
 
     def __init__(self, template: Settings, listeners: tuple[Any, ...]) -> None:

@@ -27,5 +27,8 @@ class EveryHook(RetryListener):
     def on_recovery(self, context, result):
         return self.hook("on_recovery")
 
+    def on_store_error(self, context, exception):
+        return self.hook("on_store_error")
+
     def close(self, context, exception):
         return self.hook("close")

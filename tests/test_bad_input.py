@@ -47,6 +47,7 @@ from retrytemplate.caches.base import METHODS
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.simulation import simulate
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock, no_waiting, virtual_loop
+from tests.down import Down
 from tests.ways import Script, every_way, made
 
 NAN, INF = float("nan"), float("inf")
@@ -404,10 +405,16 @@ def with_async_hook(hook):
 @pytest.mark.parametrize("hook", HOOKS)
 def test_an_asynchronous_hook_in_synchronous_use_is_named(hook):
     failing = hook in ("on_error", "on_backoff", "on_recovery")
-    template = made(1 if hook == "on_recovery" else 2, delay=1.0, listeners=[with_async_hook(hook)])
+    attempts = 1 if hook == "on_recovery" else 2
+    cache = Down(lambda step, record: hook == "on_store_error" and step == "succeed")
+    template = made(attempts, delay=1.0, listeners=[with_async_hook(hook)], cache=cache)
 
     with pytest.raises(MisuseError, match=rf"Told\.{hook} returned an awaitable"):
-        template.execute(Script(ValueError() if failing else "value"), recovery=lambda context: "r")
+        template.execute(
+            Script(ValueError() if failing else "value"),
+            recovery=lambda context: "r",
+            state=RetryState("key", rollback_for=()),
+        )
     assert current_context() is None
 
 

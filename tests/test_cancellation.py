@@ -25,6 +25,7 @@ from retrytemplate import (
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import AsyncRecorder, Interrupted, Recorder, VirtualClock, run, run_trio
 from retrytemplate.testing.clock import checkpoint
+from tests.down import Down
 from tests.hooks import EveryHook
 from tests.ways import Script, every_way, in_block, in_thread, made
 
@@ -33,7 +34,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWar
 STATE = RetryState("key", rollback_for=())
 PLACES = ("callback", "sleep", "recovery", *HOOKS)
 # Where nothing has been counted yet when the signal comes.
-UNCOUNTED = {"callback", "open", "before_attempt", "on_success", "close"}
+UNCOUNTED = {"callback", "open", "before_attempt", "on_success", "on_store_error", "close"}
+UNCALLED = ("open", "before_attempt", "on_store_error")
 
 
 class Signal:
@@ -85,8 +87,14 @@ class Scene:
         self.listeners = [Telling(), Telling(self.signal), Telling()]
         self.clock = SignalClock(self.signal)
         attempts = 1 if "recover" in place else 9
+        self.away = place == "on_store_error"
         self.template = made(
-            attempts, delay=1.0, name="scene", clock=self.clock, listeners=self.listeners
+            attempts,
+            delay=1.0,
+            name="scene",
+            clock=self.clock,
+            listeners=self.listeners,
+            cache=Down(lambda step, record: self.away, on_store_error="run_unguarded"),
         )
         self.calls = self.recoveries = 0
         self.recovers = "recover" in place
@@ -112,11 +120,12 @@ class Scene:
 
     def check(self):
         """What holds afterwards, whatever went off and wherever."""
-        assert self.calls == (0 if self.place in ("open", "before_attempt") else 1)
+        assert self.calls == (0 if self.place in UNCALLED else 1)
         assert self.recoveries == (1 if self.recovers else 0)
         assert [listener.told.count("close") for listener in self.listeners] == [1, 1, 1]
         assert current_context() is None
         assert self.clock.sleeps == []
+        self.away = False
         cache, key = self.template.cache, self.template.scoped_key("key")
         kept = cache.peek(key)
         if self.place == "recovery":

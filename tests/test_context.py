@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
+    Deadline,
     ExhaustedRetryError,
     RecordedFailure,
     ResultRetryPolicy,
@@ -65,6 +66,14 @@ def test_where_nobody_needs_it_time_runs_from_the_first_failure(way):
     seen = []
     way(made(delay=10.0), lasting(1.0, seen))
     assert seen == [0.0, 11.0, 22.0]
+
+
+@every_way
+def test_under_a_deadline_time_runs_from_the_start(way):
+    template, seen = made(delay=10.0), []
+    with Deadline(60.0, clock=template.clock):
+        way(template, lasting(1.0, seen))
+    assert seen == [1.0, 12.0, 23.0]
 
 
 @every_way

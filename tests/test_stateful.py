@@ -12,7 +12,6 @@ from retrytemplate import (
     AttemptLostError,
     AttemptTimeoutError,
     BackoffInterruptedError,
-    CacheUnavailableError,
     CircuitBreakerRetryPolicy,
     Deadline,
     DeadlineExceededError,
@@ -41,6 +40,7 @@ from retrytemplate import (
     Veto,
 )
 from retrytemplate.testing import Recorder, VirtualClock
+from tests.down import Down
 from tests.ways import Script, both_kinds, every_way, made
 
 KEY = RetryState("order-17")
@@ -805,65 +805,8 @@ def test_a_recovery_whose_process_died_has_its_turn_again_and_the_callback_has_n
 # -- the cache ----------------------------------------------------------------------------------
 
 
-class Down(MemoryRetryContextCache):
-    """A cache that does not answer to some of what is asked of it."""
-
-    def __init__(self, down, error=CacheUnavailableError):
-        super().__init__()
-        self.down, self.error = down, error
-
-    def begin(self, key, **how):
-        if self.down("begin", self.peek(key)):
-            raise self.error("down")
-        return super().begin(key, **how)
-
-    def fail(self, claim, record):
-        if self.down("fail", record):
-            raise self.error("down")
-        super().fail(claim, record)
-
-    def succeed(self, claim, **how):
-        if self.down("succeed", claim.record):
-            raise self.error("down")
-        super().succeed(claim, **how)
-
-    def swap(self, key, record, version):
-        if self.down("swap", record):
-            raise self.error("down")
-        return super().swap(key, record, version)
-
-
 def recovery_begins(step, record):
     return step == "fail" and record.phase == "recovering"
-
-
-@every_way
-def test_a_success_that_cannot_be_written_down_is_none(way):
-    template = stateful(cache=Down(lambda step, record: step == "succeed"))
-
-    with pytest.raises(CacheUnavailableError):
-        way(template, Script("value"), state=KEY)
-
-
-@every_way
-def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(way):
-    template = stateful(cache=Down(lambda step, record: step == "fail" and record.worker is None))
-    failure = ValueError("the callback's own")
-
-    with pytest.raises(ValueError) as caught:
-        way(template, Script(failure), state=KEY)
-    assert caught.value is failure
-    assert "the key could not be left as it should be: Cache" in "".join(failure.__notes__)
-
-
-@every_way
-def test_a_circuit_that_cannot_be_written_down_begins_nothing(way):
-    policy, callback = CircuitBreakerRetryPolicy(), Script("value")
-    template = stateful(policy=policy, cache=Down(lambda step, record: step == "swap"))
-
-    with pytest.raises(CacheUnavailableError):
-        way(template, callback, state=KEY)
-    assert callback.calls == 0
 
 
 @every_way
@@ -872,38 +815,6 @@ def test_a_circuit_is_held_by_nobody(way):
 
     way(template, Script("value"), state=KEY)
     assert kept(template).worker is None
-
-
-@every_way
-def test_an_attempt_in_place_that_cannot_be_counted_is_not_made(way):
-    cache = Down(lambda step, record: step == "begin" and record is not None)
-    template = stateful(cache=cache)
-    callback = Script(ValueError("first"), "not called")
-
-    with pytest.raises(CacheUnavailableError):
-        way(template, callback, state=RetryState("order-17", rollback_for=()))
-    assert callback.calls == 1
-
-
-@every_way
-def test_a_recovery_is_made_though_it_cannot_be_written_down_that_it_is_its_turn(way):
-    template = stateful(1, cache=Down(recovery_begins))
-    fails(way, template)
-
-    recovered = way(template, Script("not called"), state=KEY, recovery=lambda context: "recovered")
-    assert recovered == "recovered"
-
-
-@every_way
-def test_in_place_a_recovery_that_cannot_be_written_down_is_left_to_the_redelivery(way):
-    cache, recovery = Down(recovery_begins), Script("recovered")
-    template = stateful(1, cache=cache)
-
-    with pytest.raises(CacheUnavailableError):
-        state = RetryState("order-17", rollback_for=())
-        way(template, Script(ValueError()), state=state, recovery=recovery)
-    assert (recovery.calls, kept(template).failures) == (0, 1)
-    assert way(template, Script("not called"), state=KEY, recovery=recovery) == "recovered"
 
 
 @every_way
@@ -1048,19 +959,6 @@ def test_the_wait_of_a_circuit_is_deferred_like_any_other(defer, waited):
         template.execute(second, state=state)
     assert second.calls == len(waited)
     assert template.clock.sleeps == waited
-
-
-@every_way
-def test_a_circuit_whose_store_is_down_begins_nothing(way):
-    class Down(MemoryRetryContextCache):
-        def peek(self, key):
-            raise CacheUnavailableError("down")
-
-    listener = Recorder()
-    template = made(policy=CircuitBreakerRetryPolicy(), cache=Down(), listeners=[listener])
-    with pytest.raises(CacheUnavailableError):
-        way(template, Script("value"), state=RetryState("key"))
-    assert listener.events == []
 
 
 @every_way

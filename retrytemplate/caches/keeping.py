@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["marks", "refresh", "restore", "snapshot"]
+__all__ = ["changeable", "refresh", "restore", "snapshot"]
 
 
 def snapshot(
@@ -106,7 +106,7 @@ def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> 
     )
 
 
-def marks(context: RetryContext) -> Any:
+def changeable(context: RetryContext) -> Any:
     """What changes of a context besides failures and the policy's state."""
     from retrytemplate.caches.record import json_copy
 

@@ -16,6 +16,7 @@ HOOKS = (
     "on_error",
     "on_backoff",
     "on_recovery",
+    "on_store_error",
     "close",
 )
 """The hooks by name, in the order in which an execution reaches them."""
@@ -35,8 +36,8 @@ class RetryListener:
     over after 1
     17
 
-    Source: ``org.springframework.retry.RetryListener``; ``before_attempt``, ``on_backoff`` and
-    ``on_recovery`` are ours.
+    Source: ``org.springframework.retry.RetryListener``; ``before_attempt``,
+    ``on_backoff``, ``on_recovery`` and ``on_store_error`` are ours.
     """
 
     def open(self, context: RetryContext) -> Any:
@@ -56,6 +57,12 @@ class RetryListener:
 
     def on_recovery(self, context: RetryContext, result: Any) -> Any:
         """After a recovery that returned.  Raising replaces its result."""
+
+    def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
+        """The context cache failed, and the execution goes on.  Raising ends it instead.
+
+        It runs unguarded, or what it came to could not be written down.
+        """
 
     def close(self, context: RetryContext, exception: BaseException | None) -> Any:
         """At the end, whatever happened, with the last failure of this execution or None."""

@@ -1,4 +1,4 @@
-"""Telling the log of retries, of recoveries and of executions given up."""
+"""Telling the log of retries, recoveries, executions given up and trouble with the cache."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = ["LoggingListener"]
 LOGGER = "retrytemplate"
 # The numbers of the logging module, which is not imported until a listener is made.
 WARNING, INFO = 30, 20
+FAILED = "%s: attempt %d failed with %s"
 
 
 def _logger(value: logging.Logger | str | None) -> logging.Logger:
@@ -61,6 +62,7 @@ class LoggingListener(RetryListener):
     ========================  ==========================================  ================
     a retry, before its wait  nobody: a later success hides it            ``WARNING``
     a recovery has answered   nobody: the caller sees a value             ``WARNING``
+    the context cache failed  nobody: the execution goes on without it    ``WARNING``
     given up, nobody answers  the exception, which reaches the caller     ``INFO``
     ========================  ==========================================  ================
 
@@ -68,15 +70,16 @@ class LoggingListener(RetryListener):
     no record of their own.
 
     Every record carries fields, as ``extra`` does it: ``event`` (``"retry"``, ``"recovered"``,
-    ``"given_up"``), ``template`` (its name), ``key`` (of a stateful execution), ``attempt`` (the
-    number of the one that failed), ``exception_type``, ``exception_message`` and ``delay``
-    (seconds; None where no retry follows).  No traceback: the exception that leaves has it.  The
-    exception's text and the key are logged as they are; put a filter on your logger where they
-    may hold secrets.
+    ``"store_error"``, ``"given_up"``), ``template`` (its name), ``key`` (of a stateful execution),
+    ``attempt`` (the number of the one that failed; of a store error: the one under way),
+    ``exception_type``, ``exception_message`` and ``delay`` (seconds; None where no retry follows).
+    No traceback: the exception that leaves has it.  The exception's text and the key are logged as
+    they are; put a filter on your logger where they may hold secrets.
 
     :param logger: a ``logging.Logger`` or the name of one; None: ``"retrytemplate"``.
     :param level: of retries; a number, a level's name, or None for no record.
     :param recovery_level: of recoveries, likewise.
+    :param store_error_level: of trouble with the context cache, likewise.
     :param failure_level: of executions given up, likewise.
     :raises TypeError: for what is no logger or no level.
     :raises ValueError: for a level's name that ``logging`` does not know.
@@ -90,26 +93,34 @@ class LoggingListener(RetryListener):
     recovery_level: int | None = field(
         default=WARNING, converter=_level, validator=_known_level, kw_only=True
     )
+    store_error_level: int | None = field(
+        default=WARNING, converter=_level, validator=_known_level, kw_only=True
+    )
     failure_level: int | None = field(
         default=INFO, converter=_level, validator=_known_level, kw_only=True
     )
 
     def on_backoff(self, context: RetryContext, delay: float) -> None:
         fields = _fields("retry", context, context.attempt, context.last_exception)
-        self._log(self.level, "the next one in %.3g s", fields, delay)
+        self._log(self.level, f"{FAILED}; the next one in %.3g s", fields, delay)
 
     def on_recovery(self, context: RetryContext, result: Any) -> None:
         fields = _fields("recovered", context, context.retry_count, context.last_exception)
-        self._log(self.recovery_level, "recovered", fields)
+        self._log(self.recovery_level, f"{FAILED}; recovered", fields)
+
+    def on_store_error(self, context: RetryContext, exception: BaseException) -> None:
+        fields = _fields("store_error", context, context.attempt, exception)
+        text = "%s: in attempt %d the context cache failed with %s; going on without it"
+        self._log(self.store_error_level, text, fields)
 
     def close(self, context: RetryContext, exception: BaseException | None) -> None:
         if _given_up(context, exception):
             failure = context.last_exception if exception is None else exception
             fields = _fields("given_up", context, context.retry_count, failure)
-            self._log(self.failure_level, "given up", fields)
+            self._log(self.failure_level, f"{FAILED}; given up", fields)
 
     def _log(
-        self, level: int | None, then: str, fields: dict[str, Any], delay: float | None = None
+        self, level: int | None, text: str, fields: dict[str, Any], delay: float | None = None
     ) -> None:
         if level is None or not self.logger.isEnabledFor(level):
             return
@@ -118,7 +129,6 @@ class LoggingListener(RetryListener):
         values = [fields["template"] or "retry", fields["attempt"], what]
         if delay is not None:
             values.append(delay)
-        text = f"%s: attempt %d failed with %s; {then}"
         self.logger.log(level, text, *values, extra={**fields, "delay": delay})
 
 

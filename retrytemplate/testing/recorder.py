@@ -102,6 +102,9 @@ Event(hook='close', attempt=1, value=None)]
     def on_recovery(self, context: RetryContext, result: Any) -> Any:
         self._note("on_recovery", context, result)
 
+    def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
+        self._note("on_store_error", context, exception)
+
     def close(self, context: RetryContext, exception: BaseException | None) -> Any:
         self._note("close", context, exception)
 
@@ -132,6 +135,10 @@ class AsyncRecorder(Recorder):
     async def on_recovery(self, context: RetryContext, result: Any) -> Any:
         await checkpoint()
         super().on_recovery(context, result)
+
+    async def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
+        await checkpoint()
+        super().on_store_error(context, exception)
 
     async def close(self, context: RetryContext, exception: BaseException | None) -> Any:
         await checkpoint()

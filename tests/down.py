@@ -1,0 +1,37 @@
+"""A context cache whose store does not answer to some of what is asked of it."""
+
+from retrytemplate import CacheUnavailableError, MemoryRetryContextCache
+
+
+class Down(MemoryRetryContextCache):
+    """In memory; ``down(step, record)`` says whether a step fails."""
+
+    def __init__(self, down, error=CacheUnavailableError, on_store_error="raise"):
+        super().__init__()
+        self.down, self.error = down, error
+        self.on_store_error = on_store_error
+
+    def begin(self, key, **how):
+        if self.down("begin", self._load(key)):
+            raise self.error("down")
+        return super().begin(key, **how)
+
+    def fail(self, claim, record):
+        if self.down("fail", record):
+            raise self.error("down")
+        super().fail(claim, record)
+
+    def succeed(self, claim, **how):
+        if self.down("succeed", claim.record):
+            raise self.error("down")
+        super().succeed(claim, **how)
+
+    def peek(self, key):
+        if self.down("peek", self._load(key)):
+            raise self.error("down")
+        return super().peek(key)
+
+    def swap(self, key, record, version):
+        if self.down("swap", record):
+            raise self.error("down")
+        return super().swap(key, record, version)
