@@ -25,7 +25,7 @@ _place = ""
 
 
 def worker_name() -> str:
-    """A name for one execution: machine, process, number."""
+    """A name for one execution: machine, process, number; no other one ever had it."""
     return f"{_place or _here()}{next(_executions)}"
 
 
@@ -43,7 +43,8 @@ def place_of(worker: str) -> tuple[str, int | None]:
 
 def _here() -> str:
     global _place
-    _place = f"{host_name()}:{os.getpid()}:"
+    # In a container that is started again the machine and the process are those that died.
+    _place = f"{host_name()}:{os.getpid()}:{os.urandom(4).hex()}-"
     return _place
 
 

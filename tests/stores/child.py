@@ -25,6 +25,12 @@ def die_in_the_callback(cache):
     print(template.execute(dies, recovery=dead_letter, state=STATE))
 
 
+def die_as_process_one(cache):
+    """The same in a container that is started again: its processes have their old numbers."""
+    os.getpid = lambda: 1
+    die_in_the_callback(cache)
+
+
 def die_in_the_recovery(cache):
     template = RetryTemplate(SimpleRetryPolicy(1), cache=cache, name="w")
 

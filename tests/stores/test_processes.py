@@ -45,13 +45,14 @@ def test_another_process_goes_on_with_the_count_and_the_history(worker, store):
     assert (first.process, second.process) == (os.getpid(), int(second.message))
 
 
-def test_a_message_that_kills_its_worker_is_tried_as_often_as_the_policy_says(worker):
+@pytest.mark.parametrize("dies", ["die_in_the_callback", "die_as_process_one"])
+def test_a_message_that_kills_its_worker_is_tried_as_often_as_the_policy_says(worker, dies):
     """... although the policy retries connection errors only, and never saw an exception."""
     for attempt in (1, 2, 3):
-        assert worker("die_in_the_callback")[:2] == (9, [f"attempt {attempt}"])
+        assert worker(dies)[:2] == (9, [f"attempt {attempt}"])
     lost = "retrytemplate.errors.AttemptLostError"
     said = [f"recovery after {lost} {lost} {lost}", "dead letter"]
-    assert worker("die_in_the_callback") == (0, said, "")
+    assert worker(dies) == (0, said, "")
 
 
 def test_a_recovery_that_died_is_the_next_worker_s_turn_and_the_callback_s_no_more(worker, store):
