@@ -83,8 +83,8 @@ class ValkeyStore:
 
     def clear(self):
         """Let nothing be left."""
-        if names := self.names():
-            self.client.delete(*names)
+        for name in self.names():
+            self.client.delete(name)
 
     def close(self):
         for cache in self.caches:
