@@ -22,7 +22,6 @@ from retrytemplate.endings import (
     conclusion,
     from_cause,
     instead_of,
-    interrupted,
     leave,
     shown,
     terminated,
@@ -30,8 +29,6 @@ from retrytemplate.endings import (
 from retrytemplate.errors import (
     AttemptLostError,
     DeadlineExceededError,
-    Rejected,
-    RetryLater,
     TerminatedRetryError,
     UnacceptableResultError,
     Veto,
@@ -47,6 +44,7 @@ from retrytemplate.keyed import (
     tell_of,
 )
 from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
+from retrytemplate.waiting import pause, wait_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -260,7 +258,7 @@ class Execution:
         if claim is not None and (claim.record is not None or claim.lost is not None):
             yield from self._resume(claim)
         elif context._not_before is not None:  # in a shared record, which nobody claims
-            yield from self._wait_rest(context._not_before - plan.clock.time())
+            yield from wait_rest(self, context._not_before - plan.clock.time())
         elif plan.asks_first:
             self._ask_first()
 
@@ -308,26 +306,7 @@ class Execution:
             if self.end is None:
                 yield from save(self)
         elif context._not_before is not None:
-            yield from self._wait_rest(context._not_before - self.plan.clock.time())
-
-    def _wait_rest(self, rest: float) -> Steps:
-        if rest <= 0:
-            return
-        state = self.context._state
-        if state is not None and state.defer_backoff == "raise":
-            self.end = UNTOUCHED
-            self.error = RetryLater(
-                f"the next attempt is due in {rest:g} seconds", retry_after=rest
-            )
-        elif self.deadline is not None and rest >= self.deadline.remaining():
-            self.end = UNTOUCHED
-            self.error = DeadlineExceededError(
-                f"the next attempt is due in {rest:g} seconds, after the deadline"
-            )
-        else:
-            _, error = yield self.ways.sleep(self.plan), (rest,)
-            if error is not None:
-                self.end, self.error = UNTOUCHED, interrupted(error)
+            yield from wait_rest(self, context._not_before - self.plan.clock.time())
 
     # -- an attempt ------------------------------------------------------------------------------
 
@@ -385,7 +364,7 @@ class Execution:
                 context.last_exception,
             )
             if self.last is not None:
-                self._refuse(error)
+                self.refuse(error)
             if self.end is None:
                 self.end, self.error = UNTOUCHED, error
             return
@@ -415,7 +394,7 @@ class Execution:
                 return error
         return None
 
-    def _tell_all(
+    def tell_all(
         self,
         hooks: Iterable[Callable[..., Any]],
         *arguments: Any,
@@ -459,7 +438,7 @@ class Execution:
         state = context._state
         rethrown = state is not None and (state.rolls_back is None or state.rolls_back(failure))
         if allowed and (plan.waits or plan.pausing):
-            yield from self._pause(failure, rethrown)
+            yield from pause(self, failure, rethrown)
         if state is None or self.end is not None:
             return
         if rethrown:
@@ -493,78 +472,11 @@ class Execution:
             context._verdict = False
         self.show()
 
-    # -- waiting ---------------------------------------------------------------------------------
-
-    def _pause(self, failure: BaseException, rethrown: bool) -> Steps:
-        """Wait before the next attempt, or find that there is none to wait for.
-
-        :param rethrown: the failure leaves, so that the wait may be left to its redelivery.
-        """
-        plan, context = self.plan, self.context
-        delay: float | None = 0.0
-        if plan.waits:
-            backoff = self.backoff
-            if not context._backoff_started:
-                context._backoff_started = True
-                context._backoff_state = backoff.start()
-            delay, context._backoff_state = backoff.next(
-                context._backoff_state, failure, plan.random
-            )
-        state = context._state
-        if delay is None:
-            context._verdict = False
-            return
-        if rethrown and state is not None and state.defer_backoff is not None:
-            context._not_before = plan.clock.time() + delay
-            error = yield from self.tell(plan.on_backoff, context, delay)
-            if error is not None:
-                self.end, self.error = KEPT, error
-            return
-        deadline = self.deadline
-        if deadline is not None and delay >= deadline.remaining():
-            message = f"{delay:g} seconds of backoff do not fit before the deadline"
-            self._refuse(from_cause(DeadlineExceededError(message), failure))
-            return
-        error = yield from self._reserve(delay)
-        if error is None:
-            yield from self._sleep(delay)
-        elif isinstance(error, Rejected):
-            self._refuse(from_cause(error, failure))
-        else:
-            self.end, self.error = KEPT, error
-
-    def _refuse(self, refusal: BaseException) -> None:
+    def refuse(self, refusal: BaseException) -> None:
         """No retry here and now: the attempts have run out, or the key waits for its redelivery."""
         self.refusal = refusal
         if self.context._state is None:
             self.end = EXHAUSTED
-
-    def _reserve(self, delay: float) -> Steps:
-        """Ask the guards in order; what was granted is given back when a later one refuses."""
-        granted: list[Callable[..., Any]] = []
-        for reserve, give_back in self.plan.reserve:
-            _, error = yield reserve, (self.context, delay)
-            if error is not None:
-                return (yield from self._give_back(granted, error))
-            granted.append(give_back)
-        return None
-
-    def _give_back(self, granted: Iterable[Callable[..., Any]], error: BaseException) -> Steps:
-        """The wait that was granted comes to nothing; what a guard raises now, leaves instead."""
-        raised = yield from self._tell_all(granted, self.context)
-        return error if raised is None else instead_of(error, raised)
-
-    def _sleep(self, delay: float) -> Steps:
-        plan, context = self.plan, self.context
-        error = yield from self.tell(plan.on_backoff, context, delay)
-        if error is None and delay > 0:
-            _, error = yield self.ways.sleep(plan), (delay,)
-            if error is not None:
-                error = interrupted(error)
-        if error is not None:
-            error = instead_of(self.last, error)
-            granted = [give_back for _, give_back in plan.reserve]
-            self.end, self.error = KEPT, (yield from self._give_back(granted, error))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -628,6 +540,6 @@ class Execution:
 
         :param first: what one that was told before has raised.
         """
-        first = yield from self._tell_all(self.untold, self.context, self.last, first=first)
+        first = yield from self.tell_all(self.untold, self.context, self.last, first=first)
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)

@@ -26,6 +26,7 @@ RULES = (
     "keyed.py",
     "short.py",
     "verdicts.py",
+    "waiting.py",
     "endings.py",
     "classify.py",
     "policies",
