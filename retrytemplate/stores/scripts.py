@@ -189,12 +189,15 @@ SWAP = Script(
     WORDS
     + """
 local expected, ttl = ARGV[1], ARGV[2]
-local version, fence = unpack(redis.call('HMGET', name, 'version', 'fence'))
+local version, fence, lease = unpack(redis.call('HMGET', name, 'version', 'fence', 'lease'))
 if (version or '0') ~= expected then return false end
-if not version then redis.call('HDEL', name, 'worker', 'lease', 'lost') end
+if not version then
+    redis.call('HDEL', name, 'worker', 'lease', 'lost')
+    lease = false
+end
 redis.call('HSET', name, 'record', ARGV[3], 'version', ARGV[4], 'phase', ARGV[5],
     'expires', whole(after(ttl)), 'fence', fence or whole(now))
-keep_until(after(ttl))
+keep_until(math.max(now, tonumber(lease) or 0) + ttl * 1000000)
 return true
 """
 )

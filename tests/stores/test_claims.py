@@ -79,6 +79,19 @@ def test_an_attempt_whose_lease_ran_out_is_lost_and_its_key_free(made, store):
     assert (claim.lost, claim.record) == ("one", None)
 
 
+@pytest.mark.parametrize("worker", ["a b", "two\nlines", "{}", "ä"])
+def test_any_name_of_a_worker_is_given_back(made, store, worker):
+    cache = made()
+    first = begun(cache)
+    cache.fail(first, failing(first, 2))
+    begun(cache, worker)
+    with pytest.raises(AttemptInProgressError) as caught:
+        begun(cache)
+    assert caught.value.worker == worker
+    claim = later(made(), store)
+    assert (claim.lost, claim.record.failures) == (worker, 2)
+
+
 def test_a_lost_attempt_is_found_with_what_was_known_before(made, store):
     cache = made()
     first = begun(cache)
@@ -331,6 +344,26 @@ def test_a_lost_attempt_is_found_as_long_as_the_time_runs_after_its_lease(made, 
     store.age(LEASE + 101)
     claim = begun(cache, "three")
     assert (claim.lost, claim.record) == (None, None)
+
+
+@pytest.mark.parametrize("step", ["begin", "renew", "fail", "swap"])
+def test_a_key_in_flight_lives_for_its_lease_although_its_time_is_shorter(valkey, step):
+    cache = valkey.cache(ttl=1)
+    failed(cache)
+    claim = begun(cache)
+    steps = {
+        "begin": lambda: None,
+        "renew": lambda: cache.renew(claim),
+        "fail": lambda: cache.fail(claim, failing(claim, held=True)),
+        "swap": lambda: cache.swap(KEY, failing(claim), claim.version),
+    }
+    steps[step]()
+    valkey.age(LEASE - 1)
+    assert cache.holds(claim)
+    valkey.age(1.9)
+    assert cache.peek(KEY).failures == 1
+    valkey.age(0.2)
+    assert cache.peek(KEY) is None
 
 
 def test_a_success_is_remembered_as_long_as_it_says(made, store):

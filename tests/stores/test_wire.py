@@ -1,10 +1,11 @@
-"""What goes over the wire to Valkey: how often, and what becomes of a step when it is cut."""
+"""What goes over the wire to a server: how often, and what becomes of a step when it is cut."""
 
 import asyncio
 import signal
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import make_url
 
 from retrytemplate import (
     AttemptInProgressError,
@@ -389,3 +390,46 @@ async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
 
 def asking(cache):
     return not cache._connections._ready
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database_proxy(postgresql):
+    with Proxy(make_url(postgresql.url).port) as made:
+        yield made
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def on_database(request, postgresql, database_proxy):
+    """A cache on the other side of the proxy, which has connected and found its tables."""
+    url = make_url(postgresql.url).set(port=database_proxy.port)
+    url = url.render_as_string(hide_password=False)
+    kind = blocking if request.param == "blocking" else awaited
+    cache = kind(url, prefix=postgresql.prefix)
+    cache = cache if request.param == "blocking" else Awaited(cache)
+    every_step(cache)
+    yield cache
+    cache.close()
+
+
+def test_a_success_on_postgresql_takes_two_round_trips(on_database, database_proxy):
+    before = database_proxy.requests
+    assert executed(on_database, lambda: 1, RetryState("m1")).value == 1
+    assert database_proxy.requests - before == 2
+
+
+@CUTS
+def test_what_postgresql_was_asked_is_not_asked_twice(
+    on_database, database_proxy, postgresql, when
+):
+    """A claim that was taken all the same is held by nobody: it is lost when its lease is over."""
+    database_proxy.cut(when, b"one")
+    with pytest.raises(CacheUnavailableError, match=r"begin .*failed in the store"):
+        on_database.begin(KEY, worker="one")
+    assert database_proxy.cuts == 1
+    assert (postgresql.row(KEY) is None) == (when == "before")
+    postgresql.age(31)
+    claim = on_database.begin(KEY, worker="two")
+    assert claim.lost == (None if when == "before" else "one")
