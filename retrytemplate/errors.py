@@ -162,8 +162,8 @@ class LeaseLostError(RetryError):
 class CacheUnavailableError(RetryError):
     """The store behind a context cache cannot be reached, or holds what cannot be read.
 
-    Raised by durable caches, before the callback is called: nothing was counted.  Later on, what the
-    callback came to leaves, and the listeners' ``on_store_error`` hears of this.
+    Raised by durable caches, before the callback is called: nothing was counted.  Later on, what
+    the callback came to leaves, and the listeners' ``on_store_error`` hears of this.
     """
 
 
