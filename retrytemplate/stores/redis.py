@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.stores.performers import Step
+    from retrytemplate.stores.settings import OnStoreError
 
     T = TypeVar("T")
 
@@ -85,6 +86,8 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
     :param timeout: seconds to wait for a connection, and for an answer.
     :param redact: applied to the traceback texts and messages that are kept.
     :param clock: times the renewals.  Leases and times to live are measured by the server.
+    :param on_store_error: where the server is away when a key is to be taken: "raise"
+        ``CacheUnavailableError``, or "run_unguarded", without a hold on the key and uncounted.
 
     Each step is one script.  Safe for threads, and across a fork.  It needs the extra ``redis``,
     and Redis 6.2 or Valkey, or a later version.
@@ -107,8 +110,9 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
         clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock)
+        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
         self._set_up(url, ttl)
         self._begin_life()
 
@@ -153,8 +157,9 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
         clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock)
+        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
         self._set_up(url, ttl)
         self._begin_life()
 

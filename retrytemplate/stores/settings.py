@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from retrytemplate._checks import SECONDS, check_at_least, duration, plain
 from retrytemplate.clock import given_or_system
@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["Settings", "seconds"]
+__all__ = ["OnStoreError", "Settings", "seconds"]
 
 LEAST = 0.01
+OnStoreError = Literal["raise", "run_unguarded"]
+CHOICES = get_args(OnStoreError)
 
 
 class Settings:
-    """Lease, prefix, timeout, redact and clock; the time to live is each store's own matter."""
+    """Lease, prefix, timeout, redact, clock, and what happens without the store.
+
+    The time to live is each store's own matter.
+    """
 
     durable = True
 
@@ -34,6 +39,7 @@ class Settings:
         timeout: Seconds,
         redact: Callable[[str], str] | None,
         clock: Clock | None,
+        on_store_error: OnStoreError,
     ) -> None:
         self.lease: float = seconds("lease", lease)
         if not isinstance(prefix, str) or self.prefixes.fullmatch(prefix) is None:
@@ -43,6 +49,11 @@ class Settings:
         if redact is not None:
             plain("redact", redact)
         self.redact = redact
+        if on_store_error not in CHOICES:
+            raise ValueError(
+                f"on_store_error must be one of {', '.join(CHOICES)}, got {on_store_error!r}"
+            )
+        self.on_store_error = on_store_error
         self._monotonic = given_or_system(clock).monotonic
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.stores.performers import Step
+    from retrytemplate.stores.settings import OnStoreError
 
     T = TypeVar("T")
 
@@ -55,6 +56,8 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
     :param timeout: seconds to wait for a connection or a lock.
     :param redact: applied to the traceback texts and messages that are kept.
     :param clock: times the renewals.  Leases and times to live are measured by the database.
+    :param on_store_error: where the database is away when a key is to be taken: "raise"
+        ``CacheUnavailableError``, or "run_unguarded", without a hold on the key and uncounted.
 
     Each step is one statement in a transaction of its own.  Safe for threads, and across a fork.
     It needs the extra ``sql``, for PostgreSQL ``postgresql``.
@@ -78,8 +81,9 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
         clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock)
+        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
         self._engine = engines.engine(url, self.timeout)
         self._steps = self._steps_on(self._engine.dialect.name, ttl)
         self._begin_life()
@@ -133,8 +137,9 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
         clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock)
+        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
         self._engine = engines.async_engine(url, self.timeout)
         self._steps = self._steps_on(self._engine.dialect.name, ttl)
         self._begin_life()

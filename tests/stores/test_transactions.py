@@ -118,6 +118,41 @@ def test_a_template_completes_an_attempt_in_a_transaction(store, work):
     assert work() == 1
 
 
+async def test_an_asynchronous_template_completes_one_too(store, work):
+    cache = store.async_cache()
+    template = RetryTemplate(cache=cache, name="work")
+
+    async def handle(context):
+        async with cache._engine.begin() as connection:
+            await connection.run_sync(lambda sync: do_work(store, sync))
+            await context.complete_in(connection)
+        return await context.still_mine()
+
+    state = RetryState("m1", remember=60)
+    try:
+        assert await template.execute_async(handle, state=state) is False
+        with pytest.raises(AlreadyCompletedError):
+            await template.execute_async(handle, state=state)
+    finally:
+        await cache.close()
+    assert work() == 1
+
+
+def test_what_fails_after_the_commit_leaves_itself(store, work):
+    template = templates(store)
+
+    def handle(context):
+        with store.engine.begin() as connection:
+            do_work(store, connection)
+            context.complete_in(connection)
+        raise Deliberate
+
+    with pytest.raises(Deliberate) as caught:
+        template.execute(handle, state=RetryState("m1"))
+    assert "the attempt was completed before it failed" in caught.value.__notes__
+    assert work() == 1
+
+
 def test_a_transaction_that_rolls_back_leaves_a_failed_attempt_and_a_free_key(store, work):
     template = templates(store)
 

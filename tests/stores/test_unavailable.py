@@ -14,6 +14,7 @@ from retrytemplate import (
     RetryState,
     RetryTemplate,
 )
+from retrytemplate.testing import Recorder
 from tests.stores import postgres
 from tests.stores.conftest import failing
 from tests.stores.kinds import awaited, blocking
@@ -57,6 +58,56 @@ def test_without_the_store_the_callback_is_not_called(nowhere):
         template = RetryTemplate(cache=cache, name="work")
         with pytest.raises(CacheUnavailableError):
             template.execute(pytest.fail, state=RetryState("m1"))
+
+
+def test_without_the_store_the_callback_runs_unguarded_where_that_is_wanted(nowhere):
+    listener = Recorder()
+    with blocking(nowhere, on_store_error="run_unguarded") as cache:
+        template = RetryTemplate(cache=cache, name="work", listeners=[listener])
+        value = template.execute(lambda context: context.fence, state=RetryState("m1"))
+    assert value is None
+    assert listener.hooks == ["open", "on_store_error", "before_attempt", "on_success", "close"]
+
+
+async def test_the_same_for_an_asynchronous_callback(nowhere):
+    async def handle(context):
+        return "handled"
+
+    async with awaited(nowhere, on_store_error="run_unguarded") as cache:
+        template = RetryTemplate(cache=cache, name="work")
+        assert await template.execute_async(handle, state=RetryState("m1")) == "handled"
+    await driver_has_ended()
+
+
+def test_a_store_that_breaks_while_the_callback_runs_costs_no_value(store):
+    listener, cache = Recorder(), store.cache()
+    template = RetryTemplate(cache=cache, name="work", listeners=[listener])
+    key = template.scoped_key("m1")
+    cache.peek(key)
+
+    def handle(context):
+        store.spoil(key)
+        return "handled"
+
+    assert template.execute(handle, state=RetryState("m1")) == "handled"
+    assert listener.hooks[-2:] == ["on_store_error", "close"]
+
+
+def test_a_store_that_breaks_while_the_callback_runs_costs_no_failure(store):
+    listener, cache = Recorder(), store.cache()
+    template = RetryTemplate(cache=cache, name="work", listeners=[listener])
+    key = template.scoped_key("m1")
+    cache.peek(key)
+    failure = ValueError("the callback's own")
+
+    def handle(context):
+        store.spoil(key)
+        raise failure
+
+    with pytest.raises(ValueError) as caught:
+        template.execute(handle, state=RetryState("m1"))
+    assert caught.value is failure
+    assert listener.hooks.count("on_store_error") == 1
 
 
 def test_tables_that_are_gone_are_an_error(database):
