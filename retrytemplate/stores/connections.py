@@ -20,7 +20,7 @@ __all__ = ["AnswerLostError", "AsyncConnections", "Connections", "ScriptMissingE
 
 
 class AnswerLostError(CacheUnavailableError):
-    """Raised by a cache: the connection was cut; whether the step was taken is not known."""
+    """Raised by a cache: no connection, or it was cut, and it is not known what was done."""
 
 
 class ScriptMissingError(CacheUnavailableError):

@@ -55,5 +55,6 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | No
 def where(pool: Any) -> str:
     """The server of a pool, without user and password."""
     about = pool.connection_kwargs
-    place = about.get("path") or f"{about.get('host', 'localhost')}:{about.get('port', 6379)}"
+    place = about.get("path") or getattr(pool, "service_name", None)  # of a Sentinel
+    place = place or f"{about.get('host', 'localhost')}:{about.get('port', 6379)}"
     return f"{place}/{about.get('db', 0)}"

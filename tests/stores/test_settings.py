@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 import redis
 import redis.asyncio
+from redis.sentinel import Sentinel
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -118,6 +119,11 @@ def test_a_url_that_cannot_serve_is_refused_by_the_caches_on_redis_too(kind, url
 )
 def test_a_cache_on_redis_says_where_it_is_and_no_password(kind, url, place):
     assert repr(kind(url)) == f"<{kind.__name__} {place} prefix='retry'>"
+
+
+def test_a_cache_on_the_master_that_a_sentinel_knows_says_of_which_service():
+    master = Sentinel([("localhost", 26379)]).master_for("orders", db=3)
+    assert "RedisRetryContextCache orders/3 prefix" in repr(RedisRetryContextCache(master))
 
 
 @pytest.mark.parametrize(
