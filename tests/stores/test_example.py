@@ -1,0 +1,46 @@
+"""The worked example of the documentation: messages whose workers are killed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLE = ROOT / "examples" / "handle_messages.py"
+WORKER = re.compile(r"the attempt of \S+ was lost")
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="it kills processes by signal")
+
+
+def said(lines):
+    """The lines in an order of their own: which message comes when, hangs on the leases."""
+    return sorted(WORKER.sub("the attempt of somebody was lost", line) for line in lines)
+
+
+def documented():
+    page = (ROOT / "docs" / "durable.md").read_text(encoding="utf-8")
+    (block,) = re.findall(
+        r"```console\n\$ python examples/handle_messages.py.*\n((?:.+\n)+?)```", page
+    )
+    return block.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_every_order_is_stored_once_and_the_poison_is_dead_lettered(kind, tmp_path, request):
+    url = f"sqlite:///{tmp_path}/messages.db"
+    if kind == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, url],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said(done.stdout.splitlines()) == said(documented())
