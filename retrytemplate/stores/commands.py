@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.caches.record import to_text
 from retrytemplate.stores import scripts
 from retrytemplate.stores.answers import completed, in_progress, lost, parsed
-from retrytemplate.stores.connections import AnswerLostError, ScriptMissingError
+from retrytemplate.stores.connections import ScriptMissingError
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
+from retrytemplate.stores.performers import twice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate.caches.record import Record
-    from retrytemplate.stores.connections import Order
     from retrytemplate.stores.performers import Step
     from retrytemplate.stores.scripts import Script
 
     Command = tuple[Any, ...]
     Asked = Callable[[str | None, Command], Step[Any]]
 
-__all__ = ["RedisClaim", "Steps", "moment", "twice"]
+__all__ = ["RedisClaim", "Steps", "moment", "repeated"]
 
 AT_ONCE = 1000
 MOST = 6e9
@@ -64,7 +64,7 @@ class Steps:
         """Take the key, or say why not."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
-        reply = yield from self._run(twice, scripts.BEGIN, key, *arguments)
+        reply = yield from self._run(repeated, scripts.BEGIN, key, *arguments)
         if reply is None:
             raise completed(key)
         if isinstance(reply, list):
@@ -111,7 +111,7 @@ class Steps:
 
     def peek(self, key: str) -> Step[Record | None]:
         """The record, if there is one."""
-        text = yield from twice(key, ("HGET", self._name(key), "record"))
+        text = yield from repeated(key, ("HGET", self._name(key), "record"))
         return None if text is None else parsed(key, text)
 
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
@@ -124,7 +124,7 @@ class Steps:
     ) -> Step[tuple[str, list[str]]]:
         """Some of the keys that have a record, and the cursor of the rest."""
         arguments = (cursor, f"{self._opening}{SPECIAL.sub(ESCAPED, beginning)}*", AT_ONCE)
-        following, names = yield from self._eval(twice, script, None, 0, *arguments)
+        following, names = yield from self._eval(repeated, script, None, 0, *arguments)
         return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
 
     def keys(self, after: str, limit: int) -> Step[list[str]]:
@@ -160,7 +160,7 @@ class Steps:
 
     def _of(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
         mine = (claim.worker, claim.fence, self._token())
-        return (yield from self._run(twice, script, claim.key, *mine, *arguments))
+        return (yield from self._run(repeated, script, claim.key, *mine, *arguments))
 
     def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Step[Any]:
         return (yield from self._eval(asked, script, key, 1, self._name(key), *arguments))
@@ -184,13 +184,9 @@ def _once(key: str | None, command: Command) -> Step[Any]:
     return (yield key, command, False)
 
 
-def twice(key: str | None, command: Command) -> Step[Any]:
-    """Ask for what looks only, or recognises itself: once more where the answer was lost."""
-    order: Order = key, command, True
-    try:
-        return (yield order)
-    except AnswerLostError:
-        return (yield order)
+def repeated(key: str | None, command: Command) -> Step[Any]:
+    """Ask for what looks only, or recognises itself."""
+    return (yield from twice((key, command, True)))
 
 
 def moment(text: bytes) -> float:

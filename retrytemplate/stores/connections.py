@@ -11,16 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.stores.performers import AnswerLostError
 
 if TYPE_CHECKING:
     # About which key, the command, and whether it may be sent twice.
     Order = tuple[str | None, tuple[Any, ...], bool]
 
-__all__ = ["AnswerLostError", "AsyncConnections", "Connections", "ScriptMissingError"]
-
-
-class AnswerLostError(CacheUnavailableError):
-    """Raised by a cache: no connection, or it was cut, and it is not known what was done."""
+__all__ = ["AsyncConnections", "Connections", "ScriptMissingError"]
 
 
 class ScriptMissingError(CacheUnavailableError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.extras import extra
+from retrytemplate.stores.performers import AnswerLostError
 from retrytemplate.stores.statements import DIALECTS
 from retrytemplate.stores.steps import LockedError
 
@@ -155,4 +156,6 @@ def unavailable(error: SQLAlchemyError, tried: str) -> CacheUnavailableError:
             f"{message}; a transaction is open on this file: where it is the one around execute(), "
             "give the cache a file of its own"
         )
+    if getattr(error, "connection_invalidated", False):
+        return AnswerLostError(message)
     return CacheUnavailableError(message)

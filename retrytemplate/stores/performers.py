@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Step = Generator[Any, Any, T]
 
-__all__ = ["Step", "perform", "perform_async"]
+__all__ = ["AnswerLostError", "Step", "perform", "perform_async", "twice"]
+
+
+class AnswerLostError(CacheUnavailableError):
+    """Raised by a cache: no connection, or it was cut, and it is not known what was done."""
+
+
+def twice(order: Any) -> Step[Any]:
+    """Give an order that does no more when it comes twice: once more where the answer was lost."""
+    try:
+        return (yield order)
+    except AnswerLostError:
+        return (yield order)
 
 
 def perform(step: Step[T], ask: Callable[[Any, str], Any]) -> T:

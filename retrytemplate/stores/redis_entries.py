@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retrytemplate.stores import scripts
-from retrytemplate.stores.commands import Steps, moment, twice
+from retrytemplate.stores.commands import Steps, moment, repeated
 from retrytemplate.stores.entries import Entries, Entry, entry
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.redis import RedisRetryContextCache
@@ -29,7 +29,7 @@ class _LookingSteps(Steps):
         return entries
 
     def search(self, key: str) -> Step[Entry | None]:
-        answer = yield from self._run(twice, scripts.LOOK, key)
+        answer = yield from self._run(repeated, scripts.LOOK, key)
         now, text, phase, fence, worker, lease, expires = answer
         if phase is None:
             return None

@@ -110,6 +110,9 @@ UPDATE ${{prefix}}_contexts SET
     lease_until = CASE WHEN CAST(:holder AS text) IS NULL THEN NULL ELSE ${{now}} + :lease END,
     lost = NULL, expires = {AFTER_TTL}, updated = ${{now}}
 WHERE {MINE} RETURNING lease_until"""
+WRITTEN = """
+SELECT lease_until FROM ${prefix}_contexts
+WHERE key = :key AND fence = :fence AND worker IS NULL AND version = :version AND phase = :phase"""
 FINISH = f"DELETE FROM ${{prefix}}_contexts WHERE {MINE} RETURNING 1"
 REMEMBER = f"""
 UPDATE ${{prefix}}_contexts SET

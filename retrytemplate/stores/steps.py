@@ -14,6 +14,7 @@ from retrytemplate.stores import statements as sql
 from retrytemplate.stores.answers import completed, in_progress, lost, parsed
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
+from retrytemplate.stores.performers import AnswerLostError, twice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,8 @@ class Steps:
         seconds = self.lease if lease is None else lease
         wanted = {"key": stored(key), "worker": worker, "lease": seconds, "fresh": fresh}
         try:
-            rows = yield self._order(sql.BEGIN, **wanted, ttl=self.ttl)
+            # By the same worker, the second time: the claim is one, and its fence the last.
+            rows = yield from twice(self._order(sql.BEGIN, **wanted, ttl=self.ttl))
         except LockedError as exc:  # by its holder, maybe, whose attempt ends in a transaction
             raise ((yield from self._refusal(key)) or exc) from exc.__cause__
         if not rows:
@@ -83,7 +85,7 @@ class Steps:
 
     def _refusal(self, key: str) -> Step[Exception | None]:
         """Why the key cannot be taken; None where nothing speaks against it any more."""
-        rows = yield self._order(sql.REFUSAL, key=stored(key))
+        rows = yield from twice(self._order(sql.REFUSAL, key=stored(key)))
         worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
         if held:
             return in_progress(key, worker, lease_until)
@@ -91,19 +93,21 @@ class Steps:
 
     def renew(self, claim: SQLClaim) -> Step[None]:
         """Extend the lease by what it was at first."""
-        rows = yield self._order(sql.RENEW, **_mine(claim), lease=claim.lease)
+        rows = yield from twice(self._order(sql.RENEW, **_mine(claim), lease=claim.lease))
         claim.lease_until = _held(claim, rows)
 
     def fail(self, claim: SQLClaim, record: Record) -> Step[None]:
         """Write the record; hold on to the key if the record says so."""
-        rows = yield self._order(
-            sql.FAIL,
-            **_mine(claim),
-            **_columns(record),
-            holder=record.worker,
-            lease=claim.lease,
-            ttl=self.ttl,
+        written, holder = _columns(record), record.worker
+        order = self._order(
+            sql.FAIL, **_mine(claim), **written, holder=holder, lease=claim.lease, ttl=self.ttl
         )
+        try:
+            rows = yield order
+        except AnswerLostError:
+            rows = yield order
+            if not rows and holder is None:  # the claim has ended: with what was written at first?
+                rows = yield self._order(sql.WRITTEN, **_mine(claim), **written)
         claim.lease_until = _held(claim, rows)
         claim.version = record.version
         # The transaction that was to end the attempt has not stood, or there were no row.
@@ -120,11 +124,11 @@ class Steps:
 
     def release(self, claim: SQLClaim) -> Step[None]:
         """Leave the key as it was found."""
-        yield self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
+        yield from twice(self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim)))
 
     def holds(self, claim: SQLClaim) -> Step[bool]:
         """Whether the row names the claim, and its lease is not over."""
-        return bool((yield self._order(sql.HOLDS, **_mine(claim))))
+        return bool((yield from twice(self._order(sql.HOLDS, **_mine(claim)))))
 
     def forget(self, key: str) -> Step[None]:
         """Delete the key, held or not."""
@@ -134,7 +138,7 @@ class Steps:
     def peek(self, key: str) -> Step[Record | None]:
         """The record, if there is one whose time is not over."""
         yield from self._prepare()
-        rows = yield self._order(sql.PEEK, key=stored(key), ttl=self.ttl)
+        rows = yield from twice(self._order(sql.PEEK, key=stored(key), ttl=self.ttl))
         return parsed(key, rows[0][0]) if rows else None
 
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
@@ -148,7 +152,8 @@ class Steps:
     def keys(self, after: str, limit: int) -> Step[list[str]]:
         """The keys that have a record, in order, from the one after *after* on."""
         yield from self._prepare()
-        rows = yield self._order(sql.KEYS, after=stored(after), limit=limit, ttl=self.ttl)
+        order = self._order(sql.KEYS, after=stored(after), limit=limit, ttl=self.ttl)
+        rows = yield from twice(order)
         return [from_stored(row[0]) for row in rows]
 
     def purge(self) -> Step[int]:
@@ -180,9 +185,9 @@ class Steps:
                     raise
 
     def _found(self) -> Step[bool]:
-        if not (yield self._order(sql.TABLE, table=f"{self.prefix}_meta")):
+        if not (yield from twice(self._order(sql.TABLE, table=f"{self.prefix}_meta"))):
             return False
-        rows = yield self._order(sql.FOUND)
+        rows = yield from twice(self._order(sql.FOUND))
         if rows and rows[0][0] > sql.SCHEMA:
             raise CacheUnavailableError(
                 f"the tables {self.prefix}_* have version {rows[0][0]}, "
