@@ -9,7 +9,7 @@ import threading
 from retrytemplate import AttemptInProgressError, RetryState, RetryTemplate
 from tests.stores.kinds import blocking
 
-__all__ = ["DEATHS", "POISON", "consume", "opened"]
+__all__ = ["DEATHS", "POISON", "consume"]
 
 POISON = "poison"
 DEATHS = {
@@ -17,11 +17,6 @@ DEATHS = {
     "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segfaults": lambda: ctypes.string_at(0),
 }
-
-
-def opened(url, **settings):
-    """The cache of a store, in a process of its own."""
-    return blocking(url, timeout=20.0, **settings)
 
 
 def consume(store, settings, witness, keys, death, place):
@@ -48,7 +43,7 @@ def consume(store, settings, witness, keys, death, place):
         return "recovered"
 
     url, prefix = store
-    with opened(url, prefix=prefix, lease=0.2) as cache:
+    with blocking(url, prefix=prefix, lease=0.2, timeout=20.0) as cache:
         template = RetryTemplate(cache=cache, name="w", **settings)
         done = {row["key"] for row in witness.rows("handled", "recovered")}
         pending = [key for key in keys if key not in done]
