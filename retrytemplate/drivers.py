@@ -123,7 +123,8 @@ def _closing(steps: Steps, exc: BaseException) -> Steps:
         try:
             function, arguments = steps.send(reply)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            outcome: tuple[Any, BaseException | None] = stop.value
+            return outcome
         reply = yield _without_waiting, (function, arguments)
 
 

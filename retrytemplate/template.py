@@ -147,7 +147,8 @@ class Entrances:
 
         Source: ``org.springframework.retry.support.RetryTemplate``.
         """
-        return inline.run(self, callback, None, recovery, state)  # type: ignore[no-any-return]
+        value: T = inline.run(self, callback, None, recovery, state)
+        return value
 
     @overload
     async def execute_async(
@@ -215,7 +216,8 @@ class Entrances:
                 inline.finished(cell, fn, value)
             return value
         try:
-            return inline.repeat(cell, fn, args, kwargs)  # type: ignore[no-any-return]
+            result = inline.repeat(cell, fn, args, kwargs)
+            return result
         finally:
             _reset(token)
 
@@ -279,7 +281,8 @@ class Entrances:
         >>> double(21)
         42
         """
-        return wrap(self, fn)  # type: ignore[no-any-return]
+        wrapped: F = wrap(self, fn)
+        return wrapped
 
     def attempts(
         self,
