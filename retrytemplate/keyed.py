@@ -72,8 +72,6 @@ def _resume(execution: Execution) -> None:
             execution.start_policy()
         elif record is not None:
             context._verdict = execution.policy.allows(context.retry_count, context.last_exception)
-    elif plan.needs_state:
-        execution.show()
 
 
 def _load_shared(execution: Execution, fresh: bool) -> Steps:

@@ -4,7 +4,12 @@ from retrytemplate import CacheUnavailableError, MemoryRetryContextCache
 
 
 class Down(MemoryRetryContextCache):
-    """In memory; ``down(step, record)`` says whether a step fails."""
+    """In memory; ``down(step, record)`` says whether a step fails.
+
+    ``lost`` is the worker whose attempt the next claim finds lost, as in a durable cache.
+    """
+
+    lost = None
 
     def __init__(self, down, error=CacheUnavailableError, on_store_error="raise"):
         super().__init__()
@@ -14,7 +19,9 @@ class Down(MemoryRetryContextCache):
     def begin(self, key, **how):
         if self.down("begin", self._load(key)):
             raise self.error("down")
-        return super().begin(key, **how)
+        claim = super().begin(key, **how)
+        claim.lost, self.lost = self.lost, None
+        return claim
 
     def fail(self, claim, record):
         if self.down("fail", record):

@@ -1,8 +1,11 @@
 """The store of the contexts fails: what the caller gets, who is told, what is written down."""
 
+from asyncio import CancelledError
+
 import pytest
 
 from retrytemplate import (
+    AttemptInProgressError,
     CacheUnavailableError,
     CircuitBreakerRetryPolicy,
     LeaseLostError,
@@ -31,6 +34,12 @@ def after_the_first(*names):
         return step in names and made.count(step) > 1
 
     return down
+
+
+def the_first(name):
+    """The store is away for one such step, and then back."""
+    later = after_the_first(name)
+    return lambda step, record: step == name and not later(step, record)
 
 
 def heard(listener):
@@ -131,6 +140,29 @@ def test_another_error_of_the_cache_is_no_reason_to_run_unguarded(way):
     assert callback.calls == 0
 
 
+@every_way
+def test_a_lost_attempt_that_cannot_be_written_down_is_left_to_the_next_delivery(way):
+    template, _ = on(steps("fail"))
+    callback = Script("not called")
+    template.cache.lost = "elsewhere:1"
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, callback, state=KEY)
+    assert callback.calls == 0
+
+
+@every_way
+def test_a_key_that_another_holds_is_asked_for_once(way):
+    asked = []
+    template, _ = on(lambda step, record: asked.append(step))
+    template.cache.begin(template.scoped_key("order-17"), worker="another")
+    asked.clear()
+
+    with pytest.raises(AttemptInProgressError):
+        way(template, Script("not called"), state=KEY)
+    assert asked.count("begin") == 1
+
+
 # -- away at the end ----------------------------------------------------------------------------
 
 
@@ -181,8 +213,7 @@ def test_a_failure_that_cannot_be_written_down_leaves_itself(way):
 
 @every_way
 def test_a_store_that_is_back_at_the_end_has_the_failure(way):
-    asked = []
-    template, _ = on(lambda step, record: step == "fail" and not asked.append(1) and len(asked) < 2)
+    template, _ = on(the_first("fail"))
 
     with pytest.raises(ValueError):
         way(template, Script(ValueError()), state=KEY)
@@ -219,6 +250,18 @@ def test_a_failure_whose_key_was_taken_over_is_the_cause_of_that_error(way):
     with pytest.raises(LeaseLostError) as caught:
         way(template, Script(failure), state=KEY)
     assert caught.value.__cause__ is failure
+
+
+@every_way
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, CancelledError, GeneratorExit])
+def test_what_stops_the_program_while_the_failure_is_written_down_leaves_itself(way, kind):
+    template, _ = on(the_first("fail"), error=kind)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(kind) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__cause__ is failure
+    assert way(template, Script("next"), state=KEY) == "next"
 
 
 @every_way
