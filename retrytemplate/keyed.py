@@ -16,7 +16,7 @@ from retrytemplate.endings import (
     put_note,
     terminated,
 )
-from retrytemplate.errors import CacheUnavailableError, LeaseLostError
+from retrytemplate.errors import CacheUnavailableError, LeaseLostError, RetryContextCacheFullError
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
@@ -167,14 +167,14 @@ def _leave(execution: Execution, note: str) -> None:
 def mark_recovering(execution: Execution) -> Steps:
     """Write down that it is the recovery's turn: should it die, it is its turn again.
 
-    Where the store is away it is its turn all the same: should it die then, the attempt counts as
-    lost, and none is left.
+    Where the store is away, or full, it is its turn all the same: should it die then, the attempt
+    counts as lost, and none is left.
     """
     context = execution.context
     record = snapshot(context, execution.plan.fingerprint, "recovering", held=True)
     _, error = yield execution.cache.fail, (context._claim, record)
     if error is not None:
-        if is_hard(error) or (execution.saved and not isinstance(error, CacheUnavailableError)):
+        if not isinstance(error, CacheUnavailableError | RetryContextCacheFullError):
             raise execution.raising(error)
         yield from tell_of(execution, error)
     execution.phase = "recovering"
@@ -197,13 +197,9 @@ def share(
         version = 0 if record is None else record.version
         if error is None:
             if record is None or fresh:
-                context._verdict = True
-                context._policy_state = execution.policy.start(plan.monotonic())
+                execution.start_policy()
             else:
                 (restore if first else refresh)(context, record)
-            execution.show()
-        elif first:
-            raise execution.raising(error)
         answer = step()
         if error is None:
             updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)

@@ -9,10 +9,12 @@ from retrytemplate import (
     CacheUnavailableError,
     CircuitBreakerRetryPolicy,
     LeaseLostError,
+    MemoryRetryContextCache,
     RetryListener,
     RetryState,
     TerminatedRetryError,
 )
+from retrytemplate.caches import Record
 from retrytemplate.testing import Recorder
 from tests.down import Down
 from tests.ways import Script, every_way, made
@@ -59,6 +61,11 @@ def on(down, attempts=3, **settings):
 def kept(template):
     template.cache.down = steps()
     return template.cache.peek(template.scoped_key("order-17"))
+
+
+class GivesUp(RetryListener):
+    def open(self, context):
+        context.give_up()
 
 
 class Raises(RetryListener):
@@ -336,6 +343,25 @@ def test_in_place_too(way):
     template, _ = on(recovery_begins, attempts=1)
 
     assert way(template, Script(ValueError()), state=IN_PLACE, recovery=lambda c: "done") == "done"
+
+
+@every_way
+def test_a_full_cache_holds_up_no_recovery(way):
+    cache = MemoryRetryContextCache(capacity=1)
+    template = made(cache=cache, listeners=[GivesUp()])
+    cache.swap(template.scoped_key("another"), Record(), 0)
+
+    assert way(template, Script("not called"), state=KEY, recovery=lambda context: "done") == "done"
+
+
+@every_way
+def test_another_error_of_the_cache_holds_it_up(way):
+    template, _ = on(recovery_begins, attempts=1, error=RuntimeError)
+    recovery = Script("not called")
+
+    with pytest.raises(RuntimeError):
+        way(template, Script(ValueError()), state=IN_PLACE, recovery=recovery)
+    assert recovery.calls == 0
 
 
 @every_way
