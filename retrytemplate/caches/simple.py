@@ -69,7 +69,7 @@ class SimpleCacheAdapter(ClaimsInProcess):
         refuse the cache then.  Say False of a cache that answers from memory.
     :param clock: dates how long a success is remembered; None: the system's clock.
     :param redact: applied to the traceback texts and messages that are kept.
-    :param record_limit: bytes of a record; of one with more the middle of its past is given up.
+    :param record_limit: bytes of a record; of one with more the past is given up bit by bit.
     :raises TypeError: a method is missing.
 
     >>> class Texts(dict):

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.claims import refuse_connection
+from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.stores import pools
 from retrytemplate.stores.base import AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.stores.commands import END, RedisClaim, Steps
@@ -85,6 +86,7 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
         that of its own text.
     :param timeout: seconds to wait for a connection, and for an answer.
     :param redact: applied to the traceback texts and messages that are kept.
+    :param record_limit: bytes of a record; of one with more the past is given up bit by bit.
     :param clock: times the renewals.  Leases and times to live are measured by the server.
     :param on_store_error: where the server is away when a key is to be taken: "raise"
         ``CacheUnavailableError``, or "run_unguarded", without a hold on the key and uncounted.
@@ -109,10 +111,11 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
         *,
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
         clock: Clock | None = None,
         on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
+        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._set_up(url, ttl)
         self._begin_life()
 
@@ -156,10 +159,11 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
         *,
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
         clock: Clock | None = None,
         on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
+        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._set_up(url, ttl)
         self._begin_life()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from retrytemplate._checks import SECONDS, check_at_least, duration, plain
+from retrytemplate.caches.sizes import check_record_limit
 from retrytemplate.clock import given_or_system
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ CHOICES = get_args(OnStoreError)
 
 
 class Settings:
-    """Lease, prefix, timeout, redact, clock, and what happens without the store.
+    """Lease, prefix, timeout, redact, record limit, clock, and what happens without the store.
 
     The time to live is each store's own matter.
     """
@@ -38,6 +39,7 @@ class Settings:
         prefix: Any,
         timeout: Seconds,
         redact: Callable[[str], str] | None,
+        record_limit: int,
         clock: Clock | None,
         on_store_error: OnStoreError,
     ) -> None:
@@ -49,6 +51,8 @@ class Settings:
         if redact is not None:
             plain("redact", redact)
         self.redact = redact
+        check_record_limit(record_limit)
+        self.record_limit = record_limit
         if on_store_error not in CHOICES:
             raise ValueError(
                 f"on_store_error must be one of {', '.join(CHOICES)}, got {on_store_error!r}"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import duration, limit_or_none
+from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.stores import engines, queries
 from retrytemplate.stores.base import PAGE, AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.stores.forks import keep
@@ -55,6 +56,7 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
     :param prefix: of the names of the tables, which are made on first use.
     :param timeout: seconds to wait for a connection or a lock.
     :param redact: applied to the traceback texts and messages that are kept.
+    :param record_limit: bytes of a record; of one with more the past is given up bit by bit.
     :param clock: times the renewals.  Leases and times to live are measured by the database.
     :param on_store_error: where the database is away when a key is to be taken: "raise"
         ``CacheUnavailableError``, or "run_unguarded", without a hold on the key and uncounted.
@@ -80,10 +82,11 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
         *,
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
         clock: Clock | None = None,
         on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
+        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._engine = engines.engine(url, self.timeout)
         self._steps = self._steps_on(self._engine.dialect.name, ttl)
         self._begin_life()
@@ -136,10 +139,11 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
         *,
         timeout: Seconds = 5.0,
         redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
         clock: Clock | None = None,
         on_store_error: OnStoreError = "raise",
     ) -> None:
-        super().__init__(lease, prefix, timeout, redact, clock, on_store_error)
+        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._engine = engines.async_engine(url, self.timeout)
         self._steps = self._steps_on(self._engine.dialect.name, ttl)
         self._begin_life()
