@@ -23,6 +23,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "now": "((julianday('now') - 2440587.5) * 86400.0)",
         "greatest": "max",
         "exact": "",
+        "unlocked": "",
         # The clock counts milliseconds: a key that is deleted and begun again within one of them
         # must get a higher number all the same.
         "floor": "(SELECT value + 1 FROM ${prefix}_meta WHERE name = 'fence')",
@@ -32,6 +33,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "now": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
         "greatest": "greatest",
         "exact": ' COLLATE "C"',
+        "unlocked": "FOR UPDATE SKIP LOCKED",
         "floor": "0",
         "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
     },
@@ -61,6 +63,10 @@ KEEP_FENCE = """
 CREATE TRIGGER IF NOT EXISTS ${prefix}_fence AFTER DELETE ON ${prefix}_contexts
 WHEN OLD.fence > (SELECT value FROM ${prefix}_meta WHERE name = 'fence')
 BEGIN UPDATE ${prefix}_meta SET value = OLD.fence WHERE name = 'fence'; END"""
+# A success is in it only where it is remembered.
+ENDS = """
+CREATE INDEX IF NOT EXISTS ${prefix}_expires ON ${prefix}_contexts (expires)
+WHERE expires IS NOT NULL"""
 SET = "INSERT INTO ${prefix}_meta (name, value) VALUES ('%s', %d) ON CONFLICT (name) DO NOTHING"
 VERSION = SET % ("schema", SCHEMA)
 # A property of the file: whoever opens it later finds it so.
@@ -154,6 +160,13 @@ DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
     WHERE key > :after AND {OVER} AND {FREE} ORDER BY key LIMIT :limit
 ) AND {OVER} AND {FREE}
 RETURNING key"""
+# Some of the same, found by the index: a moment that is read for each row would not use it.
+SWEEP = f"""
+DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
+    SELECT key FROM ${{prefix}}_contexts
+    WHERE expires <= (SELECT ${{now}}) AND worker IS NULL
+    ORDER BY expires LIMIT :limit ${{unlocked}}
+) AND {OVER} AND {FREE}"""
 
 
 def in_dialect(statement: str, dialect: str, prefix: str) -> str:
@@ -165,8 +178,8 @@ def in_dialect(statement: str, dialect: str, prefix: str) -> str:
 def schema(dialect: str) -> list[str]:
     """What makes the tables; their version last, when everything is there."""
     if dialect == "sqlite":
-        return [WRITE_AHEAD, CONTEXTS, META, SET % ("fence", 0), KEEP_FENCE, VERSION]
-    return [CONTEXTS, META, VERSION]
+        return [WRITE_AHEAD, CONTEXTS, ENDS, META, SET % ("fence", 0), KEEP_FENCE, VERSION]
+    return [CONTEXTS, ENDS, META, VERSION]
 
 
 def _filled(text: str, **words: str) -> str:

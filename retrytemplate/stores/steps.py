@@ -6,6 +6,8 @@ its own.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.record import to_text
@@ -30,6 +32,8 @@ __all__ = ["LockedError", "SQLClaim", "Steps"]
 
 CREATIONS = 20
 AT_ONCE = 1000
+SWEEP_EVERY = 100
+SWEPT = 2 * SWEEP_EVERY  # more than what comes meanwhile: what is over stays in bounds
 
 
 class LockedError(CacheUnavailableError):
@@ -59,12 +63,15 @@ class Steps:
         self.prefix = prefix
         self.lease = lease
         self.ttl = ttl
+        self._begun = count(1)
         self._ready = False
         self._texts: dict[str, str] = {}
 
     def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[SQLClaim]:
         """Take the key, or say why not."""
         yield from self._prepare()
+        if next(self._begun) % SWEEP_EVERY == 0:
+            yield from self._sweep()
         seconds = self.lease if lease is None else lease
         wanted = {"key": stored(key), "worker": worker, "lease": seconds, "fresh": fresh}
         try:
@@ -166,6 +173,12 @@ class Steps:
                 return deleted
             deleted += len(rows)
             after = max(row[0] for row in rows)
+
+    def _sweep(self) -> Step[None]:
+        """Delete some of what is over, so that a table is not for ever what nobody purges."""
+        # Another time will do as well, where the store has something against it now.
+        with suppress(CacheUnavailableError):
+            yield self._order(sql.SWEEP, limit=SWEPT, ttl=self.ttl)
 
     # -- the tables ------------------------------------------------------------------------------
 
