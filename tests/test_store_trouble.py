@@ -409,3 +409,25 @@ def test_a_failure_that_a_circuit_cannot_write_down_leaves_itself(way, step):
         way(template, Script(failure), state=KEY)
     assert caught.value is failure
     assert heard(listener) == ["down"]
+
+
+@every_way
+@pytest.mark.parametrize("step", ["peek", "swap"])
+def test_another_error_under_a_circuit_is_not_gone_on_from(way, step):
+    policy, callback = CircuitBreakerRetryPolicy(), Script("not called")
+    template, listener = on(after_the_first(step), policy=policy, error=RuntimeError)
+
+    with pytest.raises(RuntimeError):
+        way(template, callback, state=KEY)
+    assert (callback.calls, heard(listener)) == (0, [])
+
+
+@every_way
+def test_a_success_that_changes_nothing_of_a_circuit_is_not_written_down(way):
+    written = []
+    template, _ = on(
+        lambda step, record: step == "swap" and written.append(record),
+        policy=CircuitBreakerRetryPolicy(),
+    )
+    way(template, Script("value"), state=KEY)
+    assert len(written) == 2  # the beginning, and the decision before the attempt
