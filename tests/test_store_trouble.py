@@ -417,8 +417,9 @@ def test_another_error_under_a_circuit_is_not_gone_on_from(way, step):
     policy, callback = CircuitBreakerRetryPolicy(), Script("not called")
     template, listener = on(after_the_first(step), policy=policy, error=RuntimeError)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(TerminatedRetryError) as caught:
         way(template, callback, state=KEY)
+    assert isinstance(caught.value.__cause__, RuntimeError)
     assert (callback.calls, heard(listener)) == (0, [])
 
 
