@@ -15,7 +15,13 @@ KINDS = ("sqlite", "postgresql", "valkey")
 
 # Workers that die, and many of them at once: on one version, and where a process can be forked.
 if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
-    collect_ignore = ["test_crashes.py", "test_hammer.py", "test_outages.py", "test_stalls.py"]
+    collect_ignore = [
+        "test_acknowledgements.py",
+        "test_crashes.py",
+        "test_hammer.py",
+        "test_outages.py",
+        "test_stalls.py",
+    ]
 
 
 @pytest.fixture(scope="session")
