@@ -44,6 +44,10 @@ def the_first(name):
     return lambda step, record: step == name and not later(step, record)
 
 
+def at_the_end(step, record):
+    return step == "fail" and record.worker is None
+
+
 def heard(listener):
     return [str(event.value) for event in listener.events if event.hook == "on_store_error"]
 
@@ -229,7 +233,7 @@ def test_a_store_that_is_back_at_the_end_has_the_failure(way):
 
 @every_way
 def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(way):
-    template, listener = on(lambda step, record: step == "fail" and record.worker is None)
+    template, listener = on(at_the_end)
     failure = ValueError("the callback's own")
 
     with pytest.raises(ValueError) as caught:
@@ -237,6 +241,17 @@ def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(w
     assert caught.value is failure
     assert "the key could not be left as it should be: Cache" in "".join(failure.__notes__)
     assert heard(listener) == ["down"]
+
+
+@every_way
+def test_a_failure_goes_before_any_error_of_the_last_write(way):
+    template, _ = on(at_the_end, error=RuntimeError)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    assert "the key could not be left as it should be: RuntimeError" in "".join(failure.__notes__)
 
 
 @every_way
