@@ -83,10 +83,14 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
     assert "no lop; there are loop, ours, tenacity, stamina, backoff" in refused.stderr
 
 
-def test_what_a_record_takes_is_written_between_the_marks_of_a_page(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [("records", ["once", "3 times", "20 times"]), ("stores", ["sqlite", "sqlite, asyncio"])],
+)
+def test_the_other_tables_are_written_between_their_marks(tmp_path, name, titles):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- records: begin -->\nold\n<!-- records: end -->\nafter\n")
-    script = str(ROOT / "benchmarks" / "records.py")
+    page.write_text(f"before\n<!-- {name}: begin -->\nold\n<!-- {name}: end -->\nafter\n")
+    script = str(ROOT / "benchmarks" / f"{name}.py")
     run = subprocess.run(
         [sys.executable, script, "--quick", "--update", str(page)],
         capture_output=True,
@@ -96,6 +100,8 @@ def test_what_a_record_takes_is_written_between_the_marks_of_a_page(tmp_path):
 
     assert run.returncode == 0, run.stderr
     text = page.read_text(encoding="utf-8")
-    assert text == f"before\n<!-- records: begin -->\n{run.stdout}<!-- records: end -->\nafter\n"
-    assert list(rows(run.stdout)) == ["once", "3 times", "20 times"]
-    assert all(float(cell.removesuffix(" KiB")) >= 0 for row in rows(text).values() for cell in row)
+    assert text == f"before\n<!-- {name}: begin -->\n{run.stdout}<!-- {name}: end -->\nafter\n"
+    found = rows(run.stdout)
+    assert list(found) == titles
+    figures = [cell.removesuffix(" KiB").replace(",", "") for row in found.values() for cell in row]
+    assert all(float(figure) >= 0 for figure in figures)
