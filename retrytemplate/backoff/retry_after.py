@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from attrs import evolve, field, frozen
 from retrytemplate import _checks
 from retrytemplate.backoff import _numbers
 from retrytemplate.backoff.base import JSON, Backoff
-from retrytemplate.classify import attribute, causes, leaves
+from retrytemplate.classify import attribute
 from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.errors import Rejected
 
@@ -36,10 +35,11 @@ class RetryAfterBackoff(Backoff):
     """Waits as long as the failure's ``Retry-After`` says, else as the fallback does.
 
     Understands the errors of httpx, requests, aiohttp and urllib, seconds and HTTP dates, and
-    ``retry_after`` of this library's ``Rejected``; also as a cause and inside a group (the
-    longest).  A date is compared with the response's own ``Date``, so that clocks that differ do no
-    harm; without one, with the clock's time.  A wait is never shorter than told, and up to a share
-    *jitter* longer, so that not all who were told the same come back together.
+    ``retry_after`` of this library's ``Rejected``; where a failure says nothing, its cause is
+    asked; of a group, its members and its cause the longest counts.  A date is compared with the
+    response's own ``Date``, so that clocks that differ do no harm; without one, with the clock's
+    time.  A wait is never shorter than told, and up to a share *jitter* longer, so that not all who
+    were told the same come back together.
 
     A value that is no time, or one in the past, is ignored: the fallback answers, and the failure
     gets a note that says so, which a listener finds in ``on_backoff`` in
@@ -95,14 +95,22 @@ class RetryAfterBackoff(Backoff):
         return min(told + longer, _numbers.LARGEST), state
 
     def _told(self, failure: BaseException) -> float | None:
-        """The longest wait that the failure, a cause or a leaf of it asks for."""
+        """The longest wait that the failure asks for, a member, or the cause of a silent one."""
         told: float | None = None
-        for leaf in leaves(failure):
-            for link in causes(leaf):
-                wait = self._hint(link, failure)
-                if wait is not None:
-                    told = wait if told is None else max(told, wait)
-                    break
+        waiting: list[BaseException] = [failure]
+        seen: set[int] = set()
+        while waiting:
+            each = waiting.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            wait = self._hint(each, failure)
+            if wait is not None:
+                told = wait if told is None else max(told, wait)
+            elif each.__cause__ is not None:
+                waiting.append(each.__cause__)
+            if isinstance(each, BaseExceptionGroup):
+                waiting.extend(each.exceptions)
         return told
 
     def _hint(self, exc: BaseException, failure: BaseException) -> float | None:
@@ -153,9 +161,11 @@ def _header(headers: Any, name: str) -> str | None:
 
 
 def _to_come(value: Any) -> float | None:
-    """The value in seconds where it is a finite time, and not in the past."""
+    """The value in seconds where it is a time, and not in the past; the longest for one beyond."""
     seconds = _numbers.as_float(value)
-    return seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None
+    if isinstance(seconds, bool) or not isinstance(seconds, float | int) or not seconds >= 0:
+        return None
+    return min(seconds, _numbers.LARGEST)
 
 
 def _date(value: str) -> float | None:

@@ -1,5 +1,6 @@
 import email.message
 import io
+import sys
 import time
 import urllib.error
 from datetime import timedelta
@@ -110,7 +111,6 @@ GARBAGE = [
     "٣",
     "NaN",
     "inf",
-    "9" * 400,
     "Sun, 06 Nov 1994 08:49:36 GMT",
     "Sun, 99 Nov 1994 08:49:37 GMT",
     "5, 10",
@@ -205,6 +205,42 @@ def test_a_hint_that_makes_no_sense_does_not_hide_that_of_the_cause():
     assert waited(failure) == 5.0
 
 
+def caused(failure, cause):
+    failure.__cause__ = cause
+    return failure
+
+
+def test_a_group_that_is_the_cause_is_asked():
+    group = ExceptionGroup("g", [failed("5"), caused(OSError(), failed("9"))])
+    assert waited(caused(ValueError(), group)) == 9.0
+
+
+def test_the_cause_of_a_group_is_asked():
+    group = ExceptionGroup("g", [failed("5"), OSError()])
+    assert waited(caused(group, failed("9"))) == 9.0
+    assert waited(caused(ExceptionGroup("g", [OSError()]), failed("9"))) == 9.0
+
+
+def test_a_group_of_its_own_is_asked_too():
+    group = ExceptionGroup("g", [failed("5")])
+    group.response = failed("9").response
+    assert waited(group) == 9.0
+
+
+def test_a_group_that_is_the_cause_of_its_member_is_asked_once():
+    member = failed(None)
+    group = ExceptionGroup("g", [member, failed("5")])
+    member.__cause__ = group
+    assert waited(group) == 5.0
+
+
+def test_groups_may_be_nested_deep():
+    group = failed("5")
+    for _ in range(5000):
+        group = ExceptionGroup("g", [group])
+    assert waited(group) == 5.0
+
+
 def test_of_a_group_the_longest_wait_is_taken():
     group = ExceptionGroup("g", [failed("5"), OSError(), ExceptionGroup("i", [failed("9")])])
     assert waited(group) == 9.0
@@ -282,11 +318,27 @@ def test_headers_that_raise_say_nothing():
 
 
 @pytest.mark.parametrize(
-    "value", ["5", "soon", INF, -INF, NAN, True, object(), 10**400, -timedelta(seconds=5)], ids=kind
+    "value", ["5", "soon", -INF, NAN, True, object(), -timedelta(seconds=5)], ids=kind
 )
 def test_a_refusal_that_tells_no_time_to_come_says_nothing(value):
     assert waited(CircuitOpenError(retry_after=value)) == FALLBACK
     assert waited(CircuitOpenError(retry_after=value), give_up_above=60.0) == FALLBACK
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        failed("9" * 400),
+        CircuitOpenError(retry_after=INF),
+        CircuitOpenError(retry_after=10**400),
+        ExceptionGroup("g", [failed("5"), failed("9" * 400)]),
+    ],
+)
+def test_a_time_beyond_every_number_is_the_longest_wait(failure):
+    assert waited(failure) == sys.float_info.max
+    assert waited(failure, jitter=0.5) == sys.float_info.max
+    assert waited(failure, give_up_above=60.0) is None
+    assert failure.retry_after == sys.float_info.max
 
 
 def test_a_refusal_may_tell_a_timedelta():
