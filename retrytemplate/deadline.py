@@ -85,13 +85,17 @@ class Deadline:
         self._token = CURRENT.set(self._cell)
         return self
 
+    def _leave(self) -> None:
+        leave(self._cell, self._token)
+        self._cell = self._token = None  # the cell holds this deadline: that would be a cycle
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        leave(self._cell, self._token)
+        self._leave()
 
     async def __aenter__(self) -> Self:
         self.__enter__()
@@ -99,7 +103,7 @@ class Deadline:
         try:
             await self._cut.__aenter__()
         except BaseException:
-            leave(self._cell, self._token)
+            self._leave()
             raise
         return self
 
@@ -112,7 +116,7 @@ class Deadline:
         try:
             swallowed = await self._cut.__aexit__(kind, exception, traceback)
         finally:
-            leave(self._cell, self._token)
+            self._leave()
         if self._cut.fired:
             raise DeadlineExceededError(f"the deadline of {self.seconds:g} seconds is over")
         return bool(swallowed)

@@ -1,11 +1,13 @@
 """A deadline: what is left of it, whether it is over, and what a template does about it."""
 
+import weakref
 from datetime import timedelta
 
 import pytest
 
 from retrytemplate import Deadline, DeadlineExceededError, Guard, MisuseError
 from retrytemplate.testing import VirtualClock, run, run_trio
+from tests.garbage import left_by, no_collector
 from tests.ways import Script, every_way, made
 
 
@@ -89,6 +91,23 @@ async def _failing(clock):
 def test_an_asynchronous_block_leaves_no_deadline_in_force(clock, block):
     assert run(block(clock), clock=clock) is None
     assert run_trio(block, clock, clock=clock) is None
+
+
+def test_a_block_leaves_no_garbage(clock):
+    def block():
+        with Deadline(2.0, clock=clock):
+            pass
+
+    assert left_by(block) == 0
+
+
+def test_an_asynchronous_block_leaves_no_garbage(clock):
+    async def block():
+        async with Deadline(2.0, clock=clock) as deadline:
+            return weakref.ref(deadline)
+
+    with no_collector():
+        assert run(block(), clock=clock)() is None
 
 
 # -- in a template -------------------------------------------------------------------------------
