@@ -102,7 +102,7 @@ class LoggingListener(RetryListener):
 
     def on_backoff(self, context: RetryContext, delay: float) -> None:
         fields = _fields("retry", context, context.attempt, context.last_exception)
-        self._log(self.level, f"{FAILED}; the next one in %.3g s", fields, delay)
+        self._log(self.level, f"{FAILED}; the next one in %s s", fields, delay)
 
     def on_recovery(self, context: RetryContext, result: Any) -> None:
         fields = _fields("recovered", context, context.retry_count, context.last_exception)
@@ -128,8 +128,15 @@ class LoggingListener(RetryListener):
         what = f"{fields['exception_type']}: {message}" if message else fields["exception_type"]
         values = [fields["template"] or "retry", fields["attempt"], what]
         if delay is not None:
-            values.append(delay)
+            values.append(_digits(delay))
         self.logger.log(level, text, *values, extra={**fields, "delay": delay})
+
+
+def _digits(seconds: float) -> str:
+    """Seconds without an exponent, as exactly as one reads them."""
+    if 0.001 <= seconds < 100:
+        return f"{seconds:.3g}"
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.6f}".rstrip("0").rstrip(".")
 
 
 def _fields(

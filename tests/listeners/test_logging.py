@@ -90,6 +90,25 @@ def test_the_message_reads_as_a_sentence(log):
     )
 
 
+@pytest.mark.parametrize(
+    ("delay", "text"),
+    [
+        (0.0, "0"),
+        (0.000012345, "0.000012"),
+        (0.12345, "0.123"),
+        (59.96, "60"),
+        (99.96, "100"),
+        (999.6, "1000"),
+        (3661.0, "3661"),
+        (1234567.0, "1234567"),
+    ],
+)
+def test_a_delay_is_written_in_plain_digits(log, delay, text):
+    template(backoff=FixedBackoff(delay)).execute(fails(1))
+
+    assert log[0].getMessage().endswith(f"; the next one in {text} s")
+
+
 def test_a_record_says_which_template_and_which_key(log):
     policy = MaxAttemptsRetryPolicy(2)
     with pytest.raises(ConnectionError):
