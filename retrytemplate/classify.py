@@ -325,7 +325,9 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
             raise ValueError(f"rules: {name!a} is no exception class: there is no {part!a}")
         found = members[part]
     if not is_exception_class(found):
-        raise ValueError(f"rules: {name!a} is no exception class but {found!r}")
+        raise ValueError(
+            f"rules: {name!a} is no exception class but of type {type(found).__name__}"
+        )
     return found
 
 

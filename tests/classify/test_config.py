@@ -123,6 +123,15 @@ def test_a_name_that_is_no_exception_class_is_an_error_when_a_failure_is_classif
         rules.classify(ValueError())
 
 
+def test_the_error_does_not_show_what_a_name_stands_for(monkeypatch):
+    settings = types.ModuleType("shop_settings")
+    settings.PASSWORD = "hunter2"
+    monkeypatch.setitem(sys.modules, "shop_settings", settings)
+    rules = from_config({"shop_settings.PASSWORD": True})
+    with pytest.raises(ValueError, match=r"is no exception class but of type str$"):
+        rules.classify(ValueError())
+
+
 def test_a_part_of_a_package_that_is_not_loaded_may_come_yet(monkeypatch, module):
     assert from_config({"shop_errors.network.Broken": 1}).classify(ValueError()) is False
 
