@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import CO_ITERABLE_COROUTINE, isasyncgenfunction, iscoroutinefunction
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Validator = Callable[[Any, attrs.Attribute[Any], Any], None]
 
 __all__ = [
+    "PLAIN",
     "SECONDS",
     "at_least_one",
     "check_at_least",
@@ -33,6 +35,7 @@ __all__ = [
     "has_methods",
     "instance_of",
     "is_async",
+    "is_awaitable",
     "limit",
     "limit_or_none",
     "number_or_callable",
@@ -171,6 +174,20 @@ def is_async(function: Any) -> bool:
         function = function.func
     method = getattr(type(function), "__call__", None)  # noqa: B004  # not whether it is callable
     return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in (function, method))
+
+
+# Types that are surely no awaitables: they spare the look at the class.
+PLAIN = {type(None), bool, int, float, str, bytes, list, dict, tuple, set}
+
+
+def is_awaitable(value: Any) -> bool:
+    """Whether somebody has to await the value."""
+    kind = type(value)
+    if kind in PLAIN:
+        return False
+    if kind is GeneratorType:  # of types.coroutine: it can be awaited, and has no __await__
+        return bool(value.gi_code.co_flags & CO_ITERABLE_COROUTINE)
+    return hasattr(kind, "__await__")
 
 
 def close_unawaited(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, duration, instance_of, span
+from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, span
 from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.deadline import Deadline, cut_after
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError
@@ -90,7 +90,7 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
         began = clock.monotonic()
         async with cut_after(limit) as cut:
             value = function(*arguments)
-            if hasattr(type(value), "__await__"):
+            if is_awaitable(value):
                 value = await value
         late = clock.monotonic() - began > limit  # the cut was not heard, or came too late
     finally:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from inspect import CO_ITERABLE_COROUTINE
-from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import close_unawaited
+from retrytemplate._checks import PLAIN, close_unawaited, is_awaitable
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -18,19 +16,6 @@ if TYPE_CHECKING:
     Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
 
 __all__ = ["ASYNC", "PLAIN", "SYNC", "awaitable_error", "is_awaitable", "perform", "perform_async"]
-
-# Types that are surely no awaitables: they spare the look at the class.
-PLAIN = {type(None), bool, int, float, str, bytes, list, dict, tuple, set}
-
-
-def is_awaitable(value: Any) -> bool:
-    """Whether somebody has to await the value."""
-    kind = type(value)
-    if kind in PLAIN:
-        return False
-    if kind is GeneratorType:  # of types.coroutine: it can be awaited, and has no __await__
-        return bool(value.gi_code.co_flags & CO_ITERABLE_COROUTINE)
-    return hasattr(kind, "__await__")
 
 
 def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
@@ -143,9 +128,16 @@ class _Sync:
         return plan.clock.sleep
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
-        from retrytemplate.attempt_timeout import bound_sync
+        return _bound_sync, (execution, effect)
 
-        return bound_sync, (execution, effect)
+
+def _bound_sync(execution: Execution, effect: Effect) -> Any:
+    from retrytemplate.attempt_timeout import bound_sync
+
+    value = bound_sync(execution, effect)
+    if is_awaitable(value):
+        raise awaitable_error(effect[0], value)
+    return value
 
 
 class _Async:

@@ -1,10 +1,13 @@
 """How long one attempt may take: looked at afterwards, cut, or left behind in its thread."""
 
+import asyncio
 import contextvars
 import threading
 from contextlib import suppress
+import types
 from datetime import timedelta
 from inspect import signature
+from functools import partial
 
 import pytest
 
@@ -14,6 +17,7 @@ from retrytemplate import (
     Deadline,
     DeadlineExceededError,
     current_context,
+    MisuseError,
 )
 from retrytemplate.testing import run, run_trio
 from tests.garbage import left_by
@@ -97,6 +101,28 @@ def test_the_limit_of_an_attempt_ends_with_it(way):
 
 
 # -- cut -----------------------------------------------------------------------------------------
+@types.coroutine
+def old_fetch():
+    yield
+
+
+async def fetch():
+    raise AssertionError("nobody awaits this")
+
+
+@pytest.mark.parametrize(
+    "timeout", [None, 2.0, AttemptTimeout(30.0, in_thread=True)], ids=["none", "plain", "thread"]
+)
+@pytest.mark.parametrize("function", [fetch, partial(fetch), old_fetch], ids=["", "partial", "old"])
+def test_a_function_whose_awaitable_nobody_awaits_is_named(timeout, function):
+    template = made(2, attempt_timeout=timeout)
+    with (
+        Deadline(60.0, clock=template.clock),
+        pytest.raises(MisuseError, match=r"^(old_)?fetch returned an awaitable"),
+    ):
+        template.call(function)
+
+
 
 
 @pytest.mark.parametrize("deadline", [1.0, 5.0])
@@ -115,6 +141,22 @@ def test_an_asynchronous_attempt_is_cut_at_the_nearer_limit(deadline):
 
 
 def test_a_function_that_awaits_nothing_has_a_limit_too():
+@types.coroutine
+def old_coroutine():
+    yield from asyncio.sleep(0).__await__()
+    return "value"
+
+
+@pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
+def test_a_generator_to_be_awaited_is_awaited(limits):
+    async def body(template):
+        with Deadline(5.0, clock=template.clock):
+            return await template.call_async(old_coroutine)
+
+    template = made(1, **limits)
+    assert run(body(template), clock=template.clock) == "value"
+
+
     template = made(1, attempt_timeout=2.0)
     assert run(template.call_async(lambda: "value"), clock=template.clock) == "value"
 
