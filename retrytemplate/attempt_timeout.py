@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -35,7 +36,8 @@ class AttemptTimeout:
         a ``Deadline`` for clients that ask for what is left, and is looked at when the attempt
         ends.
         True: the attempt runs in a thread of its own which is abandoned at the limit; a function
-        with a parameter ``stop`` gets a ``threading.Event`` that is set then.
+        with a parameter ``stop`` that the call leaves free gets a ``threading.Event`` that is set
+        then.
     :raises ValueError: for a limit that is not above 0.
     :raises TypeError: for what is no time.
 
@@ -138,7 +140,7 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     timeout: Any = execution.plan.attempt_timeout
     stop, done = threading.Event(), threading.Event()
     outcome: list[Any] = [None, None]
-    keywords = {"stop": stop} if _takes_stop(function) else {}
+    keywords = {"stop": stop} if _takes_stop(function, arguments) else {}
 
     def attempt() -> None:
         try:
@@ -154,10 +156,15 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
         name=f"retrytemplate-attempt-{next(_threads)}",
         daemon=True,
     )
-    thread.start()
-    if not done.wait(min(limit, threading.TIMEOUT_MAX)):
-        stop.set()
-        timeout._abandoned[0] += 1
+    try:
+        thread.start()
+        done.wait(min(limit, threading.TIMEOUT_MAX))
+    finally:  # also when a signal ends the wait
+        left_behind = not done.is_set() and thread.is_alive()
+        if left_behind:
+            stop.set()
+            timeout._abandoned[0] += 1
+    if left_behind:
         raise exceeded(execution, limit, by_deadline)
     thread.join()
     value, error = outcome
@@ -169,10 +176,24 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     return value
 
 
-def _takes_stop(function: Any) -> bool:
-    from inspect import signature
+def _takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether a parameter ``stop`` can be given by name, and the call leaves it free."""
+    from inspect import Parameter, signature
 
     try:
-        return "stop" in signature(function).parameters
+        parameters = signature(function)
+        bound = parameters.bind_partial(*arguments, **_keywords(function)).arguments
     except (TypeError, ValueError):
         return False
+    stop = parameters.parameters.get("stop")
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return stop is not None and stop.kind in by_name and "stop" not in bound
+
+
+def _keywords(function: Any) -> dict[str, Any]:
+    """What a partial gives by name already: its signature has that as a mere default."""
+    given: dict[str, Any] = {}
+    while isinstance(function, partial):
+        given = function.keywords | given
+        function = function.func
+    return given

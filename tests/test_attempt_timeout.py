@@ -2,12 +2,13 @@
 
 import asyncio
 import contextvars
+import signal
 import threading
-from contextlib import suppress
 import types
+from contextlib import suppress
 from datetime import timedelta
-from inspect import signature
 from functools import partial
+from inspect import signature
 
 import pytest
 
@@ -16,8 +17,8 @@ from retrytemplate import (
     AttemptTimeoutError,
     Deadline,
     DeadlineExceededError,
-    current_context,
     MisuseError,
+    current_context,
 )
 from retrytemplate.testing import run, run_trio
 from tests.garbage import left_by
@@ -100,7 +101,6 @@ def test_the_limit_of_an_attempt_ends_with_it(way):
     assert recovered is None
 
 
-# -- cut -----------------------------------------------------------------------------------------
 @types.coroutine
 def old_fetch():
     yield
@@ -123,6 +123,7 @@ def test_a_function_whose_awaitable_nobody_awaits_is_named(timeout, function):
         template.call(function)
 
 
+# -- cut -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deadline", [1.0, 5.0])
@@ -140,7 +141,6 @@ def test_an_asynchronous_attempt_is_cut_at_the_nearer_limit(deadline):
     assert (type(outcome.exception), template.clock.monotonic()) == (expected, min(deadline, 2.0))
 
 
-def test_a_function_that_awaits_nothing_has_a_limit_too():
 @types.coroutine
 def old_coroutine():
     yield from asyncio.sleep(0).__await__()
@@ -157,6 +157,7 @@ def test_a_generator_to_be_awaited_is_awaited(limits):
     assert run(body(template), clock=template.clock) == "value"
 
 
+def test_a_function_that_awaits_nothing_has_a_limit_too():
     template = made(1, attempt_timeout=2.0)
     assert run(template.call_async(lambda: "value"), clock=template.clock) == "value"
 
@@ -276,6 +277,81 @@ def test_only_a_function_that_takes_it_gets_the_event():
     assert template.call(lambda *others: others) == ()
     assert template.call(int, "17") == 17
     assert template.call(dict) == {}, "its signature cannot be read"
+
+
+def copy_range(start, stop):
+    return start, stop
+
+
+def given_no_name(stop=5, /):
+    return stop
+
+
+class Range:
+    def __call__(self, start, stop=None):
+        return start, stop
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "keywords", "value"),
+    [
+        (copy_range, (1, 5), {}, (1, 5)),
+        (copy_range, (1,), {"stop": 5}, (1, 5)),
+        (partial(copy_range, 1), (5,), {}, (1, 5)),
+        (partial(copy_range, stop=5), (1,), {}, (1, 5)),
+        (partial(copy_range, stop=5), (), {"start": 1}, (1, 5)),
+        (Range(), (1, 5), {}, (1, 5)),
+        (Range(), (1,), {"stop": 5}, (1, 5)),
+        (given_no_name, (), {}, 5),
+        (lambda **stop: stop, (), {}, {}),
+    ],
+)
+def test_a_parameter_stop_that_is_taken_or_has_no_name_is_left_alone(
+    function, arguments, keywords, value
+):
+    template = made(1, attempt_timeout=in_a_thread())
+    assert template.call(function, *arguments, **keywords) == value
+    assert template.wrap(function)(*arguments, **keywords) == value
+
+
+def test_the_event_goes_beside_what_is_given():
+    template = made(1, attempt_timeout=in_a_thread())
+    for call in (
+        lambda: template.call(copy_range, 1),
+        lambda: template.call(copy_range, start=1),
+        lambda: template.call(partial(copy_range, 1)),
+        lambda: template.call(Range(), 1),
+    ):
+        start, stop = call()
+        assert (start, stop.is_set()) == (1, False)
+
+
+def test_arguments_that_do_not_fit_are_the_functions_own_error():
+    with pytest.raises(TypeError, match="copy_range"):
+        made(1, attempt_timeout=in_a_thread()).call(copy_range, 1, 5, 9)
+
+
+def test_an_attempt_whose_caller_is_interrupted_is_left_behind_counted_and_told_to_stop():
+    def interrupted(number, frame):
+        raise KeyboardInterrupt
+
+    flags, ended = [], threading.Event()
+
+    def hangs(stop):
+        flags.append(stop)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        stop.wait(PATIENCE)
+        ended.set()
+
+    limit = in_a_thread()
+    before = signal.signal(signal.SIGUSR1, interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            made(2, attempt_timeout=limit).call(hangs)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (flags[0].is_set(), limit.abandoned) == (True, 1)
+    assert ended.wait(PATIENCE)
 
 
 def test_by_default_an_attempt_stays_in_its_thread():
