@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,11 @@ def leave(cell: Cell, token: Any) -> None:
     from another context (a suspended coroutine is closed), says no more and goes with the next.
     """
     outer = cell[OUTER]
-    if CURRENT.get() is cell:
+    if isinstance(sys.exception(), GeneratorExit):
+        # The collector may be closing a coroutine.  Within it, CPython 3.11 crashes where a context
+        # variable changes that is being changed around it.
+        empty(cell)
+    elif CURRENT.get() is cell:
         try:
             CURRENT.reset(token)
         except ValueError:  # here is a copy of the context in which it was entered

@@ -16,7 +16,7 @@ from retrytemplate.errors import (
 )
 
 if TYPE_CHECKING:
-    from threading import Lock, RLock
+    from threading import RLock
 
     from retrytemplate.caches.record import Record
 
@@ -43,7 +43,7 @@ class ClaimsInProcess(ABC):
     What the subclass does is done under the lock.
     """
 
-    def __init__(self, redact: Any, lock: Lock | RLock) -> None:
+    def __init__(self, redact: Any, lock: RLock) -> None:
         if redact is not None and (not callable(redact) or is_async(redact)):
             raise TypeError(f"redact must be a function of a text or None, got {redact!r}")
         self.redact = redact

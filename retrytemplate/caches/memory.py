@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate._checks import duration, limit_or_none, whole
@@ -51,7 +51,8 @@ class MemoryRetryContextCache(ClaimsInProcess):
         clock: Clock | None = None,
         redact: Callable[[str], str] | None = None,
     ) -> None:
-        super().__init__(redact, Lock())
+        # The collector may close an abandoned execution in the very thread that holds it.
+        super().__init__(redact, RLock())
         whole("capacity", capacity, 1)
         seconds: float | None = duration(ttl)
         limit_or_none("ttl", seconds)
@@ -94,6 +95,12 @@ class MemoryRetryContextCache(ClaimsInProcess):
             return super().begin(key, worker=worker, lease=lease, fresh=fresh)
         finally:
             self.release(claim)
+
+    def fail(self, claim: Claim, record: Record) -> None:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+        from retrytemplate.caches import stores  # noqa: F401  # loaded here, not under the lock
+
+        super().fail(claim, record)
 
     def _load(self, key: str) -> Record | None:
         if key in self._marks:

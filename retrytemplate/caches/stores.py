@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from cachetools import TLRUCache
@@ -79,23 +78,30 @@ class Records:
     def _expire(self) -> None:
         if self._ends:
             now = self._timer()
-            over = takewhile(lambda each: each[1] <= now, self._ends.items())
-            for key, _ in list(over):
-                self.pop(key)
+            while (first := next(iter(self._ends.items()), None)) and first[1] <= now:
+                self.pop(first[0])
 
     def _make_room(self, key: str) -> None:
         if not self._evicts:
             raise RetryContextCacheFullError(
                 f"the context cache is full: {self._capacity} keys; no room for {key!r}"
             )
-        for each in self._records:
-            if each not in self._in_flight:
-                self.pop(each)
-                return
+        idle = self._least_recently_used()
+        if idle is not None:
+            self.pop(idle)
+            return
         raise RetryContextCacheFullError(
             f"the context cache holds {self._capacity} keys, each of them in flight; "
             f"no room for {key!r}"
         )
+
+    def _least_recently_used(self) -> str | None:
+        """A key that is not in flight."""
+        while True:
+            try:
+                return next((key for key in self._records if key not in self._in_flight), None)
+            except RuntimeError:  # the collector closed an execution meanwhile, which wrote
+                continue
 
 
 class Marks(TLRUCache[str, float]):

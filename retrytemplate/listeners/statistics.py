@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from math import exp, floor
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import field, frozen
@@ -99,7 +100,9 @@ class RollingStatistics:
     _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)
     _faded: dict[Kind, tuple[float, float]] = field(init=False, repr=False, factory=_unseen)
     _attributes: dict[str, Any] = field(init=False, repr=False, factory=dict)
-    _lock: Lock = field(init=False, repr=False, factory=Lock)
+    _new: deque[tuple[float, tuple[Kind, ...]]] = field(init=False, repr=False, factory=deque)
+    _counting: list[bool] = field(init=False, repr=False, factory=list)
+    _lock: Any = field(init=False, repr=False, factory=RLock)
 
     def increment(self, *kinds: Kind) -> None:
         """Count one of each kind, all at the same moment.
@@ -108,12 +111,27 @@ class RollingStatistics:
         """
         for kind in kinds:
             _check_kind(kind)
-        now = self.clock.monotonic()
+        self._new.append((self.clock.monotonic(), kinds))
         with self._lock:
-            for kind in kinds:
-                value, since = self._faded[kind]
-                self._counts[kind] += 1
-                self._faded[kind] = (_fade(value, now - since, self.window) + 1, now)
+            self._count()
+
+    def _count(self) -> None:
+        """Count what is new.  Whoever comes in between in this thread, leaves it to the outer one.
+
+        For the collector may close an abandoned execution at any moment, here too.
+        """
+        if self._counting:
+            return
+        self._counting.append(True)
+        try:
+            while self._new:
+                now, kinds = self._new.popleft()
+                for kind in kinds:
+                    value, since = self._faded[kind]
+                    self._counts[kind] += 1
+                    self._faded[kind] = (_fade(value, now - since, self.window) + 1, now)
+        finally:
+            self._counting.clear()
 
     def rolled(self, kind: Kind) -> int:
         """The faded count, rounded half up."""

@@ -45,7 +45,7 @@ class ScriptedRandom:
             raise ValueError("values must hold at least one number to cycle through, got none")
         self.cycle = cycle
         self.drawn = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def random(self) -> float:
         """Return the next number of the script."""

@@ -67,7 +67,7 @@ class VirtualClock:
             whole("interrupt_at", interrupt_at, 1)
         self._interrupt_at = interrupt_at
         self._interrupt_with = interrupt_with
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._trio: MockClock | None = None  # the clock of the trio run that this one follows
 
     def monotonic(self) -> float:
