@@ -15,6 +15,7 @@ from retrytemplate.entrances import prepare, warn_unbounded
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
     from types import TracebackType
     from typing import Self
 
@@ -41,6 +42,13 @@ _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
     WAITING,
     OVER,
 ) = range(10)
+# What the loop tells of an execution whose context is another object: it leads back to no loop, so
+# that one which is left ends at once.
+SHOWN = (
+    *("attempt", "retry_count", "gave_up", "exhausted", "recovered", "no_recovery", "closed"),
+    *("_attributes", "_claim", "_ended", "_kept", "_last", "_last_stamp", "_max_attempts"),
+    *("_past", "_policy", "_same", "_started", "_state", "_unguarded"),
+)
 # An attempt is out: neither the next one nor the end can come before its block has ended.
 OUT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
 
@@ -103,10 +111,27 @@ class Attempts(RetryContext):
     def _gone(self) -> bool:  # type: ignore[override]  # read only here
         return self._stand == OVER
 
+    @property
+    def attributes(self) -> MutableMapping[str, Any]:
+        """Your own values; they live across attempts, and across executions when stateful."""
+        loop = self._loop
+        if loop is None or loop.execution.context is self:
+            return super().attributes
+        return loop.execution.context.attributes
+
+    def give_up(self) -> None:
+        """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""
+        self.gave_up = True
+        if self._loop is not None:
+            self._loop.execution.context.gave_up = True
+
     def __iter__(self) -> Self:
+        if self._stand == OVER:
+            raise MisuseError("this loop is over: call attempts() again for another one")
         return self
 
     def __aiter__(self) -> Self:
+        self.__iter__()
         self._asynchronous = True
         return self
 
@@ -174,6 +199,10 @@ class Attempts(RetryContext):
 
     def _arrive(self, stand: int) -> BaseException | None:
         self._stand = stand
+        context = self._engine().execution.context
+        if context is not self:
+            for name in SHOWN:
+                setattr(self, name, getattr(context, name, None))
         if stand != OVER:
             return None
         value, error = self._engine().outcome

@@ -366,7 +366,42 @@ def test_attempts_serve_one_execution():
     for attempt in attempts:
         with attempt:
             pass
-    assert list(attempts) == []
+    with pytest.raises(MisuseError, match="call attempts"):
+        iter(attempts)
+    with pytest.raises(MisuseError, match="call attempts"):
+        aiter(attempts)
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_the_loop_object_tells_of_the_execution_as_its_context_does(listeners):
+    template = made(listeners=listeners)
+    attempts = template.attempts()
+    known = []
+    with pytest.raises(ValueError):
+        for attempt in attempts:
+            with attempt as context:
+                attempt.attributes["page"] = context.attempt
+                assert attempt.attributes is context.attributes
+                known.append((attempt.attempt, attempt.retry_count, attempt.closed))
+                raise ValueError(f"failure {attempt.attempt}")
+    assert known == [(1, 0, False), (2, 1, False), (3, 2, False)]
+    assert (attempts.attempt, attempts.retry_count, attempts.closed) == (3, 3, True)
+    assert [failure.message for failure in attempts.history] == [f"failure {n}" for n in (1, 2, 3)]
+    assert attempts.exhausted
+    assert str(attempts.last_exception) == "ValueError: failure 3"
+    assert attempts.attributes == {"page": 3}
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_giving_up_by_the_loop_object_is_giving_up(listeners):
+    calls = []
+    with pytest.raises(ValueError):
+        for attempt in made(listeners=listeners).attempts():
+            with attempt:
+                calls.append(attempt.attempt)
+                attempt.give_up()
+                raise ValueError
+    assert calls == [1]
 
 
 # -- limits -------------------------------------------------------------------------------------
