@@ -182,7 +182,9 @@ class ExceptionClassifier(Value):
         return (False, self.default) if exc is None else self._own(exc)
 
     def names(self, exc: BaseException) -> bool:
-        """Whether the rule that matches is for a class of this library's own errors."""
+        """Whether the rule that matches is for a class of this library's own errors, or a group."""
+        if isinstance(exc, BaseExceptionGroup):
+            return self._rules_group(exc)
         return self.names_class(type(exc))
 
     def names_class(self, kind: type[BaseException]) -> bool:

@@ -24,6 +24,7 @@ __all__ = ["ORDINARY", "is_barred", "is_hard", "judge", "named"]
 # Classes of failures met before that are neither hard nor groups: they need no second look.
 ORDINARY: set[type] = set()
 MOST_ORDINARY = 1024
+MAYBE_BARRED = (RetryError, BaseExceptionGroup)
 
 
 def is_hard(exception: BaseException) -> bool:
@@ -56,7 +57,7 @@ def judge(
     """Ask a deciding policy, once, while the exception is here."""
     failures = context.retry_count
     allowed = policy.allows(failures, failure)
-    if allowed and isinstance(failure, RetryError):
+    if allowed and isinstance(failure, MAYBE_BARRED):
         allowed = not is_barred(policy, failure, own)
     if not allowed and policy.forbids_recovery(failures, failure):
         context.no_recovery = True
@@ -64,7 +65,14 @@ def judge(
 
 
 def is_barred(policy: RetryPolicy, failure: BaseException, own: BaseException | None) -> bool:
-    """Errors of this library raised by others are retried only where a rule names them."""
+    """Errors of this library raised by others are retried only where a rule names them.
+
+    Nor is a group that holds one, unless a rule is for the group.
+    """
+    if isinstance(failure, BaseExceptionGroup):
+        return not policy.names(failure) and any(
+            is_barred(policy, leaf, own) for leaf in leaves(failure)
+        )
     return (
         isinstance(failure, RetryError)
         and not isinstance(failure, AttemptTimeoutError | AttemptLostError)

@@ -5,8 +5,17 @@ import concurrent.futures
 
 import pytest
 
-from retrytemplate import CircuitOpenError, MisuseError
+from retrytemplate import (
+    CircuitOpenError,
+    DeadlineExceededError,
+    ExceptionClassifierRetryPolicy,
+    MaxAttemptsRetryPolicy,
+    MisuseError,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+)
 from retrytemplate.verdicts import MOST_ORDINARY, ORDINARY, is_hard
+from tests.ways import Script, every_way, made
 
 CANCELLED = concurrent.futures.CancelledError
 
@@ -30,6 +39,35 @@ CANCELLED = concurrent.futures.CancelledError
 def test_signals_cancellations_and_misuse_are_hard_alone_and_in_a_group(exception, hard):
     for _ in range(2):
         assert is_hard(exception) is hard
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        MaxAttemptsRetryPolicy(3),
+        SimpleRetryPolicy(3),
+        TimeoutRetryPolicy(60) & MaxAttemptsRetryPolicy(3),
+        MaxAttemptsRetryPolicy(3) | SimpleRetryPolicy(2, KeyError),
+        ExceptionClassifierRetryPolicy({Exception: MaxAttemptsRetryPolicy(3)}),
+    ],
+)
+@pytest.mark.parametrize("inner", [DeadlineExceededError("over"), CircuitOpenError("open")])
+@every_way
+def test_a_group_that_holds_what_is_not_retried_is_not_retried(way, inner, policy):
+    callback = Script(ExceptionGroup("of a task group", [OSError(), inner]))
+    with pytest.raises(ExceptionGroup):
+        way(made(policy=policy), callback)
+    assert callback.calls == 1
+
+
+@every_way
+def test_a_group_is_retried_where_a_rule_names_what_it_holds_or_the_group(way):
+    group = ExceptionGroup("of a task group", [OSError(), CircuitOpenError("open")])
+    for kinds in ((OSError, CircuitOpenError), (ExceptionGroup,)):
+        callback = Script(group)
+        with pytest.raises(ExceptionGroup):
+            way(made(policy=SimpleRetryPolicy(3, kinds) & MaxAttemptsRetryPolicy(3)), callback)
+        assert callback.calls == 3
 
 
 def test_of_classes_that_a_program_makes_as_it_goes_not_all_are_remembered():
