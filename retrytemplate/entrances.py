@@ -78,7 +78,8 @@ def prepare(
         ways,
     )
     execution.deadline = deadline
-    state = state or owner.state
+    if state is None:
+        state = owner.state
     if state is not None:
         _remember(plan, execution, state)
     return execution, [context, owner, deadline, outer, plan]

@@ -52,7 +52,8 @@ def run(
 ) -> Any:
     """Run one execution in this thread; the first attempt is made right here where that can be."""
     plan, outer = owner._plan, _get()
-    state = state or owner.state
+    if state is None:
+        state = owner.state
     if plan.direct and (outer is None or outer[DEADLINE] is None):
         if state is None:
             if plan.inline:
@@ -124,13 +125,13 @@ def _run_told(
         arguments = (context,)
     value: Any = None
     failure: BaseException | None = None
+    untold = iter(plan.close)
     try:
         _set([context, owner, None, outer, plan])
         try:
             value = _first_told(plan, context, function, arguments)
         except BaseException as exc:
             failure = exc
-        untold = iter(plan.close)
         if context.closed:
             try:
                 for hook in untold:

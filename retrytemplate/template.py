@@ -311,7 +311,8 @@ class Entrances:
             attempts._recovery = self.recovery if recovery is None else recovery
         if state is not None or self.state is not None:
             entrances.check_state(state)
-            attempts._wanted, attempts._stand = state or self.state, STATEFUL
+            attempts._wanted = self.state if state is None else state
+            attempts._stand = STATEFUL
         return attempts
 
 

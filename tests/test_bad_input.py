@@ -46,7 +46,14 @@ from retrytemplate import (
 from retrytemplate.caches.base import METHODS
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.simulation import simulate
-from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock, no_waiting, virtual_loop
+from retrytemplate.testing import (
+    Recorder,
+    ScriptedRandom,
+    VirtualClock,
+    no_waiting,
+    run,
+    virtual_loop,
+)
 from tests.down import Down
 from tests.ways import Script, every_way, made
 
@@ -538,3 +545,16 @@ def test_a_blocking_cache_is_refused_in_tasks(way):
     else:
         with pytest.raises(MisuseError, match="Blocking blocks"):
             way(template, Script("value"), state=RetryState("key"))
+
+
+@pytest.mark.parametrize("state", ["", 0, [], False, "order-17"])
+def test_a_state_that_is_none_is_refused_whether_it_is_true_or_not(state):
+    template = made()
+    for enter in (
+        lambda: template.execute(int, state=state),
+        lambda: run(template.execute_async(int, state=state)),
+        lambda: template.attempts(state=state),
+        lambda: template.bind(state=state),
+    ):
+        with pytest.raises(TypeError, match="state must be a RetryState or None, got"):
+            enter()
