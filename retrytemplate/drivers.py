@@ -108,7 +108,8 @@ def _closing(steps: Steps, exc: BaseException) -> Steps:
         try:
             function, arguments = steps.send(reply)
         except StopIteration as stop:
-            outcome: tuple[Any, BaseException | None] = stop.value
+            # None: the collector has closed the engine first, whose frame led back here.
+            outcome: tuple[Any, BaseException | None] = stop.value or (None, exc)
             return outcome
         reply = yield _without_waiting, (function, arguments)
 
