@@ -67,6 +67,7 @@ class _BlockWays:
     def __init__(self, ways: Ways) -> None:
         self.awaits = ways.awaits
         self.sleep = ways.sleep
+        self.shielded = ways.shielded
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
         return _limited_block, ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import PLAIN, close_unawaited, is_awaitable
+from retrytemplate.clock import in_trio
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ class _Sync:
     def bound(self, execution: Execution, effect: Effect) -> Effect:
         return _bound_sync, (execution, effect)
 
+    def shielded(self, effect: Effect) -> Effect:
+        return effect
+
 
 def _bound_sync(execution: Execution, effect: Effect) -> Any:
     from retrytemplate.attempt_timeout import bound_sync
@@ -151,6 +155,20 @@ class _Async:
         from retrytemplate.attempt_timeout import bound_async
 
         return bound_async, (execution, effect)
+
+    def shielded(self, effect: Effect) -> Effect:
+        # asyncio cancels once; in a scope of trio that is cancelled nothing can be awaited.
+        return (_shielded, effect) if in_trio() else effect
+
+
+async def _shielded(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    import trio
+
+    value = function(*arguments)
+    if not is_awaitable(value):
+        return value
+    with trio.CancelScope(shield=True):
+        return await value
 
 
 SYNC = _Sync()

@@ -63,13 +63,15 @@ __all__ = ["Execution", "Ways"]
 
 
 class Ways(Protocol):
-    """What a driver lends the engine: its way to wait, and to bound an attempt in time."""
+    """What a driver lends the engine: ways to wait, to bound an attempt, to shield a last step."""
 
     awaits: bool
 
     def sleep(self, plan: Plan) -> Callable[[float], Any]: ...
 
     def bound(self, execution: Execution, effect: Effect) -> Effect: ...
+
+    def shielded(self, effect: Effect) -> Effect: ...
 
 
 class Execution:

@@ -220,7 +220,7 @@ def settle(execution: Execution) -> Steps:
     if execution.taking is not None:
         # A signal or a cancellation cut in, and nobody knows whether the key was taken: the same
         # worker may begin again.
-        claim, error = yield execution.taking
+        claim, error = yield execution.ways.shielded(execution.taking)
         if error is None:
             context._claim = claim
     if context._claim is not None:
@@ -233,7 +233,8 @@ def settle(execution: Execution) -> Steps:
 def let_go(execution: Execution, cause: BaseException) -> Steps:
     """The record could not be made: give the key back as it was, and say so."""
     if execution.context._claim is not None:
-        yield execution.cache.release, (execution.context._claim,)
+        release = execution.cache.release, (execution.context._claim,)
+        yield execution.ways.shielded(release)
     make = instead_of if is_hard(cause) else _unrecorded
     execution.value, execution.error = None, make(execution.error, cause)
 
@@ -243,7 +244,7 @@ def _unrecorded(failure: BaseException | None, cause: BaseException) -> BaseExce
 
 
 def _end_claim(execution: Execution) -> Steps:
-    step = _last_step(execution)
+    step = execution.ways.shielded(_last_step(execution))
     _, error = yield step
     if error is None:
         return

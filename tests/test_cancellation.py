@@ -15,6 +15,7 @@ from retrytemplate import (
     CompositeRetryPolicy,
     Deadline,
     MaxAttemptsRetryPolicy,
+    MemoryRetryContextCache,
     PredicateRetryPolicy,
     RetryListener,
     RetryState,
@@ -580,3 +581,66 @@ def test_a_wrapped_asynchronous_generator_can_be_closed_from_another_context():
     with pytest.raises(GeneratorExit):
         step.throw(GeneratorExit)
     assert current_context() is None
+
+
+# -- caches whose steps take a while ---------------------------------------------------------------
+
+
+def step(name):
+    async def method(self, *args, **kwargs):
+        await checkpoint()
+        done = getattr(self.inner, name)(*args, **kwargs)
+        await checkpoint()
+        return done
+
+    return method
+
+
+class Awaited:
+    """A cache in memory whose every step lets others run, before and after."""
+
+    def __init__(self):
+        self.inner = MemoryRetryContextCache()
+
+    begin, renew, fail, succeed = map(step, ("begin", "renew", "fail", "succeed"))
+    release, forget, peek, swap = map(step, ("release", "forget", "peek", "swap"))
+    holds = step("holds")
+
+
+async def working(template):
+    async def callback(context):
+        await checkpoint()
+        if context.attempt == 1:
+            raise ValueError
+
+    await template.execute_async(callback, state=STATE)
+
+
+@pytest.mark.parametrize("turns", range(30))
+def test_a_task_of_asyncio_that_is_cancelled_anywhere_leaves_its_key_free(turns):
+    template = made(name="work", cache=Awaited())
+
+    async def main():
+        task = asyncio.create_task(working(template))
+        for _ in range(turns):
+            await checkpoint()
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(main(), clock=template.clock)
+    assert template.cache.inner._claims == {}
+
+
+@pytest.mark.parametrize("turns", range(30))
+def test_a_task_of_trio_too(turns):
+    template = made(name="work", cache=Awaited())
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(working, template)
+            for _ in range(turns):
+                await checkpoint()
+            nursery.cancel_scope.cancel()
+
+    run_trio(main, clock=template.clock)
+    assert template.cache.inner._claims == {}

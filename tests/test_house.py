@@ -42,6 +42,7 @@ THIRD_PARTIES = {"attr", "attrs", "cachetools"}
 GUESTS = {
     "clock.py": {"trio"},
     "deadline.py": {"trio"},
+    "drivers.py": {"trio"},
     "testing": {"trio", "pytest"},
 }
 
