@@ -9,7 +9,12 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
-from inspect import CO_ITERABLE_COROUTINE, isasyncgenfunction, iscoroutinefunction
+from inspect import (
+    CO_ITERABLE_COROUTINE,
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+)
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +157,7 @@ def number_or_callable(check: Check) -> Validator:
     """Validate a number, or let a plain function pass that will give it at run time."""
 
     def check_either(name: str, value: Any) -> None:
-        if callable(value):
+        if callable(value) and not isinstance(value, type):
             plain(name, value)
         else:
             check(name, value)
@@ -161,19 +166,31 @@ def number_or_callable(check: Check) -> Validator:
 
 
 def plain(name: str, value: Any) -> None:
-    """Raise unless *value* is a callable that answers by itself."""
+    """Raise unless *value* is a callable that answers by itself.
+
+    What a class or a generator function gives is true whatever was asked; ``bool`` is a question.
+    """
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")
     if is_async(value):
         raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
+    runs = _runs(value)
+    if any(map(isgeneratorfunction, runs)):
+        raise TypeError(f"{name} must be a plain function, got the generator function {value!r}")
+    if isinstance(runs[0], type) and runs[0] is not bool:
+        raise TypeError(f"{name} must be a plain function, got the class {value!r}")
 
 
 def is_async(function: Any) -> bool:
     """Whether what it returns must be awaited, as far as can be told beforehand."""
+    return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in _runs(function))
+
+
+def _runs(function: Any) -> tuple[Any, Any]:
+    """What a call runs: the function without its partials, or an object's ``__call__``."""
     while isinstance(function, partial):
         function = function.func
-    method = getattr(type(function), "__call__", None)  # noqa: B004  # not whether it is callable
-    return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in (function, method))
+    return function, getattr(type(function), "__call__", None)  # noqa: B004  # whether or not it is
 
 
 # Types that are surely no awaitables: they spare the look at the class.

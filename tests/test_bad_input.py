@@ -86,6 +86,26 @@ LATER = (
 """Functions whose answer would have to be awaited, open and hidden."""
 
 
+def generates(*_):
+    yield True
+
+
+class GeneratorObject:
+    def __call__(self, *_):
+        yield True
+
+
+ALWAYS_TRUE = (
+    generates,
+    partial(generates, 1),
+    GeneratorObject(),
+    ConnectionError,
+    partial(ConnectionError),
+    int,
+)
+"""What can be called, and gives an object that was not meant as an answer."""
+
+
 # -- constructors -------------------------------------------------------------------------------
 
 NUMBERS_OF_ATTEMPTS = (0, -1, 1.5, "3", True, None)
@@ -121,6 +141,16 @@ REFUSED = [
     *settings(CircuitBreakerRetryPolicy, "delegate", 5, None, NoBackoff()),
     *settings(CircuitBreakerRetryPolicy, "open_timeout", *TIMES, *LATER),
     *settings(CircuitBreakerRetryPolicy, "reset_timeout", *TIMES, *LATER),
+    *settings(SimpleRetryPolicy, "max_attempts", *ALWAYS_TRUE),
+    *settings(SimpleRetryPolicy, "retry_on", *ALWAYS_TRUE[:3]),
+    *settings(MaxAttemptsRetryPolicy, "max_attempts", *ALWAYS_TRUE),
+    *settings(TimeoutRetryPolicy, "timeout", *ALWAYS_TRUE),
+    *settings(PredicateRetryPolicy, "predicate", *ALWAYS_TRUE),
+    *settings(ResultRetryPolicy, "retry_if", *ALWAYS_TRUE),
+    *settings(CircuitBreakerRetryPolicy, "open_timeout", *ALWAYS_TRUE),
+    *settings(FixedBackoff, "delay", *ALWAYS_TRUE),
+    *settings(UniformRandomBackoff, "minimum", *ALWAYS_TRUE),
+    *settings(ExponentialBackoff, "multiplier", *ALWAYS_TRUE),
     # classifiers
     *settings(ExceptionClassifier, "rules", 5, None, {int: True}, {"OSError": True}),
     *settings(ExceptionClassifier, "traverse_causes", *FLAGS, rules={}),
@@ -236,6 +266,7 @@ def test_nonsense_is_refused_where_it_is_given_and_named(make, arguments, name):
         (RetryTemplate, {"attempt_timeout": timedelta(seconds=1)}),
         (RetryTemplate, {"listeners": iter([RetryListener()])}),
         (LoggingListener, {"logger": logging.getLogger("mine"), "level": None}),
+        (ResultRetryPolicy, {"retry_if": bool}),
     ],
     ids=case_id,
 )
@@ -257,6 +288,10 @@ CLOCK = "an object with the methods monotonic, time, sleep, sleep_async"
         (StatisticsListener, {"window": 0}, f"window must be {SECONDS} > 0, got 0"),
         (RetryTemplate, {"attempt_timeout": 0}, f"{SECONDS} > 0, an AttemptTimeout or None, got 0"),
         (SimpleRetryPolicy, {"retry_on": 3}, "or a predicate of the exception, got 3"),
+        (SimpleRetryPolicy, {"max_attempts": OSError}, "must be an int >= 1, got <class"),
+        (FixedBackoff, {"delay": OSError}, "delay must be a plain function, got the class"),
+        (PredicateRetryPolicy, {"predicate": OSError}, "must be a plain function, got the class"),
+        (ResultRetryPolicy, {"retry_if": generates}, "must be a plain function, got the generator"),
         (RetryTemplate().bind, {"label": ""}, "label must be a non-empty str or None, got ''"),
         (RetryTemplate, {"clock": 5}, f"clock must be {CLOCK}, got 5"),
         (Deadline, {"seconds": 1, "clock": 5}, f"clock must be {CLOCK}, got 5"),

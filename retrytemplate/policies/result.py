@@ -39,7 +39,7 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     :param when_exhausted: ``"raise"`` ends with ``UnacceptableResultError``, ``"return"`` with the
         last result.
     :raises ValueError: for another ``when_exhausted``.
-    :raises TypeError: for a ``retry_if`` that cannot be called, or what is no policy.
+    :raises TypeError: for a ``retry_if`` that is no plain function, or what is no policy.
 
     >>> policy = ResultRetryPolicy(lambda result: result is None, SimpleRetryPolicy(2))
     >>> [rule.retry_if(None) for rule in policy.result_rules()]
