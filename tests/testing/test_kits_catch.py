@@ -150,6 +150,26 @@ class ChangesItsStateWhenAsked(Counting):
         return state["failed"] < 6, state
 
 
+class CountsWhenAsked(Counting):
+    """The engine asks after a failure, and again before the next attempt."""
+
+    def record(self, state, failure, now):
+        return state
+
+    def decide(self, state, now):
+        return state["failed"] < 6, {"failed": state["failed"] + 1}
+
+
+class ShowsOneTooMany(Counting):
+    def failures(self, state):
+        return state["failed"] + 1
+
+
+class ShowsTwoForOne(Counting):
+    def failures(self, state):
+        return state["failed"] * 2
+
+
 class KeepsTheException(Counting):
     def record(self, state, failure, now):
         return {"failed": state["failed"] + 1, "last": failure}
@@ -231,6 +251,9 @@ POLICIES = [
     (WorthMore, "test_reading_its_numbers_does_not_change_its_verdicts"),
     (ChangesItsState, "test_a_state_is_never_changed_in_place"),
     (ChangesItsStateWhenAsked, "test_a_state_is_never_changed_in_place"),
+    (CountsWhenAsked, "test_asking_twice_is_asking_once"),
+    (ShowsOneTooMany, "test_the_failures_that_it_shows_have_happened"),
+    (ShowsTwoForOne, "test_the_failures_that_it_shows_have_happened"),
     (KeepsTheException, "test_the_state_is_json_and_decides_alike_elsewhere"),
     (KeepsTheException, "test_it_lets_go_of_failures"),
     (KeepsASet, "test_the_state_is_json_and_decides_alike_elsewhere"),

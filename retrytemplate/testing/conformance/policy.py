@@ -43,11 +43,14 @@ def unmoved(state: Any) -> Any:
 
 
 def answers(
-    policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = unmoved
+    policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = unmoved, *, times: int = 1
 ) -> Iterator[Answer]:
-    """Walk a policy through the failures of a script, in the way that a template does."""
+    """Walk a policy through the failures of a script, in the way that a template does.
+
+    :param times: how often it is asked at each place; the last answer counts.
+    """
     if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
-        yield from _stateful_answers(policy, script, travel)
+        yield from _stateful_answers(policy, script, travel, times)
         return
     yield Answer(policy.allows(0, None), False, None)
     for count, (failure, _) in enumerate(script, 1):
@@ -57,14 +60,20 @@ def answers(
 
 
 def _stateful_answers(
-    policy: StatefulRetryPolicy, script: Script, travel: Callable[[Any], Any]
+    policy: StatefulRetryPolicy, script: Script, travel: Callable[[Any], Any], times: int
 ) -> Iterator[Answer]:
-    allowed, state = policy.decide(travel(policy.start(START)), START)
+    allowed, state = _decided(policy, travel(policy.start(START)), START, times)
     yield Answer(allowed, False, state)
     for failure, now in script:
         state = travel(policy.record(travel(state), failure, now))
-        allowed, state = policy.decide(state, now)
+        allowed, state = _decided(policy, state, now, times)
         yield Answer(allowed, not allowed and policy.recovery_forbidden(state), state)
+
+
+def _decided(policy: StatefulRetryPolicy, state: Any, now: float, times: int) -> tuple[Any, Any]:
+    for _ in range(times - 1):
+        _, state = policy.decide(state, now)
+    return policy.decide(state, now)
 
 
 class PolicyConformance(Conformance):
@@ -159,6 +168,14 @@ class PolicyConformance(Conformance):
     def _state(self, state: Any) -> tuple[Any, str]:
         return state, as_json(state)
 
+    def test_asking_twice_is_asking_once(self) -> None:
+        policy = self.make()
+        for script in self.scripts():
+            twice = [answer.allowed for answer in answers(policy, script, times=2)]
+            assert twice == self._verdicts(policy, script), (
+                "decide() is asked after a failure and before an attempt: it must not count"
+            )
+
     def test_it_is_frozen(self) -> None:
         check_frozen(self.make())
 
@@ -236,3 +253,12 @@ class PolicyConformance(Conformance):
                     count = policy.failures(answer.state)
                     assert count is None or (type(count) is int and count >= 0), f"got {count!r}"
                     as_json(dict(policy.attributes(answer.state)))
+
+    def test_the_failures_that_it_shows_have_happened(self) -> None:
+        policy = self.make()
+        if not (isinstance(policy, StatefulRetryPolicy) and policy.needs_state):
+            return
+        for script in self.scripts():
+            for happened, answer in enumerate(answers(policy, script)):
+                shown = policy.failures(answer.state)
+                assert shown is None or shown <= happened, f"{shown} failures after {happened}"
