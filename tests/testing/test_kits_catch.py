@@ -560,6 +560,13 @@ class RaisesOneObject(Budget):
     refusal = CircuitOpenError("open")
 
     def reserve(self, context, delay):
+class ChargesForRefusals(Budget):
+    def reserve(self, context, delay):
+        self.left -= 1
+        if self.left < 0:
+            raise RetryBudgetExhaustedError("used up")
+
+
         raise self.refusal
 
 
@@ -608,6 +615,7 @@ GUARDS = [
 
 # -- listeners -----------------------------------------------------------------------------------
 
+    (ChargesForRefusals, "test_a_refusal_takes_nothing"),
 
 class Raises(RetryListener):
     def on_error(self, context, exception):

@@ -90,6 +90,18 @@ class GuardConformance(Conformance):
             refused = _ask(guard.reserve, context, 1.0)
             assert refused is None, f"what was given back is used up: {refused!r}"
 
+    def test_a_refusal_takes_nothing(self) -> None:
+        guard = self.make()
+        context = _some_context()
+        granted = _reserved(guard, context)
+        for _ in range(granted):
+            _ask(guard.give_back, context)
+        again = _reserved(guard, context)
+        # One that stays shut for a while after a refusal has its reasons.
+        assert not 0 < again < granted, (
+            f"{granted} waits were granted and given back, then {again}: the refusal took one"
+        )
+
     def test_an_interrupted_wait_is_given_back(self) -> None:
         guard = self.make()
         granted = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
@@ -127,6 +139,14 @@ def _some_context() -> RetryContext:
     from retrytemplate.template import RetryTemplate
 
     return RetryTemplate(clock=VirtualClock()).execute(lambda context: context)
+
+
+def _reserved(guard: Guard, context: RetryContext) -> int:
+    """How many waits it grants until it refuses one."""
+    for granted in range(MANY):
+        if _ask(guard.reserve, context, 1.0) is not None:
+            return granted
+    return MANY
 
 
 def _ask(method: Any, *arguments: Any) -> BaseException | None:
