@@ -694,6 +694,11 @@ LISTENERS = [
     (Stopwatch, "test_it_is_a_listener"),
     (Raises, "test_calls_end_as_they_do_without_it"),
     (AsyncRaises, "test_calls_end_as_they_do_without_it"),
+class RaisesWhereTheStoreIsGone(RetryListener):
+    def on_store_error(self, context, exception):
+        raise RuntimeError("the listener's own")
+
+
     (Vetoes, "test_calls_end_as_they_do_without_it"),
     (GivesUp, "test_calls_end_as_they_do_without_it"),
     (NeedsOpen, "test_an_execution_that_another_listener_refuses_ends_as_it_does_without_it"),
@@ -709,6 +714,7 @@ LISTENERS = [
 
 
 class Memory(MemoryRetryContextCache):
+    (RaisesWhereTheStoreIsGone, "test_executions_with_a_state_end_as_they_do_without_it"),
     """Right, for others to be wrong in one thing."""
 
 

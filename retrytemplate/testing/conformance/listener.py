@@ -7,7 +7,8 @@ from abc import abstractmethod
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.errors import Veto
+from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.errors import CacheUnavailableError, Veto
 from retrytemplate.listeners.base import HOOKS, RetryListener
 from retrytemplate.testing.clock import VirtualClock
 from retrytemplate.testing.conformance.base import Conformance, check_lets_go, in_threads
@@ -15,6 +16,7 @@ from retrytemplate.testing.conformance.base import Conformance, check_lets_go, i
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from retrytemplate.caches.base import Claim
     from retrytemplate.context import RetryContext
     from retrytemplate.template import RetryTemplate
 
@@ -208,6 +210,19 @@ def _redelivered(template: RetryTemplate, **options: Any) -> list[Any]:
     return [_end(deliver, template) for _ in range(5)]
 
 
+class StoreGone(MemoryRetryContextCache):
+    """A cache that cannot write a success any more."""
+
+    def succeed(self, claim: Claim, **options: Any) -> None:
+        raise CacheUnavailableError("gone")
+
+
+def _store_fails(template: RetryTemplate) -> Any:
+    from retrytemplate.state import RetryState
+
+    return _execute(template.with_(cache=StoreGone()), _failing(0), state=RetryState("order-17"))
+
+
 def _cut_off(context: RetryContext) -> None:
     raise Cancelled("from outside")
 
@@ -230,6 +245,7 @@ STATEFUL: dict[str, Scenario] = {
     "redeliveries and a recovery": lambda template: _redelivered(
         template, recovery=lambda context: "recovered"
     ),
+    "a store that fails": _store_fails,
 }
 CUT_OFF: dict[str, Scenario] = {
     "cut off in an attempt": lambda template: _execute(template, _cut_off),
