@@ -824,6 +824,17 @@ class ReadsThenWrites(Memory):
     """The race of every cache that has no compare-and-set: two steps instead of one."""
 
     def __init__(self):
+class ForgetsItsFences(Memory):
+    def forget(self, key):
+        super().forget(key)
+        self._fences = itertools.count(1)
+
+
+class PassesOverConnections(Memory):
+    def succeed(self, claim, *, connection=None, remember=None):
+        super().succeed(claim, remember=remember)
+
+
         super().__init__()
         self.between = Meeting(WORKERS)
 
@@ -928,6 +939,8 @@ CACHES = [
 
 
 class AsyncReadsThenWrites(AsyncMemory):
+    (ForgetsItsFences, "test_a_fence_grows_where_the_key_was_forgotten_too"),
+    (PassesOverConnections, "test_a_connection_that_is_none_is_refused"),
     """Gives way between looking and taking."""
 
     async def begin(self, key, *, worker, lease=None, fresh=False):
@@ -954,6 +967,11 @@ ASYNC_CACHES = [
     (AsyncReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
     (AsyncReadsThenWrites, "test_concurrency_no_failure_is_lost"),
     (AsyncDoesNotRemember, "test_a_remembered_success_is_not_done_again"),
+class AsyncPassesOverConnections(AsyncMemory):
+    async def succeed(self, claim, *, connection=None, remember=None):
+        self._cache.succeed(claim, remember=remember)
+
+
     (AsyncBelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
 ]
 
@@ -964,6 +982,7 @@ PLANTED = [
     (ClockConformance, CLOCKS),
     (GuardConformance, GUARDS),
     (ListenerConformance, LISTENERS),
+    (AsyncPassesOverConnections, "test_a_connection_that_is_none_is_refused"),
     (CacheConformance, CACHES),
     (AsyncCacheConformance, ASYNC_CACHES),
 ]

@@ -157,6 +157,16 @@ class CacheConformance(Conformance):
                 getattr(cache, end)(claim, *([_next(claim)] if end == "fail" else []))
             assert fences == sorted(set(fences)), f"the fence of a key only grows: {fences}"
 
+    def test_a_fence_grows_where_the_key_was_forgotten_too(self) -> None:
+        with self.opened() as cache:
+            fences = []
+            for _ in range(3):
+                claim = self._begin(cache)
+                fences.append(claim.fence)
+                cache.fail(claim, _next(claim))
+                cache.forget(KEY)
+            assert fences == sorted(set(fences)), f"the fence of a key only grows: {fences}"
+
     def test_a_lease_can_be_renewed(self) -> None:
         with self.opened() as cache:
             claim = self._begin(cache, lease=LONG)
@@ -212,6 +222,15 @@ class CacheConformance(Conformance):
             cache.succeed(self._begin(cache), remember=LONG)
             _refused(AlreadyCompletedError, lambda: self._begin(cache))
             _refused(AlreadyCompletedError, lambda: self._begin(cache, "two"))
+
+    def test_a_connection_that_is_none_is_refused(self) -> None:
+        with self.opened() as cache:
+            claim = self._begin(cache)
+            try:
+                cache.succeed(claim, connection=object())
+            except Exception:
+                return  # MisuseError, where the cache has no use for one
+        raise AssertionError("succeed() passes over connection: raise MisuseError, or use it")
 
     def test_a_release_leaves_a_new_key_unknown(self) -> None:
         with self.opened() as cache:
