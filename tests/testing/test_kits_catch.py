@@ -474,6 +474,14 @@ class DoesNotSleep(VirtualClock):
         await super().sleep_async(0.0)
 
 
+class SleepsHalf(VirtualClock):
+    def sleep(self, delay):
+        super().sleep(delay / 2)
+
+    async def sleep_async(self, delay):
+        await super().sleep_async(delay / 2)
+
+
 class GivesNoWay(VirtualClock):
     async def sleep_async(self, delay):
         self.sleep(delay)
@@ -518,6 +526,8 @@ CLOCKS = [
     (GoesBack, "test_the_monotonic_time_never_goes_back"),
     (DoesNotSleep, "test_a_sleep_takes_its_time"),
     (DoesNotSleep, "test_an_asynchronous_sleep_takes_its_time"),
+    (SleepsHalf, "test_a_sleep_takes_its_time"),
+    (SleepsHalf, "test_an_asynchronous_sleep_takes_its_time"),
     (GivesNoWay, "test_other_tasks_run_during_an_asynchronous_sleep"),
     (GivesNoWay, "test_a_cancellation_is_delivered_in_an_asynchronous_sleep"),
     (SwallowsCancellation, "test_a_cancellation_is_delivered_in_an_asynchronous_sleep"),
