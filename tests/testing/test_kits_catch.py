@@ -560,6 +560,13 @@ class KeepsWhatItLent(Budget):
         pass
 
 
+class ChargesForRefusals(Budget):
+    def reserve(self, context, delay):
+        self.left -= 1
+        if self.left < 0:
+            raise RetryBudgetExhaustedError("used up")
+
+
 class RaisesSomethingElse(Budget):
     def admit(self, context):
         if not self.left:
@@ -570,13 +577,6 @@ class RaisesOneObject(Budget):
     refusal = CircuitOpenError("open")
 
     def reserve(self, context, delay):
-class ChargesForRefusals(Budget):
-    def reserve(self, context, delay):
-        self.left -= 1
-        if self.left < 0:
-            raise RetryBudgetExhaustedError("used up")
-
-
         raise self.refusal
 
 
@@ -615,6 +615,7 @@ GUARDS = [
     (NoGuard, "test_it_is_a_guard"),
     (KeepsWhatItLent, "test_what_is_given_back_can_be_had_again"),
     (KeepsWhatItLent, "test_an_interrupted_wait_is_given_back"),
+    (ChargesForRefusals, "test_a_refusal_takes_nothing"),
     (RaisesSomethingElse, "test_calls_that_fail_again_and_again_meet_rejections_only"),
     (RaisesOneObject, "test_every_rejection_is_an_object_of_its_own"),
     (SaysComeBackYesterday, "test_a_rejection_says_when_to_come_back_or_nothing"),
@@ -625,7 +626,6 @@ GUARDS = [
 
 # -- listeners -----------------------------------------------------------------------------------
 
-    (ChargesForRefusals, "test_a_refusal_takes_nothing"),
 
 class Raises(RetryListener):
     def on_error(self, context, exception):
@@ -694,6 +694,11 @@ class FailsInOtherThreads(RetryListener):
             raise RuntimeError("wrong thread")
 
 
+class RaisesWhereTheStoreIsGone(RetryListener):
+    def on_store_error(self, context, exception):
+        raise RuntimeError("the listener's own")
+
+
 class AsyncRaises(RetryListener):
     async def on_success(self, context, result):
         await asyncio.sleep(0)
@@ -704,16 +709,12 @@ LISTENERS = [
     (Stopwatch, "test_it_is_a_listener"),
     (Raises, "test_calls_end_as_they_do_without_it"),
     (AsyncRaises, "test_calls_end_as_they_do_without_it"),
-class RaisesWhereTheStoreIsGone(RetryListener):
-    def on_store_error(self, context, exception):
-        raise RuntimeError("the listener's own")
-
-
     (Vetoes, "test_calls_end_as_they_do_without_it"),
     (GivesUp, "test_calls_end_as_they_do_without_it"),
     (NeedsOpen, "test_an_execution_that_another_listener_refuses_ends_as_it_does_without_it"),
     (SwallowsTheEnd, "test_a_call_that_is_cut_off_ends_as_it_does_without_it"),
     (PutsObjectsIntoAttributes, "test_executions_with_a_state_end_as_they_do_without_it"),
+    (RaisesWhereTheStoreIsGone, "test_executions_with_a_state_end_as_they_do_without_it"),
     (KeepsTheError, "test_it_lets_go_of_failures"),
     (OneAtATime, "test_one_object_serves_nested_executions"),
     (FailsInOtherThreads, "test_threads_share_it"),
@@ -724,7 +725,6 @@ class RaisesWhereTheStoreIsGone(RetryListener):
 
 
 class Memory(MemoryRetryContextCache):
-    (RaisesWhereTheStoreIsGone, "test_executions_with_a_state_end_as_they_do_without_it"),
     """Right, for others to be wrong in one thing."""
 
 
@@ -824,16 +824,6 @@ class StartsFencesAnew(Memory):
         return claim
 
 
-class SwapsWithoutLooking(Memory):
-    def swap(self, key, record, version):
-        self._store(key, record)
-        return True
-
-
-class ReadsThenWrites(Memory):
-    """The race of every cache that has no compare-and-set: two steps instead of one."""
-
-    def __init__(self):
 class ForgetsItsFences(Memory):
     def forget(self, key):
         super().forget(key)
@@ -845,6 +835,16 @@ class PassesOverConnections(Memory):
         super().succeed(claim, remember=remember)
 
 
+class SwapsWithoutLooking(Memory):
+    def swap(self, key, record, version):
+        self._store(key, record)
+        return True
+
+
+class ReadsThenWrites(Memory):
+    """The race of every cache that has no compare-and-set: two steps instead of one."""
+
+    def __init__(self):
         super().__init__()
         self.between = Meeting(WORKERS)
 
@@ -939,6 +939,8 @@ CACHES = [
     (DropsHistory, "test_a_failure_can_be_looked_at"),
     (StartsFencesAnew, "test_every_attempt_is_counted_before_it_runs"),
     (StartsFencesAnew, "test_the_holder_may_begin_its_next_attempt"),
+    (ForgetsItsFences, "test_a_fence_grows_where_the_key_was_forgotten_too"),
+    (PassesOverConnections, "test_a_connection_that_is_none_is_refused"),
     (SwapsWithoutLooking, "test_a_shared_record_is_not_written_on_another_version"),
     (ReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
     (ReadsThenWrites, "test_concurrency_no_failure_is_lost"),
@@ -949,8 +951,6 @@ CACHES = [
 
 
 class AsyncReadsThenWrites(AsyncMemory):
-    (ForgetsItsFences, "test_a_fence_grows_where_the_key_was_forgotten_too"),
-    (PassesOverConnections, "test_a_connection_that_is_none_is_refused"),
     """Gives way between looking and taking."""
 
     async def begin(self, key, *, worker, lease=None, fresh=False):
@@ -967,6 +967,11 @@ class AsyncDoesNotRemember(AsyncMemory):
         self._cache.succeed(claim)
 
 
+class AsyncPassesOverConnections(AsyncMemory):
+    async def succeed(self, claim, *, connection=None, remember=None):
+        self._cache.succeed(claim, remember=remember)
+
+
 class AsyncBelievesOldClaims(AsyncMemory):
     async def renew(self, claim):
         pass
@@ -977,11 +982,7 @@ ASYNC_CACHES = [
     (AsyncReadsThenWrites, "test_concurrency_one_of_several_gets_a_key"),
     (AsyncReadsThenWrites, "test_concurrency_no_failure_is_lost"),
     (AsyncDoesNotRemember, "test_a_remembered_success_is_not_done_again"),
-class AsyncPassesOverConnections(AsyncMemory):
-    async def succeed(self, claim, *, connection=None, remember=None):
-        self._cache.succeed(claim, remember=remember)
-
-
+    (AsyncPassesOverConnections, "test_a_connection_that_is_none_is_refused"),
     (AsyncBelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
 ]
 
@@ -992,7 +993,6 @@ PLANTED = [
     (ClockConformance, CLOCKS),
     (GuardConformance, GUARDS),
     (ListenerConformance, LISTENERS),
-    (AsyncPassesOverConnections, "test_a_connection_that_is_none_is_refused"),
     (CacheConformance, CACHES),
     (AsyncCacheConformance, ASYNC_CACHES),
 ]
