@@ -22,6 +22,7 @@ from retrytemplate.verdicts import is_hard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from retrytemplate.caches.base import Claim
     from retrytemplate.engine import Effect, Execution, Steps
 
 __all__ = [
@@ -115,11 +116,27 @@ def tell_of(execution: Execution, trouble: BaseException) -> Steps:
 
 def begin_again(execution: Execution) -> Steps:
     """Count the next attempt in place, before it runs."""
-    held: Any = execution.context._claim
+    context = execution.context
+    held: Any = context._claim
     begin = partial(execution.cache.begin, worker=held.worker)
     error = yield from _take(execution, begin, held.key)
+    taken: Any = context._claim
+    if error is None and not _goes_on(held, taken):
+        context._claim = held
+        yield execution.cache.release, (taken,)
+        error = LeaseLostError(f"{held.key!r} was taken over between two attempts")
     if error is not None:
         yield from _uncounted(execution, error, "no further attempt could be counted")
+
+
+def _goes_on(held: Claim, taken: Claim) -> bool:
+    """Whether nobody has had the key since the failure was written down under it."""
+    record = taken.record
+    return (
+        taken.lost is None
+        and record is not None
+        and (record.version, record.fence) == (held.version, held.fence)
+    )
 
 
 def save(execution: Execution) -> Steps:

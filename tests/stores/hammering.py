@@ -104,7 +104,7 @@ class Hand(threading.Thread):
             key,
             remember=3600 if remembered else None,
             # One that stands still between two attempts in place goes on where it was.
-            rollback_for=no if slot % 4 < 2 and not self.hammer.stalls else None,
+            rollback_for=no if slot % 4 < 2 else None,
         )
         call = Call(self, key)
         try:
