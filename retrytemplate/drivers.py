@@ -161,12 +161,14 @@ class _Async:
         return (_shielded, effect) if in_trio() else effect
 
 
-async def _shielded(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _shielded(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    value = function(*arguments)
+    return _shield(value) if is_awaitable(value) else value
+
+
+async def _shield(value: Any) -> Any:
     import trio
 
-    value = function(*arguments)
-    if not is_awaitable(value):
-        return value
     with trio.CancelScope(shield=True):
         return await value
 
