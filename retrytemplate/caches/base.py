@@ -42,6 +42,10 @@ class Claim:
         self.lost = lost
         self.completed = False
 
+    def read(self, record: Record) -> None:
+        """Take over what was kept under the key."""
+        self.record, self.version = record, record.version
+
 
 @runtime_checkable
 class RetryContextCache(Protocol):

@@ -44,13 +44,13 @@ def snapshot(
         context._keep(_at_rest(context._records(), last, redact))
     record = Record(
         phase=phase,
-        name=context.name,
+        name=None if context.name is None else str(context.name),
         failures=context.retry_count,
         attempts=context.attempt,
-        verdict=context._verdict,
-        no_recovery=context.no_recovery,
-        gave_up=context.gave_up,
-        max_attempts=context.max_attempts,
+        verdict=bool(context._verdict),
+        no_recovery=bool(context.no_recovery),
+        gave_up=bool(context.gave_up),
+        max_attempts=_count(context.max_attempts),
         last=None if last is None else _redacted(recorded(last), redact),
         history=context._kept,
         attributes=json_copy(context._attributes),
@@ -69,6 +69,14 @@ def snapshot(
     from retrytemplate.caches.sizes import fitting
 
     return fitting(record, limit)
+
+
+def _count(number: Any) -> int | None:
+    """The number as a record has it; None where it is none that one could count to."""
+    try:
+        return int(number) if number >= 0 else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _at_rest(

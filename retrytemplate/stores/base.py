@@ -138,6 +138,8 @@ class BlockingCache(DurableCache):
         if record.worker is None:
             self._renewer.drop(claim)
         self._perform(self._steps.fail(self._ours(claim), record))
+        if record.worker is not None:  # complete_in() might have dropped it, and was rolled back
+            self._renewer.add(self._ours(claim))
 
     def succeed(
         self, claim: Claim, *, connection: Any = None, remember: float | None = None
@@ -241,6 +243,8 @@ class AwaitedCache(DurableCache):
         if record.worker is None:
             self._renewer.drop(claim)
         await self._perform(self._steps.fail(self._ours(claim), record))
+        if record.worker is not None:
+            self._renewer.add(self._ours(claim))
 
     async def succeed(
         self, claim: Claim, *, connection: Any = None, remember: float | None = None

@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.record import to_text
+from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.stores import scripts
 from retrytemplate.stores.answers import completed, in_progress, lost, parsed
 from retrytemplate.stores.connections import ScriptMissingError
@@ -72,9 +73,13 @@ class Steps:
             raise in_progress(key, holder.decode(), moment(ends))
         fence, ends, rest = reply.split(b"\n", 2)
         claim = RedisClaim(key, worker, None, int(fence), moment(ends))
-        if rest != b"\n" and not fresh:
-            _add_past(claim, *rest.rsplit(b"\n", 1))
         claim.lease = seconds
+        if rest != b"\n" and not fresh:
+            try:
+                _add_past(claim, *rest.rsplit(b"\n", 1))
+            except CacheUnavailableError:  # nobody has begun anything
+                yield from self.release(claim)
+                raise
         return claim
 
     def renew(self, claim: RedisClaim) -> Step[None]:
@@ -198,8 +203,7 @@ def _add_past(claim: RedisClaim, worker: bytes, text: bytes) -> None:
     """What was known of the key: whose attempt was lost, if one was, and the record."""
     claim.lost = worker.decode() or None
     if text:
-        claim.record = parsed(claim.key, text)
-        claim.version = claim.record.version
+        claim.read(parsed(claim.key, text))
 
 
 def _columns(record: Record) -> tuple[Any, ...]:

@@ -6,8 +6,8 @@ takes half as long as a command.  Here it is asked only before what must not be 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Order = tuple[str | None, tuple[Any, ...], bool]
 
 __all__ = ["AsyncConnections", "Connections", "ScriptMissingError"]
+
+MOST_TURNS = 1000  # at once; a pool may say that it has no limit
 
 
 class ScriptMissingError(CacheUnavailableError):
@@ -33,7 +35,10 @@ class Connections:
     def __init__(self, pool: Any, timeout: float) -> None:
         self._pool = pool
         self._timeout = timeout
-        self._turns = threading.Semaphore(pool.max_connections)
+        # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
+        self._turns = SimpleQueue[None]()
+        for _ in range(min(pool.max_connections, MOST_TURNS)):
+            self._turns.put(None)
         self._ready = deque[Any]()
 
     def ask(self, order: Order, step: str) -> Any:
@@ -41,21 +46,34 @@ class Connections:
         from redis import ConnectionError, RedisError
 
         key, command, again = order
-        if not self._turns.acquire(timeout=self._timeout):
-            raise CacheUnavailableError(_failure(step, key, "no connection is free"))
         try:
-            connection = self._take(again)
-            try:
-                connection.send_command(*command)
-                return connection.read_response(disable_decoding=True)
-            finally:
-                self._ready.append(connection)
+            self._turns.get(timeout=self._timeout)
+        except Empty:
+            why = "no connection is free"
+            raise CacheUnavailableError(_failure(step, key, why)) from None
+        try:
+            return self._answer(command, again)
         except RedisError as exc:
             if isinstance(exc, ConnectionError):
                 self.let_go()
             raise _meaning(exc, step, key) from exc
         finally:
-            self._turns.release()
+            self._turns.put(None)
+
+    def _answer(self, command: tuple[Any, ...], again: bool) -> Any:
+        from redis import ResponseError
+
+        connection = self._take(again)
+        try:
+            connection.send_command(*command)
+            return connection.read_response(disable_decoding=True)
+        except ResponseError:  # that is an answer
+            raise
+        except BaseException:  # what it has not read, the next one would take for its own answer
+            connection.disconnect()
+            raise
+        finally:
+            self._ready.append(connection)
 
     def _take(self, again: bool) -> Any:
         try:
@@ -89,7 +107,7 @@ class AsyncConnections:
 
         self._pool = pool
         self._timeout = timeout
-        self._turns = asyncio.Semaphore(pool.max_connections)
+        self._turns = asyncio.Semaphore(min(pool.max_connections, MOST_TURNS))
         self._ready = deque[Any]()
 
     async def ask(self, order: Order, step: str) -> Any:

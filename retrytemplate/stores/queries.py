@@ -9,6 +9,8 @@ from retrytemplate.errors import MisuseError
 from retrytemplate.stores.engines import unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from sqlalchemy import Connection, Engine, TextClause
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -28,7 +30,13 @@ def run(engine: Engine, connection: Connection | None, order: Order, step: str) 
         if connection is not None:
             return _rows(connection.execute(_text(statement), parameters))
         with engine.connect() as own:
-            return _rows(own.execute(_text(statement), parameters))
+            try:
+                return _rows(own.execute(_text(statement), parameters))
+            except SQLAlchemyError:
+                raise
+            except BaseException:  # a signal: what the statement holds must not stay held
+                own.invalidate()
+                raise
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc) from exc
 
@@ -43,10 +51,32 @@ async def run_async(
     try:
         if connection is not None:
             return _rows(await connection.execute(_text(statement), parameters))
-        async with engine.connect() as own:
-            return _rows(await own.execute(_text(statement), parameters))
+        rows = _run_own(engine, statement, parameters)
+        return await (_whole(rows) if engine.dialect.name == "sqlite" else rows)
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc) from exc
+
+
+async def _run_own(engine: AsyncEngine, statement: str, parameters: dict[str, Any]) -> Rows:
+    async with engine.connect() as own:
+        return _rows(await own.execute(_text(statement), parameters))
+
+
+async def _whole(rows: Coroutine[Any, Any, Rows]) -> Rows:
+    """The rows of a statement that a cancellation waits for: they all have a bound.
+
+    Cut off in a file of SQLite, it keeps the lock until the collector finds what is left of it.
+    """
+    import asyncio
+
+    running = asyncio.ensure_future(rows)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # seen: it has no other reader
+        raise
 
 
 def check_connection(connection: Any) -> None:
@@ -64,11 +94,17 @@ def check_async_connection(connection: Any) -> None:
 
 
 def _check(connection: Any, kind: type) -> None:
-    if connection is not None and not isinstance(connection, kind):
+    if connection is None:
+        return
+    if not isinstance(connection, kind):
         raise MisuseError(
             f"connection must be a {kind.__module__.partition('.')[0]} {kind.__name__}, "
             f"got {connection!r}"
         )
+    inner: Any = getattr(connection, "sync_connection", None) or connection
+    options = inner.get_execution_options()
+    if options.get("isolation_level") == "AUTOCOMMIT":
+        raise MisuseError("connection must be in a transaction, got one that commits by itself")
 
 
 @lru_cache(maxsize=256)

@@ -33,35 +33,39 @@ class RenewingThread:
         self._renew = renew
         self._monotonic = monotonic
         self._leases = Leases()
-        self._changed = threading.Condition()
+        # Entered by itself, not by the condition: that is written in Python, and a signal that
+        # cuts in may leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._wakes = math.inf  # when the thread looks by itself
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim from now on."""
-        with self._changed:
+        with self._lock:
             due = self._leases.took(claim, self._monotonic())
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, name="retrytemplate-leases", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # it waits for the lock
+                self._thread = thread
             elif due < self._wakes:
                 self._changed.notify()
 
     def drop(self, claim: Claim) -> None:
         """Renew this claim no more."""
-        with self._changed:
+        with self._lock:
             self._leases.drop(claim)
 
     def wake(self) -> None:
         """Look at the clock now."""
-        with self._changed:
+        with self._lock:
             self._changed.notify()
 
     def stop(self) -> None:
         """Let go of every claim; return when the thread has ended."""
-        with self._changed:
+        with self._lock:
             thread, self._thread = self._thread, None
             self._leases = Leases()
             self._changed.notify()
@@ -70,7 +74,7 @@ class RenewingThread:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 due = self._wait()
             if not due:
                 return
@@ -90,7 +94,7 @@ class RenewingThread:
         return []
 
     def _turn(self, claim: LeasedClaim) -> None:
-        with self._changed:
+        with self._lock:
             if not self._leases.has(claim):
                 return
         error: Exception | None = None
@@ -98,7 +102,7 @@ class RenewingThread:
             self._renew(claim)
         except Exception as exc:  # whatever it is, the next one may go well
             error = exc
-        with self._changed:
+        with self._lock:
             _note(self._leases, claim, error, self._monotonic())
 
 

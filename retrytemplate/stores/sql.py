@@ -88,6 +88,7 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._engine = engines.engine(url, self.timeout)
+        self._others = self._engine.pool is getattr(url, "pool", None)
         self._steps = self._steps_on(self._engine.dialect.name, ttl)
         self._begin_life()
 
@@ -104,10 +105,11 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
         queries.check_connection(connection)
 
     def _place(self) -> object:
-        return self._engine.url
+        return self._engine.url.set(query={})  # a password may be in it
 
     def _disconnect(self) -> None:
-        self._engine.dispose()
+        if not self._others:
+            self._engine.dispose()
 
     def _inherited(self) -> None:
         keep(self._engine.pool)
@@ -145,6 +147,7 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._engine = engines.async_engine(url, self.timeout)
+        self._others = self._engine.pool is getattr(url, "pool", None)
         self._steps = self._steps_on(self._engine.dialect.name, ttl)
         self._begin_life()
 
@@ -163,10 +166,11 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
         queries.check_async_connection(connection)
 
     def _place(self) -> object:
-        return self._engine.url
+        return self._engine.url.set(query={})  # a password may be in it
 
     async def _disconnect(self) -> None:
-        await self._engine.dispose()
+        if not self._others:
+            await self._engine.dispose()
 
     def _inherited(self) -> None:
         keep(self._engine.sync_engine.pool)

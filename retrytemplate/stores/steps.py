@@ -84,10 +84,15 @@ class Steps:
                 f"{key!r} was being worked on just now"
             )
         text, fence, lease_until, before, phase = rows[0]
-        record = None if fresh or text is None else parsed(key, text)
-        claim = SQLClaim(key, worker, record, fence, lease_until, None if fresh else before)
+        claim = SQLClaim(key, worker, None, fence, lease_until, None if fresh else before)
         claim.lease = seconds
         claim.empty = text is None and before is None and phase == "attempting"
+        if text is not None and not fresh:
+            try:
+                claim.read(parsed(key, text))
+            except CacheUnavailableError:  # nobody has begun anything
+                yield from self.release(claim)
+                raise
         return claim
 
     def _refusal(self, key: str) -> Step[Exception | None]:

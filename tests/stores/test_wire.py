@@ -281,8 +281,10 @@ def with_one_connection(url):
 def test_there_are_no_more_connections_than_the_url_allows(valkey):
     url = with_one_connection(valkey.url)
     with blocking(url, prefix=valkey.prefix, timeout=0.01) as cache:
-        with cache._connections._turns, pytest.raises(CacheUnavailableError) as caught:
+        turn = cache._connections._turns.get()
+        with pytest.raises(CacheUnavailableError) as caught:
             cache.peek(KEY)
+        cache._connections._turns.put(turn)
         assert str(caught.value).endswith("no connection is free")
         assert cache.peek(KEY) is None
 
