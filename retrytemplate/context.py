@@ -325,6 +325,8 @@ class RetryContext:
         :raises CacheUnavailableError: the execution runs unguarded: it has no hold on its key.
         """
         claim, state = self._held("complete_in()"), self._state
+        if connection is None:
+            raise MisuseError("complete_in() needs a connection with an open transaction, got None")
         remember = None if state is None else state.remember
         done = self._plan.cache.succeed(claim, connection=connection, remember=remember)
         if hasattr(done, "__await__"):

@@ -9,6 +9,7 @@ from retrytemplate.classify import leaves
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
+    CacheUnavailableError,
     MisuseError,
     RetryError,
 )
@@ -24,6 +25,9 @@ __all__ = ["ORDINARY", "is_barred", "is_hard", "judge", "named"]
 # Classes of failures met before that are neither hard nor groups: they need no second look.
 ORDINARY: set[type] = set()
 MOST_ORDINARY = 1024
+# Errors of this library that an attempt may end with of itself: a store that is away, in the
+# attempt's own complete_in(), is no refusal.
+OF_THE_ATTEMPT = (AttemptTimeoutError, AttemptLostError, CacheUnavailableError)
 MAYBE_BARRED = (RetryError, BaseExceptionGroup)
 
 
@@ -75,7 +79,7 @@ def is_barred(policy: RetryPolicy, failure: BaseException, own: BaseException | 
         )
     return (
         isinstance(failure, RetryError)
-        and not isinstance(failure, AttemptTimeoutError | AttemptLostError)
+        and not isinstance(failure, OF_THE_ATTEMPT)
         and failure is not own
         and not policy.names(failure)
     )

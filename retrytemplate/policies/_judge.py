@@ -10,6 +10,7 @@ from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
+    CacheUnavailableError,
     RecordedFailure,
     RetryError,
     UnacceptableResultError,
@@ -74,7 +75,7 @@ class Judge:
         """A refusal or an end inside a group: not retried unless a rule names it."""
         return (
             isinstance(part, RetryError)
-            and not isinstance(part, AttemptTimeoutError)
+            and not isinstance(part, AttemptTimeoutError | CacheUnavailableError)
             and not self.classifier.names(part)
         )
 
