@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from rich.cells import cell_len
@@ -48,7 +49,7 @@ class Shop:
         return template.scoped_key(key)
 
     def sql(self, statement):
-        with sqlite3.connect(self.path) as connection:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
             connection.execute(statement)
 
 
