@@ -173,12 +173,16 @@ def test_an_engine_will_do(tmp_path):
     with SQLRetryContextCache(engine) as cache:
         cache.begin("any", worker="one")
         assert cache.begin("any", worker="one").lost is None
+    assert engine.pool.checkedin() == 1  # open still: it is another's
+    engine.dispose()
 
 
 async def test_an_asynchronous_engine_will_do(tmp_path):
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/retry.db")
     async with AsyncSQLRetryContextCache(engine) as cache:
         await cache.begin("any", worker="one")
+    assert engine.pool.checkedin() == 1  # open still: it is another's
+    await engine.dispose()
 
 
 def test_a_client_will_do_and_stays_open(valkey):
