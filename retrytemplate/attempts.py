@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate import context as _context
 from retrytemplate._checks import close_unawaited
-from retrytemplate.context import CURRENT, DEADLINE, OUTER, RetryContext, entered, leave
+from retrytemplate.context import CURRENT, DEADLINE, OUTER, RetryContext, entered, leave, restore
 from retrytemplate.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
 from retrytemplate.engine import Execution
 from retrytemplate.entrances import prepare, warn_unbounded
@@ -398,9 +398,9 @@ class Loop:
 
     def advance(self, reply: Any) -> int:
         """Perform effects until an attempt is due, something must be awaited, or it is over."""
-        outer = _get()
+        outer, token = _get(), None
         try:
-            _set(self.cell)
+            token = _set(self.cell)
             self._perform(reply)
         except BaseException as exc:
             if not getattr(self.steps, "gi_suspended", False):
@@ -408,7 +408,7 @@ class Loop:
             # A signal between two effects: the engine has not seen it, and has things to close.
             self._perform((None, exc))
         finally:
-            _set(outer)
+            restore(token, outer)
             del reply
         return self.stand
 

@@ -41,6 +41,7 @@ __all__ = [
     "current_context",
     "entered",
     "leave",
+    "restore",
 ]
 
 # All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
@@ -52,6 +53,17 @@ CONTEXT, OWNER, DEADLINE, OUTER, PLAN = range(5)
 deadlines = False
 LEFT = object()  # in the place of the settings: left before what was entered after it
 CURRENT: ContextVar[Cell | None] = ContextVar("retrytemplate", default=None)
+
+
+def restore(token: Any, outer: Cell | None) -> None:
+    """Make the cell outside current again, in the thread where another was entered.
+
+    :param token: None: a signal came before anybody had it.
+    """
+    if token is None:
+        CURRENT.set(outer)
+    else:  # this leaves nothing behind, where a value that is set makes every later change slower
+        CURRENT.reset(token)
 
 
 def leave(cell: Cell, token: Any) -> None:

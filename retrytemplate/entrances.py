@@ -13,6 +13,7 @@ from retrytemplate.context import (
     OUTER,
     RetryContext,
     leave,
+    restore,
 )
 from retrytemplate.drivers import (
     ASYNC,
@@ -141,11 +142,12 @@ def warn_unbounded(plan: Any) -> None:
 
 def run_whole(prepared: tuple[Execution, Cell]) -> Any:
     execution, cell = prepared
+    token = None
     try:
-        _set(cell)
+        token = _set(cell)
         return perform(execution.run())
     finally:
-        _set(cell[OUTER])
+        restore(token, cell[OUTER])
 
 
 async def run_async(

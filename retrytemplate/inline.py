@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.caches.worker import worker_name
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, OUTER, OWNER, PLAN, RetryContext
+from retrytemplate.context import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    OWNER,
+    PLAN,
+    RetryContext,
+    restore,
+)
 from retrytemplate.drivers import (
     ASYNC,
     PLAIN,
@@ -126,8 +135,9 @@ def _run_told(
     value: Any = None
     failure: BaseException | None = None
     untold = iter(plan.close)
+    token = None
     try:
-        _set([context, owner, None, outer, plan])
+        token = _set([context, owner, None, outer, plan])
         try:
             value = _first_told(plan, context, function, arguments)
         except BaseException as exc:
@@ -157,7 +167,7 @@ def _run_told(
         failure = None
         return perform(steps)
     finally:
-        _set(outer)
+        restore(token, outer)
 
 
 def _first_told(
@@ -217,8 +227,9 @@ def _run_stateful(
         arguments = (context,)
     failure: BaseException | None = None
     key, worker = plan.scope + state.encoded, worker_name()
+    token = None
     try:
-        _set([context, owner, None, outer, plan])
+        token = _set([context, owner, None, outer, plan])
         claim = context._claim = cache.begin(key, worker=worker, fresh=state.force_refresh)
         if claim.record is None:
             context.attempt = 1
@@ -253,7 +264,7 @@ def _run_stateful(
             cache.release(claim)
         raise
     finally:
-        _set(outer)
+        restore(token, outer)
 
 
 def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
