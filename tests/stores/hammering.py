@@ -103,7 +103,6 @@ class Hand(threading.Thread):
         state = RetryState(
             key,
             remember=3600 if remembered else None,
-            # One that stands still between two attempts in place goes on where it was.
             rollback_for=no if slot % 4 < 2 else None,
         )
         call = Call(self, key)
