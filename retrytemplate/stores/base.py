@@ -39,7 +39,7 @@ class Steps(Protocol):
 
     def fail(self, claim: Any, record: Record) -> Step[None]: ...
 
-    def succeed(self, claim: Any, remember: float | None) -> Step[None]: ...
+    def succeed(self, claim: Any, remember: float | None, connection: Any) -> Step[None]: ...
 
     def release(self, claim: Any) -> Step[None]: ...
 
@@ -150,7 +150,7 @@ class BlockingCache(DurableCache):
         """
         self._check_connection(connection)
         self._renewer.drop(claim)
-        self._perform(self._steps.succeed(self._ours(claim), remember), connection)
+        self._perform(self._steps.succeed(self._ours(claim), remember, connection), connection)
 
     def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""
@@ -255,7 +255,9 @@ class AwaitedCache(DurableCache):
         """
         self._check_connection(connection)
         self._renewer.drop(claim)
-        await self._perform(self._steps.succeed(self._ours(claim), remember), connection)
+        await self._perform(
+            self._steps.succeed(self._ours(claim), remember, connection), connection
+        )
 
     async def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""

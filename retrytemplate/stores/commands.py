@@ -95,7 +95,7 @@ class Steps:
         claim.lease_until = moment(ends) if held else None
         claim.version = record.version
 
-    def succeed(self, claim: RedisClaim, remember: float | None) -> Step[None]:
+    def succeed(self, claim: RedisClaim, remember: float | None, connection: None) -> Step[None]:
         """Leave no more than the fence, or a mark."""
         if remember is None:
             yield from self._held(scripts.FINISH, claim)

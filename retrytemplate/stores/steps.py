@@ -11,12 +11,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.record import to_text
-from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError
+from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, MisuseError
 from retrytemplate.stores import statements as sql
 from retrytemplate.stores.answers import completed, in_progress, lost, parsed
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
 from retrytemplate.stores.performers import AnswerLostError, twice
+from retrytemplate.stores.transactions import follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,12 +44,14 @@ class LockedError(CacheUnavailableError):
 class SQLClaim(LeasedClaim):
     """A claim as the table has it.
 
-    ``empty`` says whether there was nothing under the key, and is nothing yet.
+    ``empty`` says whether there was nothing under the key, and is nothing yet; ``undone`` whether
+    it was ended in a transaction that has been rolled back, or back to a savepoint.
     """
 
-    __slots__ = ("empty",)
+    __slots__ = ("empty", "undone")
 
     empty: bool
+    undone: bool
 
 
 class Steps:
@@ -86,6 +89,7 @@ class Steps:
         text, fence, lease_until, before, phase = rows[0]
         claim = SQLClaim(key, worker, None, fence, lease_until, None if fresh else before)
         claim.lease = seconds
+        claim.undone = False
         claim.empty = text is None and before is None and phase == "attempting"
         if text is not None and not fresh:
             try:
@@ -126,17 +130,32 @@ class Steps:
         claim.completed = False
         claim.empty = False
 
-    def succeed(self, claim: SQLClaim, remember: float | None) -> Step[None]:
+    def succeed(self, claim: SQLClaim, remember: float | None, connection: Any) -> Step[None]:
         """Delete the key, or leave a mark."""
+        if claim.undone and connection is None:
+            return (yield from self._undo(claim))
         if remember is None:
             rows = yield self._order(sql.FINISH, **_mine(claim))
         else:
             rows = yield self._order(sql.REMEMBER, **_mine(claim), remember=remember)
         _held(claim, rows)
+        if connection is not None:
+            follow(claim, connection)
+
+    def _undo(self, claim: SQLClaim) -> Step[None]:
+        """Give the key back if it is held: what was rolled back may not have been the end."""
+        if (yield self._back(claim)):
+            raise MisuseError(
+                f"{claim.key!r}: the transaction of complete_in() was rolled back: commit it, or "
+                "let an error leave the callback; the key is left as it was"
+            )
 
     def release(self, claim: SQLClaim) -> Step[None]:
         """Leave the key as it was found."""
-        yield from twice(self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim)))
+        yield from twice(self._back(claim))
+
+    def _back(self, claim: SQLClaim) -> Order:
+        return self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
 
     def holds(self, claim: SQLClaim) -> Step[bool]:
         """Whether the row names the claim, and its lease is not over."""

@@ -39,6 +39,11 @@ def do_work(store, connection):
     connection.execute(text(f"INSERT INTO {store.prefix}_work VALUES (1)"))
 
 
+def asynchronous_engine(store):
+    driver = "sqlite+aiosqlite" if store.kind == "sqlite" else "postgresql+psycopg"
+    return create_async_engine(store.engine.url.set(drivername=driver))
+
+
 def templates(store, **settings):
     return RetryTemplate(cache=store.cache(**settings), name="work")
 
@@ -170,6 +175,83 @@ def test_a_transaction_that_rolls_back_leaves_a_failed_attempt_and_a_free_key(st
     assert work() == 0
 
 
+def without_commit(engine, context):
+    with engine.connect() as connection:
+        context.complete_in(connection)
+
+
+def in_a_savepoint_that_rolls_back(engine, context):
+    with engine.begin() as connection:
+        savepoint = connection.begin_nested()
+        context.complete_in(connection)
+        savepoint.rollback()
+
+
+@pytest.mark.parametrize("ends", [without_commit, in_a_savepoint_that_rolls_back])
+@pytest.mark.parametrize("failures", [0, 1])
+def test_an_attempt_that_returns_after_a_rollback_of_its_end_is_a_misuse(store, ends, failures):
+    template = templates(store)
+    state = RetryState("m1", remember=60)
+    for _ in range(failures):
+        with pytest.raises(ZeroDivisionError):
+            template.execute(lambda context: 1 / 0, state=state)
+    with pytest.raises(MisuseError, match=r"of complete_in\(\) was rolled back: .* as it was"):
+        template.execute(lambda context: ends(store.engine, context), state=state)
+    row = store.row(template.scoped_key("m1"))
+    assert row is None if not failures else row["worker"] is None
+    assert template.execute(lambda context: context.retry_count, state=state) == failures
+
+
+async def test_an_asynchronous_one_is_told_too(store):
+    engine = asynchronous_engine(store)
+    async with store.async_cache() as cache:
+        template = RetryTemplate(cache=cache, name="work")
+
+        async def handle(context):
+            async with engine.connect() as connection:
+                await context.complete_in(connection)
+
+        with pytest.raises(MisuseError, match="was rolled back"):
+            await template.execute_async(handle, state=RetryState("m1"))
+        assert store.row(template.scoped_key("m1")) is None
+    await engine.dispose()
+
+
+def test_the_end_of_an_attempt_may_be_tried_in_another_transaction(store):
+    template = templates(store)
+
+    def handle(context):
+        without_commit(store.engine, context)
+        with store.engine.begin() as connection:
+            context.complete_in(connection)
+        return "handled"
+
+    state = RetryState("m1", remember=60)
+    assert template.execute(handle, state=state) == "handled"
+    with pytest.raises(AlreadyCompletedError):
+        template.execute(handle, state=state)
+
+
+@pytest.mark.parametrize("remember", [None, 60])
+def test_a_rollback_after_the_commit_undoes_no_end(store, remember):
+    template = templates(store)
+
+    def handle(context):
+        with store.engine.connect() as connection:
+            with connection.begin():
+                savepoint = connection.begin_nested()
+                context.complete_in(connection)
+                savepoint.commit()
+                connection.begin_nested().rollback()
+            with connection.begin() as other:
+                other.rollback()
+        return "handled"
+
+    assert template.execute(handle, state=RetryState("m1", remember=remember)) == "handled"
+    row = store.row(template.scoped_key("m1"))
+    assert (row and row["phase"]) == (remember and "done")
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_stops_the_program_after_a_rolled_back_end_leaves_the_key_as_it_was(store, work, kind):
     template = templates(store)
@@ -207,8 +289,7 @@ def test_a_transaction_around_the_execution_on_the_same_file_is_refused_with_the
 
 async def test_the_asynchronous_one_ends_an_attempt_in_an_asynchronous_transaction(store):
     async with store.async_cache() as cache:
-        driver = "sqlite+aiosqlite" if store.kind == "sqlite" else "postgresql+psycopg"
-        engine = create_async_engine(store.engine.url.set(drivername=driver))
+        engine = asynchronous_engine(store)
         try:
             claim = await cache.begin(KEY, worker="one")
             with pytest.raises(Deliberate):
