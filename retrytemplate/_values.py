@@ -41,7 +41,7 @@ class Value:
         fields = _fields(self)
         if fields is None:
             return object.__repr__(self)
-        shown = ((each, getattr(self, each.name)) for each in fields if each.init)
+        shown = ((each, getattr(self, each.name)) for each in fields if each.init and each.repr)
         told = (
             f"{each.alias}={value!r}" for each, value in shown if not _same(value, each.default)
         )

@@ -157,6 +157,14 @@ def test_validation_imports_what_is_there(monkeypatch):
     assert rules.classify(sys.modules["wave"].Error()) is True
 
 
+def test_a_validated_classifier_is_the_same_as_one_that_is_not():
+    rules = {"builtins.OSError": True}
+    validated, other = from_config(rules, validate=True), from_config(rules)
+    assert validated == other
+    assert hash(validated) == hash(other)
+    assert repr(validated) == repr(other)
+
+
 def test_validation_finds_a_class_inside_a_class():
     name = f"{Outer.__module__}.Outer.Inner"
     assert from_config({name: True}, validate=True).classify(Outer.Inner()) is True
@@ -276,6 +284,24 @@ def test_the_status_of_each_library_is_found(name, error):
     assert answers == [True, False, "other"]
 
 
+def test_a_flag_called_status_is_none():
+    rules = from_config({"builtins.OSError": STATUS}, default="other")
+    flagged = OSError()
+    flagged.status, flagged.code = True, 503
+    assert rules.classify(flagged) is True
+
+
+def test_an_error_that_raises_when_asked_for_a_status_is_asked_for_the_next():
+    class Strange(OSError):
+        code = 503
+
+        @property
+        def status(self):
+            raise KeyError("status")
+
+    assert from_config({"builtins.OSError": STATUS}).classify(Strange()) is True
+
+
 def test_an_error_without_a_status_gets_the_default():
     rules = from_config({"builtins.OSError": STATUS, "requests.HTTPError": STATUS}, default="other")
     strange = OSError()
@@ -286,7 +312,7 @@ def test_an_error_without_a_status_gets_the_default():
     assert rules.classify(bodiless) is True
 
 
-@pytest.mark.parametrize("key", ["6xx", "0xx", "99", 600, 5, "5x", "server", None, "٥٠٣"])
+@pytest.mark.parametrize("key", ["6xx", "0xx", "99", 600, 5, "5x", "", "server", None, "٥٠٣"])
 def test_a_status_that_there_is_not_is_refused(key):
     with pytest.raises(ValueError, match=r"a status of 'httpx.HTTPStatusError' must be 100 to 599"):
         from_config({"httpx.HTTPStatusError": {"status": {key: True}}})

@@ -117,11 +117,12 @@ def test_a_cycle_of_causes_comes_to_an_end():
 
 
 def test_explicit_tells_a_match_from_the_default():
-    rules = ExceptionClassifier({Base: False}, traverse_causes=True)
-    assert rules.explicit(Leaf()) == (True, False)
-    assert rules.explicit(chain(ValueError(), Leaf())) == (True, False)
-    assert rules.explicit(ValueError()) == (False, False)
-    assert rules.explicit(None) == (False, False)
+    deep = ExceptionClassifier({Base: False}, traverse_causes=True)
+    assert deep.explicit(chain(ValueError(), Leaf())) == (True, False)
+    for rules in (deep, ExceptionClassifier({Base: False})):
+        assert rules.explicit(Leaf()) == (True, False)
+        assert rules.explicit(ValueError()) == (False, False)
+        assert rules.explicit(None) == (False, False)
 
 
 def test_a_group_has_the_value_that_all_its_leaves_have():
