@@ -24,7 +24,6 @@ AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
 DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 ASYNC_DRIVERS = DRIVERS | {"sqlite": "aiosqlite"}
 
-MOST_MILLISECONDS = 2**31 - 1  # that PostgreSQL takes
 LOCKED = "55P03"  # PostgreSQL: lock_not_available
 BUSY = 5  # SQLite, in the lower byte
 
@@ -141,7 +140,7 @@ def _bound(made: Engine, timeout: float) -> None:
 
 
 def _milliseconds(seconds: float) -> int:
-    return int(min(seconds * 1000, MOST_MILLISECONDS))
+    return int(seconds * 1000)
 
 
 def unavailable(error: SQLAlchemyError, tried: str) -> CacheUnavailableError:

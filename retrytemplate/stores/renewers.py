@@ -89,7 +89,8 @@ class RenewingThread:
                 return due
             at = self._leases.look(now)
             self._wakes = math.inf if at is None else at
-            self._changed.wait(None if at is None else at - now)
+            # A thread can wait for 292 years at most; then it looks again.
+            self._changed.wait(None if at is None else min(at - now, threading.TIMEOUT_MAX))
             self._wakes = -math.inf
         return []
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["OnStoreError", "Settings", "seconds"]
+__all__ = ["OnStoreError", "Settings", "seconds", "waiting"]
 
 LEAST = 0.01
+LONGEST_WAIT = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
 OnStoreError = Literal["raise", "run_unguarded"]
 CHOICES = get_args(OnStoreError)
 
@@ -47,7 +48,7 @@ class Settings:
         if not isinstance(prefix, str) or self.prefixes.fullmatch(prefix) is None:
             raise ValueError(f"prefix must be {self.prefix_must_be}, got {prefix!r}")
         self.prefix: str = prefix
-        self.timeout: float = seconds("timeout", timeout)
+        self.timeout: float = waiting("timeout", timeout)
         if redact is not None:
             plain("redact", redact)
         self.redact = redact
@@ -66,4 +67,14 @@ def seconds(name: str, value: Any) -> float:
     made: float = duration(value)
     allowed = f"{SECONDS} >= {LEAST} and finite"
     check_at_least(name, made, LEAST, allowed=allowed, finite=True)
+    return made
+
+
+def waiting(name: str, value: Any) -> float:
+    """The seconds of a duration that a driver is to wait, in whatever it counts them."""
+    made: float = duration(value)
+    allowed = f"{SECONDS} from {LEAST} to {LONGEST_WAIT}"
+    check_at_least(name, made, LEAST, allowed=allowed)
+    if made > LONGEST_WAIT:
+        raise ValueError(f"{name} must be {allowed}, got {made!r}")
     return made

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -229,6 +230,14 @@ def test_a_real_lease_is_kept_by_whoever_lives(store):
     cache.succeed(claim)
 
 
+def test_beside_a_lease_of_any_length_a_short_one_is_renewed(store):
+    cache = store.cache(lease=timedelta.max)
+    assert cache.holds(cache.begin("long", worker="one"))
+    claim = cache.begin(KEY, worker="one", lease=0.05)
+    first = claim.lease_until
+    until(lambda: claim.lease_until > first)
+
+
 # -- the task --------------------------------------------------------------------------------------
 
 
@@ -285,6 +294,16 @@ async def test_an_asynchronous_cache_renews_its_leases_in_the_store(store, clock
             while claim.lease_until == before:
                 await asyncio.sleep(0.002)
         assert await cache.holds(claim)
+
+
+async def test_an_asynchronous_one_renews_beside_a_lease_of_any_length_too(store):
+    async with store.async_cache(lease=timedelta.max) as cache:
+        await cache.begin("long", worker="one")
+        claim = await cache.begin(KEY, worker="one", lease=0.05)
+        first = claim.lease_until
+        async with asyncio.timeout(PATIENCE):
+            while claim.lease_until == first:
+                await asyncio.sleep(0.002)
 
 
 def test_a_claim_of_another_cache_is_refused(store):
