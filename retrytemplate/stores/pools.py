@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
+from urllib.parse import parse_qsl
 
+from retrytemplate._checks import whole
 from retrytemplate.extras import extra
+from retrytemplate.stores.settings import waiting
 
 __all__ = ["async_pool", "pool", "where"]
 
 PURPOSE = "a context cache on Redis"
+
+# What can be said in a URL, beside what redis-py reads as something else than a text.
+TEXTS = ("client_name", "decode_responses", "encoding", "encoding_errors", "password", "username")
+OBJECTS = ("retry_on_error",)  # of a text redis-py makes its letters
+WAITS = ("socket_connect_timeout", "socket_timeout", "timeout")
+LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
 def pool(url: Any, timeout: float) -> Any:
@@ -37,8 +47,9 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | No
     package = kind.__module__.rpartition(".")[0]
     if not isinstance(url, str):
         raise TypeError(f"url must be a Redis URL or a {package}.Redis, got {url!r}")
+    _check_options(url, import_module(kind.__module__).URL_QUERY_ARGUMENT_PARSERS)
     try:
-        return kind.from_url(
+        made = kind.from_url(
             url,
             timeout=timeout,  # to get a connection
             socket_connect_timeout=timeout,
@@ -50,6 +61,28 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | No
         raise ValueError(
             "url must be redis://, rediss:// or unix://, and what follows as redis-py has it"
         ) from None
+    try:  # redis-py looks at the rest when it makes a connection, and connects later
+        made.connection_class(**made.connection_kwargs).encoder.encode("")
+    except Exception as exc:
+        raise ValueError(f"url must have options that go together: {exc}") from None
+    return made
+
+
+def _check_options(url: str, parsers: Any) -> None:
+    """Raise where an option in the URL is none, or its value; what may be secret is not shown."""
+    for name, text in parse_qsl(url.partition("?")[2]):
+        if name in parsers and name not in OBJECTS:
+            try:
+                value = parsers[name](text)
+            except ValueError:
+                message = f"{name} in url must be as redis-py has it, got {text!r}"
+                raise ValueError(message) from None
+            if name in WAITS:
+                waiting(f"{name} in url", value)
+            elif name in LEAST:
+                whole(f"{name} in url", value, LEAST[name])
+        elif name not in TEXTS and not name.startswith("ssl_"):
+            raise ValueError(f"url must have options that redis-py knows, got {name!r}")
 
 
 def where(pool: Any) -> str:

@@ -113,6 +113,46 @@ def test_a_url_that_cannot_serve_is_refused_by_the_caches_on_redis_too(kind, url
 
 @pytest.mark.parametrize("kind", ON_REDIS)
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("foo=1", "url must have options that redis-py knows, got 'foo'"),
+        ("pasword=secret", "got 'pasword'$"),
+        ("retry_on_error=OSError", "options that redis-py knows, got 'retry_on_error'"),
+        ("max_connections=0", "max_connections in url must be an int >= 1, got 0"),
+        ("max_connections=all", "max_connections in url must be as redis-py has it, got 'all'"),
+        ("db=1&db=-1", "db in url must be an int >= 0, got -1"),
+        ("health_check_interval=-1", "health_check_interval in url must be an int >= 0, got -1"),
+        ("socket_read_size=0", "socket_read_size in url must be an int >= 1, got 0"),
+        ("socket_timeout=0", f"socket_timeout in url must be {SECONDS} from 0.01 to 1000000, got"),
+        ("socket_connect_timeout=9300000000", "socket_connect_timeout in url must be .*, got 9300"),
+        ("timeout=-1", "timeout in url must be .*, got -1"),
+        ("encoding=none", "url must have options that go together: unknown encoding: none"),
+        ("protocol=9", "url must have options that go together: protocol must be"),
+        ("ssl_ca_certs=ca.pem", "url must have options that go together: .*'ssl_ca_certs'"),
+    ],
+)
+def test_an_option_of_a_redis_url_that_cannot_serve_is_refused_before_it_is_used(
+    kind, options, message
+):
+    with pytest.raises(ValueError, match=message):
+        kind(f"redis://me:secret@localhost?{options}")
+
+
+@pytest.mark.parametrize("kind", ON_REDIS)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost?db=3&socket_timeout=1.5&max_connections=4&client_name=retry&protocol=3",
+        "redis://localhost?decode_responses=True&encoding=utf-8&retry_on_timeout=yes&timeout=1",
+        "rediss://localhost?ssl_cert_reqs=none&ssl_check_hostname=no&password=secret",
+    ],
+)
+def test_the_options_of_redis_py_will_do(kind, url):
+    assert "localhost" in repr(kind(url))
+
+
+@pytest.mark.parametrize("kind", ON_REDIS)
+@pytest.mark.parametrize(
     ("url", "place"),
     [
         ("redis://", "localhost:6379/0"),
