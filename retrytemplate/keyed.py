@@ -39,9 +39,9 @@ __all__ = [
 
 def load(execution: Execution) -> Steps:
     """Take the key's claim and what the cache remembers under it."""
-    plan, context = execution.plan, execution.context
-    cache, state = execution.cache, context._state
-    if cache is not None and state is not None:
+    plan, context, cache = execution.plan, execution.context, execution.cache
+    if cache is not None:
+        state: Any = context._state
         if plan.keeps_context:
             error = yield from _load_shared(execution, state.force_refresh)
         elif context._claim is None:
@@ -205,8 +205,8 @@ def share(
     Where the store goes away under way, the execution goes on with what it knows.
     """
     context, plan, cache = execution.context, execution.plan, execution.cache
-    state = context._state
-    key = plan.scope + (state.encoded if state is not None else "")
+    state: Any = context._state
+    key = plan.scope + state.encoded
     answer: Any = None
     done = False
     while not done:
@@ -284,11 +284,12 @@ def _end_claim(execution: Execution) -> Steps:
 def _last_step(execution: Execution) -> Effect:
     """What becomes of the key."""
     context, fingerprint = execution.context, execution.plan.fingerprint
-    cache, claim, state = execution.cache, context._claim, context._state
+    cache, claim = execution.cache, context._claim
+    state: Any = context._state
     if execution.phase == "recovering":
         return cache.fail, (claim, snapshot(context, fingerprint, "recovering", held=False))
     if execution.end == DONE:
-        remember = None if execution.error is not None or state is None else state.remember
+        remember = state.remember if execution.error is None else None
         succeed = cache.succeed if remember is None else partial(cache.succeed, remember=remember)
         return succeed, (claim,)
     if execution.saved:
