@@ -1,0 +1,1 @@
+"""Where the items of a step come from: files, queries, iterables."""

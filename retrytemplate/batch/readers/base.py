@@ -1,0 +1,164 @@
+"""What a reader is: the seam to write one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._values import JSON
+from retrytemplate.batch.errors import ReaderError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate.batch.errors import ReadError
+
+__all__ = ["JSON", "AsyncCursor", "Cursor", "Reader", "Records", "part"]
+
+
+@frozen
+class Records:
+    """Records that follow each other in one source.  None at all: that was the end.
+
+    :param items: the records; in place of a broken one its text as it stands in the source.
+    :param source: where they come from; with its number it makes a record known.
+    :param first: the number of the first one in its source, from 1.
+    :param broken: what is wrong with those that cannot be read, by index.
+
+    >>> records = Records(["a", "b"], "letters", first=25)
+    >>> len(records), records.number(1), bool(Records([], "letters", first=27))
+    (2, 26, False)
+    """
+
+    items: Sequence[Any]
+    source: str
+    first: int
+    broken: Mapping[int, ReadError] = field(factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def number(self, index: int) -> int:
+        """The number in the source of the record at this index."""
+        return self.first + index
+
+
+class Cursor:
+    """A source while it is read.  ``with reader.open() as cursor`` closes it."""
+
+    position: JSON
+    """Behind the last record that was read: where the next read begins, and another cursor may."""
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the source is behind, from 0 to 1; None: nobody knows."""
+        return None
+
+    def read(self, limit: int) -> Records:
+        """The next records, *limit* at most; none at the end.
+
+        From the same position it gives the same ones, and of a smaller limit the first of them.
+        There may be fewer before the end, where a part of the source ends.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override read()")
+
+    def close(self) -> None:
+        """Let go of the source."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncCursor:
+    """The same for a source that is awaited.  ``async with reader.open() as cursor`` closes it."""
+
+    position: JSON
+    """As that of ``Cursor``."""
+
+    @property
+    def progress(self) -> float | None:
+        """As that of ``Cursor``."""
+        return None
+
+    async def read(self, limit: int) -> Records:
+        """The next records, *limit* at most; none at the end."""
+        raise NotImplementedError(f"{type(self).__name__} must override read()")
+
+    async def close(self) -> None:
+        """Let go of the source."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Reader:
+    """Where the items of a step come from.
+
+    To write one, give it a ``name`` and override ``open``.  A position is a JSON value: the journal
+    keeps it, and another process begins there.  Raise ``ReaderError`` for a position that the
+    source does not have any more.
+
+    >>> class Countdown(Reader):
+    ...     name = "countdown"
+    ...     def open(self, position=None):
+    ...         return CountdownCursor(10 if position is None else position)
+    >>> class CountdownCursor(Cursor):
+    ...     def __init__(self, position):
+    ...         self.position = position
+    ...     def read(self, limit):
+    ...         left, first = self.position, 11 - self.position
+    ...         self.position = max(0, left - limit)
+    ...         return Records(range(left, self.position, -1), "countdown", first)
+    >>> with Countdown().open() as cursor:
+    ...     list(cursor.read(3).items), cursor.position
+    ([10, 9, 8], 7)
+    >>> with Countdown().open(7) as cursor:
+    ...     list(cursor.read(3).items)
+    [7, 6, 5]
+    """
+
+    name: str
+    """What it reads, in messages; of a reader with one source that source's name."""
+
+    seekable: bool = True
+    """Whether it may begin again at a position that a cursor of it gave, in another process too."""
+
+    journal: bool = True
+    """Where it may not: whether the step keeps the items of a chunk until the chunk is over."""
+
+    def open(self, position: JSON = None) -> Cursor | AsyncCursor:
+        """Begin at the position that a cursor of this source gave; None: at the beginning.
+
+        :raises ReaderError: the source cannot be read, or not from there.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override open()")
+
+
+def part(position: JSON, name: str, kind: type, reader: str) -> Any:
+    """A part of a position; ``ReaderError`` where it is the position of something else."""
+    value = position.get(name) if isinstance(position, dict) else None
+    if type(value) is not kind:
+        raise ReaderError(
+            f"{reader} cannot go on at {position!r}: that is no position of this reader; "
+            "give the step the reader that it had, or begin the run anew"
+        )
+    return value

@@ -1,0 +1,224 @@
+"""The records of a CSV file."""
+
+from __future__ import annotations
+
+import csv
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.batch.errors import ReaderError, ReadError
+from retrytemplate.batch.readers.base import Cursor, Reader, Records
+from retrytemplate.batch.readers.lines import LineFile, checked_encoding, checked_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from os import PathLike
+
+    from retrytemplate.batch.readers.base import JSON
+
+__all__ = ["CsvReader"]
+
+
+class CsvReader(Reader):
+    """The records of a CSV file as dicts; it can go on where it stopped.
+
+    :param path: of the file; it need not be there before the step runs.
+    :param encoding: of the file; a byte order mark of UTF-8 is passed over.
+    :param fields: the names of the fields; None: the first record has them.
+    :param dialect: what else ``csv.reader`` takes: ``delimiter=";"``, ``dialect="excel-tab"``.
+        ``strict`` is true unless you say otherwise: a quote that is never closed would eat the
+        records behind it.
+    :raises TypeError, ValueError: for what cannot be a path, an encoding, names, or a dialect.
+
+    Blank lines are passed over.  A record with more or fewer fields than names, with a byte that is
+    not of the encoding, or that is no CSV, is broken; reading goes on at the next line.  The file
+    may grow between two runs.  If what was read of it changed, going on is refused.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "orders.csv")
+    ...     _ = path.write_text("id,customer\\n17,Sato\\n18,Ito,Ltd\\n19,Abe\\n")
+    ...     with CsvReader(path).open() as cursor:
+    ...         print(cursor.read(1).items)
+    ...         position = cursor.position
+    ...     with CsvReader(path).open(position) as cursor:
+    ...         records = cursor.read(10)
+    >>> records.items
+    ['18,Ito,Ltd\\n', {'id': '19', 'customer': 'Abe'}]
+    >>> str(records.broken[0]).rpartition("/")[2]
+    'orders.csv, record 2: 3 fields where there should be 2'
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        encoding: str = "utf-8",
+        fields: Sequence[str] | None = None,
+        **dialect: Any,
+    ) -> None:
+        self.name = checked_path(path)
+        self.encoding = checked_encoding(encoding)
+        self.fields = None if fields is None else _checked_fields(fields)
+        self.dialect = {"strict": True} | _checked_dialect(dialect)
+
+    def open(self, position: JSON = None) -> CsvCursor:
+        """Begin; see ``Reader.open``."""
+        file = LineFile.open(self.name)
+        try:
+            cursor = CsvCursor(file, self.encoding, self.fields, self.dialect)
+            if position is not None:
+                cursor.go_to(position)
+        except BaseException:
+            file.file.close()
+            raise
+        return cursor
+
+    def __repr__(self) -> str:
+        options = {"encoding": self.encoding, "fields": self.fields} | self.dialect
+        told = (
+            f", {name}={value!r}"
+            for name, value in options.items()
+            if name not in DEFAULTS or value != DEFAULTS[name]
+        )
+        return f"CsvReader({self.name!r}{''.join(told)})"
+
+
+DEFAULTS = {"encoding": "utf-8", "fields": None, "strict": True}
+
+
+def _checked_dialect(dialect: dict[str, Any]) -> dict[str, Any]:
+    try:
+        csv.reader((), **dialect)
+    except (TypeError, csv.Error) as exc:
+        kind = ValueError if isinstance(exc, csv.Error) else TypeError
+        raise kind(f"dialect must be what csv.reader takes, got {dialect!r}: {exc}") from exc
+    return dialect
+
+
+def _checked_fields(fields: Any) -> tuple[str, ...]:
+    allowed = "fields must be distinct names, at least one"
+    if isinstance(fields, str):
+        raise TypeError(f"{allowed}, got the text {fields!r}")
+    names = tuple(fields)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{allowed}, got {names!r}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{allowed}, got {names!r}")
+    return names
+
+
+class CsvCursor(Cursor):
+    """A CSV file while it is read."""
+
+    def __init__(
+        self,
+        file: LineFile,
+        encoding: str,
+        fields: tuple[str, ...] | None,
+        dialect: Mapping[str, Any],
+    ) -> None:
+        self._file = file
+        self._encoding = encoding
+        self._dialect = dialect
+        self._fields = self._header() if fields is None else fields
+        lines = map(bytes.decode, file.file, repeat(encoding))
+        self._rows = csv.reader(lines, **dialect)
+        self.position = file.position()
+
+    def go_to(self, position: JSON) -> None:
+        """Go on at a position of another cursor."""
+        self._file.go_to(position)
+        self.position = position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.file.close()
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the file is behind."""
+        return self._file.progress()
+
+    def read(self, limit: int) -> Records:
+        """The next records; see ``Cursor.read``."""
+        file = self._file
+        first = file.number + 1
+        records = self._at_once(limit, first)
+        if records is None:
+            file.file.seek(self.position["offset"])
+            records = self._one_by_one(limit, first)
+        if not records:
+            file.check_end()
+        file.number += len(records)
+        self.position = file.position()
+        return records
+
+    def _at_once(self, limit: int, first: int) -> Records | None:
+        """All as dicts; None: something is wrong with some of them."""
+        try:
+            rows = list(islice(self._rows, limit))
+        except (csv.Error, ValueError):
+            return None
+        fields = self._fields
+        if rows and set(map(len, rows)) != {len(fields)}:
+            return None
+        return Records([dict(zip(fields, row)) for row in rows], self._file.path, first)  # noqa: B905
+
+    def _one_by_one(self, limit: int, first: int) -> Records:
+        items: list[Any] = []
+        broken: dict[int, ReadError] = {}
+        for raw, row, error in islice(self._found(), limit):
+            problem = f"no CSV: {error}" if error else self._problem(raw, row)
+            if problem is None:
+                items.append(dict(zip(self._fields, row, strict=True)))
+                continue
+            text = raw.decode(self._encoding, "backslashreplace")
+            source, number = self._file.path, first + len(items)
+            broken[len(items)] = ReadError(problem, text=text, source=source, number=number)
+            items.append(text)
+        return Records(items, self._file.path, first, broken)
+
+    def _found(self) -> Iterator[tuple[bytes, list[str], Exception | None]]:
+        """Record by record, blank lines left out: its bytes, and its fields or an error."""
+        raw: list[bytes] = []
+        rows = csv.reader(self._kept(raw), **self._dialect)
+        while True:
+            raw.clear()
+            try:
+                row = next(rows, None)
+            except (csv.Error, ValueError) as exc:
+                yield b"".join(raw), [], exc
+                continue
+            if row is None:
+                return
+            if row:
+                yield b"".join(raw), row, None
+
+    def _kept(self, raw: list[bytes]) -> Iterator[str]:
+        for line in self._file.file:
+            raw.append(line)
+            yield line.decode(self._encoding, "replace")
+
+    def _problem(self, raw: bytes, row: list[str]) -> str | None:
+        try:
+            raw.decode(self._encoding)
+        except ValueError as exc:
+            return f"not {self._encoding}: {exc}"
+        if len(row) != len(self._fields):
+            return f"{len(row)} fields where there should be {len(self._fields)}"
+        return None
+
+    def _header(self) -> tuple[str, ...]:
+        """The names in the first record."""
+        raw, row, error = next(self._found(), (b"", [], None))
+        try:
+            raw.decode(self._encoding)
+            if error is not None:
+                raise error
+            return _checked_fields(row)
+        except (csv.Error, TypeError, ValueError) as exc:
+            raise ReaderError(
+                f"{self._file.path} does not begin with the names of its fields ({exc}): mend its "
+                "first line, or give CsvReader the names as fields=..."
+            ) from exc

@@ -1,0 +1,237 @@
+"""What is in memory already, or comes from an iterator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from retrytemplate.batch.errors import ReaderError
+from retrytemplate.batch.readers.base import JSON, AsyncCursor, Cursor, Reader, Records, part
+
+__all__ = ["ForwardReader", "SequenceReader", "as_reader"]
+
+TEXTS = (str, bytes, bytearray, memoryview)
+
+
+class SequenceReader(Reader):
+    """The items of a list, a tuple, a range; it can go on where it stopped.
+
+    :param sequence: the items; a process that resumes the run must give the same ones.
+    :param name: of the source, which makes an item known together with its number.
+
+    >>> reader = SequenceReader(["a", "b", "c"])
+    >>> with reader.open({"number": 1}) as cursor:
+    ...     cursor.read(10).items
+    ['b', 'c']
+    """
+
+    def __init__(self, sequence: Sequence[Any], name: str = "items") -> None:
+        if isinstance(sequence, TEXTS) or not isinstance(sequence, Sequence):
+            raise TypeError(f"sequence must be a list, a tuple, a range ..., got {sequence!r}")
+        self.sequence = sequence
+        self.name = _checked_name(name)
+
+    def open(self, position: JSON = None) -> Cursor:
+        """Begin; see ``Reader.open``."""
+        number = 0 if position is None else part(position, "number", int, self.name)
+        if not 0 <= number <= len(self.sequence):
+            raise ReaderError(
+                f"{self.name} has {len(self.sequence)} items, {number} of it were read: give the "
+                "reader the same ones again, or begin the run anew"
+            )
+        return _SequenceCursor(self.sequence, self.name, number)
+
+    def __repr__(self) -> str:
+        return f"SequenceReader({_shown(self.sequence)}, name={self.name!r})"
+
+
+class _SequenceCursor(Cursor):
+    def __init__(self, sequence: Sequence[Any], name: str, number: int) -> None:
+        self._sequence = sequence
+        self._name = name
+        self._number = number
+        self.position: JSON = {"number": number}
+
+    @property
+    def progress(self) -> float | None:
+        return self._number / max(1, len(self._sequence))
+
+    def read(self, limit: int) -> Records:
+        start = self._number
+        end = min(start + limit, len(self._sequence))
+        items = [self._sequence[index] for index in range(start, end)]
+        self._number += len(items)
+        self.position = {"number": self._number}
+        return Records(items, self._name, start + 1)
+
+
+class ForwardReader(Reader):
+    """The items of anything that is iterable, also asynchronously; each of them is given once.
+
+    :param iterable: a generator, a set, a cursor of a database, an asynchronous stream ...
+    :param name: of the source, which makes an item known together with its number.
+    :param journal: whether the step is to keep the items of a chunk in its journal until the chunk
+        is over.  False: a run that is cut off cannot be resumed.
+
+    Items are numbered as they come.  In a process that resumes a run the numbers go on: what the
+    iterable gives there is taken for what comes next.  One that begins anew in every process (the
+    rows of a file, say) gives its first items twice: use a reader with positions for it.
+    After an exception of the iterable nothing more is read: the end would look like the true one.
+
+    >>> reader = ForwardReader(letter for letter in "abc")
+    >>> with reader.open() as cursor:
+    ...     cursor.read(2).items, cursor.position
+    (['a', 'b'], {'number': 2})
+    >>> reader.seekable
+    False
+    """
+
+    seekable = False
+
+    def __init__(
+        self,
+        iterable: Iterable[Any] | AsyncIterable[Any],
+        name: str = "items",
+        journal: bool = True,
+    ) -> None:
+        if isinstance(iterable, TEXTS) or not isinstance(iterable, Iterable | AsyncIterable):
+            raise TypeError(f"iterable must be iterable, and no text, got {iterable!r}")
+        if not isinstance(journal, bool):
+            raise TypeError(f"journal must be True or False, got {journal!r}")
+        self.iterable = iterable
+        self.name = _checked_name(name)
+        self.journal = journal
+        self._stream = _Stream(self.name)
+
+    def open(self, position: JSON = None) -> Cursor | AsyncCursor:
+        """Go on; the position must be the one behind the last item that was read."""
+        stream = self._stream
+        stream.go_to(0 if position is None else part(position, "number", int, self.name))
+        if isinstance(self.iterable, Iterable):
+            stream.begin(iter, self.iterable)
+            return _ForwardCursor(stream)
+        stream.begin(aiter, self.iterable)
+        return _AsyncForwardCursor(stream)
+
+    def __repr__(self) -> str:
+        told = "" if self.journal else ", journal=False"
+        return f"ForwardReader({_shown(self.iterable)}, name={self.name!r}{told})"
+
+
+class _Stream:
+    """The one iterator, and how far it was read; the cursors of a reader share it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.iterator: Any = None
+        self.number = 0
+        self.error: BaseException | None = None
+
+    def begin(self, iterate: Callable[[Any], Any], iterable: Any) -> None:
+        if self.iterator is None:
+            self.iterator = iterate(iterable)
+
+    def go_to(self, number: int) -> None:
+        if self.iterator is None:
+            self.number = number
+        elif number != self.number:
+            raise ReaderError(
+                f"{self.name} was read up to item {self.number}, and cannot go on behind item "
+                f"{number}: it is read forward only; give the step a new reader"
+            )
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise ReaderError(
+                f"{self.name} failed behind item {self.number} and cannot go on: {self.error!r}"
+            ) from self.error
+
+    def failed(self, error: BaseException, items: list[Any]) -> None:
+        """Keep the error; it is raised when the items before it have been given."""
+        self.error = error
+        if not isinstance(error, Exception):  # a signal or a cancellation is nobody's result
+            raise error
+        if not items:
+            self.check()
+
+    def records(self, items: list[Any]) -> Records:
+        first = self.number + 1
+        self.number += len(items)
+        return Records(items, self.name, first)
+
+
+class _ForwardCursor(Cursor):
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self.position: JSON = {"number": stream.number}
+
+    def read(self, limit: int) -> Records:
+        stream = self._stream
+        stream.check()
+        items: list[Any] = []
+        try:
+            for item in islice(stream.iterator, limit):
+                items.append(item)  # one by one: those before an error are there
+        except BaseException as exc:
+            stream.failed(exc, items)
+        records = stream.records(items)
+        self.position = {"number": stream.number}
+        return records
+
+
+class _AsyncForwardCursor(AsyncCursor):
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self.position: JSON = {"number": stream.number}
+
+    async def read(self, limit: int) -> Records:
+        stream = self._stream
+        stream.check()
+        items: list[Any] = []
+        try:
+            while len(items) < limit:
+                items.append(await anext(stream.iterator))
+        except StopAsyncIteration:
+            pass
+        except BaseException as exc:
+            stream.failed(exc, items)
+        records = stream.records(items)
+        self.position = {"number": stream.number}
+        return records
+
+
+def as_reader(value: Any) -> Reader:
+    """What a step takes as its reader: one as it is, a sequence, or else any iterable.
+
+    >>> as_reader([3, 1, 2])
+    SequenceReader(<list of 3>, name='items')
+    >>> as_reader("orders.csv")
+    Traceback (most recent call last):
+        ...
+    TypeError: reader must be a Reader (CsvReader for a file), a sequence or an iterable, also an \
+asynchronous one, got 'orders.csv'
+    """
+    if isinstance(value, Reader):
+        return value
+    if not isinstance(value, TEXTS):
+        if isinstance(value, Sequence):
+            return SequenceReader(value)
+        if isinstance(value, Iterable | AsyncIterable):
+            return ForwardReader(value)
+    raise TypeError(
+        "reader must be a Reader (CsvReader for a file), a sequence or an iterable, also an "
+        f"asynchronous one, got {value!r}"
+    )
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a non-empty str, got {name!r}")
+    return name
+
+
+def _shown(value: Any) -> str:
+    """Of a source, what fits into a line."""
+    kind = type(value).__name__
+    return f"<{kind} of {len(value)}>" if isinstance(value, Sequence) else f"<{kind}>"

@@ -1,0 +1,199 @@
+"""The readers of what is in memory, or comes from an iterator."""
+
+import asyncio
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate.batch import (
+    AsyncCursor,
+    CsvReader,
+    Cursor,
+    ForwardReader,
+    Reader,
+    ReaderError,
+    Records,
+    SequenceReader,
+    as_reader,
+)
+from tests.batch.readers.reading import in_pieces, items, whole
+
+
+@pytest.mark.parametrize(
+    "sequence", [["a", "b", "c"], ("a", "b", "c"), deque("abc"), range(3)], ids=repr
+)
+def test_a_sequence_is_read_alike_whole_and_from_every_position(sequence):
+    reader = SequenceReader(sequence, name="letters")
+    expected = [("letters", number, each) for number, each in enumerate(sequence, start=1)]
+    assert whole(reader) == in_pieces(reader, 2) == expected
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_pieces_of_any_sequence_are_the_whole(sequence, limit):
+    assert items(in_pieces(SequenceReader(sequence), limit)) == sequence
+
+
+def test_a_sequence_that_became_shorter_is_refused():
+    with pytest.raises(ReaderError, match="items has 2 items, 3 of it were read"):
+        SequenceReader("ab".split() * 2).open({"number": 3})
+
+
+def test_the_progress_in_a_sequence():
+    with SequenceReader([1, 2, 3, 4]).open() as cursor:
+        cursor.read(3)
+        assert cursor.progress == 0.75
+
+
+def test_an_iterator_is_given_on_from_cursor_to_cursor():
+    reader = ForwardReader(iter("abcde"), name="letters")
+    assert in_pieces(reader, 2) == [
+        ("letters", number, letter) for number, letter in enumerate("abcde", start=1)
+    ]
+
+
+def test_in_another_process_the_numbers_go_on():
+    with ForwardReader(iter("de")).open({"number": 3}) as cursor:
+        assert cursor.read(10) == Records(["d", "e"], "items", first=4)
+
+
+def test_an_iterator_cannot_go_back():
+    reader = ForwardReader(iter("abc"))
+    reader.open().read(2)
+    with pytest.raises(ReaderError, match="items was read up to item 2, and cannot go on behind"):
+        reader.open()
+
+
+def failing():
+    yield "a"
+    yield "b"
+    raise OSError("the line is dead")
+
+
+def test_what_came_before_an_error_is_given_and_then_the_error():
+    cursor = ForwardReader(failing()).open()
+    assert cursor.read(10).items == ["a", "b"]
+    with pytest.raises(ReaderError, match="failed behind item 2") as caught:
+        cursor.read(10)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_after_an_error_the_end_of_a_generator_does_not_pass_for_the_true_end():
+    reader = ForwardReader(failing())
+    reader.open().read(2)
+    for _ in range(2):
+        with pytest.raises(ReaderError, match="the line is dead"):
+            reader.open({"number": 2}).read(10)
+
+
+def test_a_signal_is_raised_at_once():
+    def interrupted():
+        yield "a"
+        raise KeyboardInterrupt
+
+    cursor = ForwardReader(interrupted()).open()
+    with pytest.raises(KeyboardInterrupt):
+        cursor.read(10)
+    with pytest.raises(ReaderError, match="failed behind item 0 and cannot go on"):
+        cursor.read(10)
+
+
+async def letters(text):
+    for letter in text:
+        await asyncio.sleep(0)
+        yield letter
+
+
+async def test_an_asynchronous_iterable_is_awaited():
+    reader = ForwardReader(letters("abc"))
+    async with reader.open() as cursor:
+        assert (await cursor.read(2)).items == ["a", "b"]
+        position = cursor.position
+    async with reader.open(position) as cursor:
+        assert await cursor.read(2) == Records(["c"], "items", first=3)
+        assert not await cursor.read(2)
+
+
+async def test_what_came_before_an_error_is_given_by_an_asynchronous_iterable_too():
+    async def failing():
+        yield "a"
+        raise OSError("the line is dead")
+
+    async with ForwardReader(failing()).open() as cursor:
+        assert (await cursor.read(10)).items == ["a"]
+        with pytest.raises(ReaderError, match="the line is dead"):
+            await cursor.read(10)
+
+
+async def test_a_read_that_was_cancelled_is_not_taken_up_again():
+    async def stuck():
+        yield "a"
+        await asyncio.Event().wait()
+
+    cursor = ForwardReader(stuck()).open()
+    task = asyncio.create_task(cursor.read(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ReaderError, match="cannot go on"):
+        await cursor.read(2)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([1], SequenceReader),
+        (range(2), SequenceReader),
+        ({1, 2}, ForwardReader),
+        (iter([1]), ForwardReader),
+        (CsvReader("orders.csv"), CsvReader),
+    ],
+    ids=repr,
+)
+def test_what_a_step_takes_becomes_a_reader(value, kind):
+    assert type(as_reader(value)) is kind
+
+
+def test_a_reader_is_taken_as_it_is():
+    reader = SequenceReader([])
+    assert as_reader(reader) is reader
+
+
+@pytest.mark.parametrize("value", ["orders.csv", b"", 7, None, CsvReader, letters])
+def test_anything_else_is_refused(value):
+    with pytest.raises(TypeError, match=r"reader must be a Reader .* or an iterable"):
+        as_reader(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SequenceReader("abc"), "sequence must be a list"),
+        (lambda: SequenceReader(iter("abc")), "sequence must be a list"),
+        (lambda: SequenceReader([], name=""), "name must be a non-empty str, got ''"),
+        (lambda: ForwardReader("abc"), "iterable must be iterable, and no text, got 'abc'"),
+        (lambda: ForwardReader(7), "iterable must be iterable"),
+        (lambda: ForwardReader([], name=7), "name must be a non-empty str, got 7"),
+        (lambda: ForwardReader([], journal=1), "journal must be True or False, got 1"),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_they_show_what_they_read_without_reading_it():
+    assert repr(ForwardReader(iter([]), journal=False)) == (
+        "ForwardReader(<list_iterator>, name='items', journal=False)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "method"), [(Reader(), "open"), (Cursor(), "read"), (AsyncCursor(), "read")]
+)
+async def test_a_seam_that_is_not_filled_says_so(part, method):
+    with pytest.raises(NotImplementedError, match=rf"must override {method}\(\)"):
+        await getattr(part, method)(1)
