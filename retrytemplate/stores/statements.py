@@ -69,7 +69,8 @@ CREATE INDEX IF NOT EXISTS ${prefix}_expires ON ${prefix}_contexts (expires)
 WHERE expires IS NOT NULL"""
 SET = "INSERT INTO ${prefix}_meta (name, value) VALUES ('%s', %d) ON CONFLICT (name) DO NOTHING"
 VERSION = SET % ("schema", SCHEMA)
-# A property of the file: whoever opens it later finds it so.
+# A property of the file: whoever opens it later finds it so.  Beside another's write it is refused at
+# once; what stands before it in the schema has waited for that.
 WRITE_AHEAD = "PRAGMA journal_mode = wal"
 TABLE = "${exists}"
 FOUND = "SELECT value FROM ${prefix}_meta WHERE name = 'schema'"
@@ -178,7 +179,7 @@ def in_dialect(statement: str, dialect: str, prefix: str) -> str:
 def schema(dialect: str) -> list[str]:
     """What makes the tables; their version last, when everything is there."""
     if dialect == "sqlite":
-        return [WRITE_AHEAD, CONTEXTS, ENDS, META, SET % ("fence", 0), KEEP_FENCE, VERSION]
+        return [CONTEXTS, ENDS, META, KEEP_FENCE, SET % ("fence", 0), WRITE_AHEAD, VERSION]
     return [CONTEXTS, ENDS, META, VERSION]
 
 

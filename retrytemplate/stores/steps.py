@@ -214,11 +214,13 @@ class Steps:
             if self._ready:
                 return
             creations += 1
+            statement = ""
             try:
                 for statement in sql.schema(self.dialect):
                     yield self._order(statement)
-            except CacheUnavailableError:  # two processes at once may be in each other's way
-                if creations == CREATIONS:
+            except CacheUnavailableError as exc:  # two at once may be in each other's way
+                waited = isinstance(exc, LockedError) and statement != sql.WRITE_AHEAD
+                if waited or creations == CREATIONS:
                     raise
 
     def _found(self) -> Step[bool]:

@@ -1,6 +1,9 @@
 """The tables: made on first use, by whoever comes, and left alone when they are there."""
 
+import sqlite3
 import subprocess
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,36 @@ def test_caches_of_other_prefixes_are_other_caches(store):
 def test_a_file_of_sqlite_is_written_ahead(sqlite):
     sqlite.cache().peek("any")
     assert sqlite.sql("PRAGMA journal_mode")[0]["journal_mode"] == "wal"
+
+
+WRITES = "INSERT INTO orders VALUES (1)"
+READS = "SELECT * FROM orders"
+
+
+@pytest.mark.parametrize("statement", [WRITES, READS])
+def test_the_first_use_waits_for_what_another_does_on_the_file(sqlite, statement):
+    sqlite.sql("CREATE TABLE orders (id integer)")
+    cache = sqlite.cache(timeout=20.0)
+    first_use = threading.Thread(target=cache.begin, args=("any",), kwargs={"worker": "one"})
+    path = sqlite.engine.url.database
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute(statement).fetchall()
+        first_use.start()
+        first_use.join(0.1)
+        other.execute("COMMIT")
+    first_use.join()
+    assert sqlite.row("any")["worker"] == "one"
+
+
+@pytest.mark.parametrize("statement", [WRITES, READS])
+def test_the_first_use_is_refused_after_its_timeout(sqlite, statement):
+    sqlite.sql("CREATE TABLE orders (id integer)")
+    with sqlite.engine.begin() as other:
+        other.execute(text("BEGIN"))
+        other.execute(text(statement))
+        with pytest.raises(CacheUnavailableError, match="a transaction is open on this file"):
+            sqlite.cache(timeout=0.05).begin("any", worker="one")
 
 
 @pytest.fixture
