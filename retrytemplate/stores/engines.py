@@ -84,12 +84,17 @@ def _check(url: URL) -> None:
     name = url.get_backend_name()
     if name not in DIALECTS:
         raise ValueError(f"url must be one of SQLite or PostgreSQL, got {url.drivername!r}")
-    memory = url.database in (None, "", ":memory:") or "mode=memory" in str(url)
-    if name == "sqlite" and memory:
+    if name == "sqlite" and _in_memory(url):
         raise ValueError(
             "url must name a file, got a SQLite database in memory: for contexts that live as "
             "long as the process use MemoryRetryContextCache"
         )
+
+
+def _in_memory(url: URL) -> bool:
+    file = (url.database or "").removeprefix("file:")
+    mode, system = url.query.get("mode"), url.query.get("vfs")
+    return file in ("", ":memory:") or mode == "memory" or system == "memdb"
 
 
 def _shown(url: Any) -> str:

@@ -89,6 +89,9 @@ def test_every_key_of_redis_has_an_end(kind, ttl, error):
         ("sqlite://", ValueError, "url must name a file, .* use MemoryRetryContextCache"),
         ("sqlite:///:memory:", ValueError, "url must name a file"),
         ("sqlite:///file:x?mode=memory&uri=true", ValueError, "url must name a file"),
+        ("sqlite:///file::memory:?cache=shared&uri=true", ValueError, "url must name a file"),
+        ("sqlite:///file:?uri=true", ValueError, "url must name a file"),
+        ("sqlite:///file:/x?vfs=memdb&uri=true", ValueError, "url must name a file"),
     ],
 )
 def test_a_url_that_cannot_serve_is_refused(kind, url, error, message):
