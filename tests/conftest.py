@@ -1,9 +1,12 @@
 """Fixtures that tests of several rooms share."""
 
 import gc
+import os
 import sys
 
 import pytest
+
+from tests.stores import postgres
 
 
 @pytest.fixture
@@ -13,3 +16,24 @@ def unraisable(monkeypatch):
     caught = []
     monkeypatch.setattr(sys, "unraisablehook", lambda hook: caught.append(hook.exc_value))
     return caught
+
+
+@pytest.fixture(scope="session")
+def postgres_binaries():
+    """The folder of a server that a test may kill; without one it is skipped."""
+    found = postgres.binaries()
+    if found is None:
+        pytest.skip(postgres.ABSENT)
+    return found
+
+
+@pytest.fixture(scope="session")
+def postgres_url(request, tmp_path_factory):
+    """The URL of a PostgreSQL server; without one the tests that need it are skipped."""
+    named = os.environ.get(postgres.NAMED)
+    if named:
+        yield named
+        return
+    found = request.getfixturevalue("postgres_binaries")
+    with postgres.started(found, tmp_path_factory.mktemp("postgres") / "server") as server:
+        yield server.url

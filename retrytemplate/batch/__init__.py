@@ -7,30 +7,88 @@ from typing import TYPE_CHECKING
 from retrytemplate._lazy import lazily
 
 if TYPE_CHECKING:
-    from retrytemplate.batch.errors import ReaderError, ReadError
+    from retrytemplate.batch.codec import Codec, JsonCodec
+    from retrytemplate.batch.errors import (
+        CrashLoopError,
+        JobRepositoryError,
+        NotResumableError,
+        ProcessDiedError,
+        ReaderError,
+        ReadError,
+        RunAbandonedError,
+        RunExistsError,
+        RunInProgressError,
+        SkipLimitExceededError,
+        StepFailedError,
+    )
     from retrytemplate.batch.readers.base import AsyncCursor, Cursor, Reader, Records
     from retrytemplate.batch.readers.csv import CsvReader
+    from retrytemplate.batch.readers.files import FilesReader
     from retrytemplate.batch.readers.iterables import ForwardReader, SequenceReader, as_reader
+    from retrytemplate.batch.readers.json_lines import JsonLinesReader
+    from retrytemplate.batch.report import Report
+    from retrytemplate.batch.repository import JobRepository
+    from retrytemplate.batch.skip import SkipPolicy
+    from retrytemplate.batch.step import ChunkStep
 
 __getattr__ = lazily(
     __name__,
     {
-        "retrytemplate.batch.errors": ("ReadError", "ReaderError"),
+        "retrytemplate.batch.errors": (
+            "CrashLoopError",
+            "JobRepositoryError",
+            "NotResumableError",
+            "ProcessDiedError",
+            "ReadError",
+            "ReaderError",
+            "RunAbandonedError",
+            "RunExistsError",
+            "RunInProgressError",
+            "SkipLimitExceededError",
+            "StepFailedError",
+        ),
         "retrytemplate.batch.readers.base": ("AsyncCursor", "Cursor", "Reader", "Records"),
         "retrytemplate.batch.readers.csv": ("CsvReader",),
         "retrytemplate.batch.readers.iterables": ("ForwardReader", "SequenceReader", "as_reader"),
+        "retrytemplate.batch.report": ("Report",),
+        "retrytemplate.batch.repository": ("JobRepository",),
+        "retrytemplate.batch.skip": ("SkipPolicy",),
+        "retrytemplate.batch.step": ("ChunkStep",),
+        "retrytemplate.batch.codec": (
+            "Codec",
+            "JsonCodec",
+        ),
+        "retrytemplate.batch.readers.json_lines": ("JsonLinesReader",),
+        "retrytemplate.batch.readers.files": ("FilesReader",),
     },
 )
 
 __all__ = [
     "AsyncCursor",
+    "ChunkStep",
+    "Codec",
+    "CrashLoopError",
     "CsvReader",
     "Cursor",
+    "FilesReader",
     "ForwardReader",
+    "JobRepository",
+    "JobRepositoryError",
+    "JsonCodec",
+    "JsonLinesReader",
+    "NotResumableError",
+    "ProcessDiedError",
     "ReadError",
     "Reader",
     "ReaderError",
     "Records",
+    "Report",
+    "RunAbandonedError",
+    "RunExistsError",
+    "RunInProgressError",
     "SequenceReader",
+    "SkipLimitExceededError",
+    "SkipPolicy",
+    "StepFailedError",
     "as_reader",
 ]

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retrytemplate.errors import RetryError
 
+if TYPE_CHECKING:
+    from retrytemplate.batch.report import Report
+
 __all__ = [
+    "CrashLoopError",
+    "JobRepositoryError",
+    "NotResumableError",
+    "ProcessDiedError",
     "ReadError",
     "ReaderError",
+    "RunAbandonedError",
+    "RunExistsError",
+    "RunInProgressError",
+    "SkipLimitExceededError",
+    "StepFailedError",
 ]
 
 
@@ -31,3 +45,82 @@ class ReaderError(RetryError):
     Raised by a reader when it is opened or read; it ends the run.  The message names the source and
     what to do; what the system said, if anything, is the ``__cause__``.
     """
+
+
+class RunInProgressError(RetryError):
+    """Another process is at work on this run, and its lease is not over.
+
+    Raised by ``ChunkStep.run``; nothing was done.  ``worker`` has the run until ``lease_until``
+    (seconds since the epoch, by the repository's clock), longer while it lives.
+    """
+
+    def __init__(self, message: str, *, worker: str, lease_until: float) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.lease_until = lease_until
+
+
+class RunExistsError(RetryError):
+    """There is a run of this name and these parameters already.
+
+    Raised by ``ChunkStep.run(on_existing="refuse")``; nothing was done.  Resume it or restart it.
+    """
+
+
+class RunAbandonedError(RetryError):
+    """The run was given up by hand.
+
+    Raised by ``ChunkStep.run`` when it is asked to resume such a run.  Begin anew with
+    ``on_existing="restart"``.
+    """
+
+
+class NotResumableError(RetryError):
+    """The run cannot go on where it stopped: its reader cannot give those items again.
+
+    Raised by ``ChunkStep.run`` for a reader that reads forward only and keeps no journal.
+    Begin anew with ``on_existing="restart"``.
+    """
+
+
+class SkipLimitExceededError(RetryError):
+    """One more item was to be skipped than the skip policy allows.
+
+    Ends a run; the item's own failure is the ``__cause__``.  The items that were skipped before are
+    dead letters already, and the run can be resumed when the cause is mended.
+    """
+
+
+class CrashLoopError(RetryError):
+    """The process died again and again where no item was under way by itself.
+
+    Ends a run: what kills the process is none of the items that the step could set aside (the
+    reader, the machine).  Mend that, and resume the run.
+    """
+
+
+class ProcessDiedError(RetryError):
+    """An item was under way, and the process that had it died.
+
+    Never raised: it stands in the history of a dead letter, one for each death that was charged.
+    """
+
+
+class JobRepositoryError(RetryError):
+    """The job repository cannot be reached, or holds what cannot be read.
+
+    Raised by whatever uses the repository.  What was committed stands; the run can be resumed when
+    the database is back.
+    """
+
+
+class StepFailedError(RetryError):
+    """A run did not come to its end.
+
+    Raised by ``Report.raise_for_status``; what ended the run is the ``__cause__``, and ``report``
+    says how far it came.
+    """
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report

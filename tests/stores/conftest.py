@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from retrytemplate.caches import Record
-from tests.stores import postgres, valkey
+from tests.stores import valkey
 from tests.stores.on_sql import SQLStore
 from tests.stores.on_valkey import ValkeyStore
 
@@ -22,27 +22,6 @@ if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
         "test_outages.py",
         "test_stalls.py",
     ]
-
-
-@pytest.fixture(scope="session")
-def postgres_binaries():
-    """The folder of a server that a test may kill; without one it is skipped."""
-    found = postgres.binaries()
-    if found is None:
-        pytest.skip(postgres.ABSENT)
-    return found
-
-
-@pytest.fixture(scope="session")
-def postgres_url(request, tmp_path_factory):
-    """The URL of a PostgreSQL server; without one the tests that need it are skipped."""
-    named = os.environ.get(postgres.NAMED)
-    if named:
-        yield named
-        return
-    found = request.getfixturevalue("postgres_binaries")
-    with postgres.started(found, tmp_path_factory.mktemp("postgres") / "server") as server:
-        yield server.url
 
 
 @pytest.fixture(scope="session")

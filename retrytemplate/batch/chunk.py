@@ -1,0 +1,88 @@
+"""A chunk in hand: what has come of each of its items so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, define, evolve, field
+
+from retrytemplate.batch.journal import Closing, Counts
+from retrytemplate.batch.marker import Marker, indexes_of, ranges_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from retrytemplate.batch.effects import ReadRecords
+    from retrytemplate.batch.letters import Letter
+    from retrytemplate.history import AttemptRecord
+
+__all__ = ["Chunk"]
+
+
+@define
+class Chunk:
+    """The items of a chunk by their index in it.
+
+    :param marker: what the journal has of it.
+    :param left: those that are neither written nor filtered nor given up.
+    :param counts: what the journal does not know yet; so are *letters* and *gone*.
+    :param values: what the processor gave; None where it filtered or failed.
+    """
+
+    read: ReadRecords
+    marker: Marker
+    left: list[int] = field(init=False)
+    counts: Counts = field(init=False)
+    values: list[Any] = Factory(list)
+    histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
+    letters: list[Letter] = Factory(list)
+    gone: set[int] = Factory(set)
+
+    def __attrs_post_init__(self) -> None:
+        size = len(self.read.records.items)
+        known = self.marker.count is not None
+        self.left = indexes_of(self.marker.pending) if known else list(range(size))
+        self.counts = Counts(read=0 if known else size)
+
+    @property
+    def size(self) -> int:
+        """How many items it has, those that are done included."""
+        return len(self.read.records.items)
+
+    def items(self, indexes: Iterable[int]) -> list[Any]:
+        """These items as they were read."""
+        every = self.read.records.items
+        return [every[index] for index in indexes]
+
+    def count(self, **numbers: int) -> None:
+        """Add to what the journal is to be told."""
+        self.counts += Counts(**numbers)
+
+    def give_up(self, index: int, letter: Letter, *, skipped: bool) -> None:
+        """This item is dead-lettered with the next closing."""
+        self.letters.append(letter)
+        self.gone.add(index)
+        self.count(dead=1, skipped=int(skipped))
+
+    def closing(self, done: Collection[int] = (), alone: int | None = None) -> Closing:
+        """What the journal is told when these items are done, and that one is under way."""
+        written = sum(self.values[index] is not None for index in done)
+        return Closing(
+            marker=self._marker(done, alone),
+            counts=self.counts + Counts(written=written, filtered=len(done) - written),
+            letters=tuple(self.letters),
+            progress=self.read.progress,
+        )
+
+    def _marker(self, done: Collection[int], alone: int | None) -> Marker:
+        if len(done) + len(self.gone) == len(self.left):
+            return Marker(position=self.read.position)
+        over = {*done, *self.gone}
+        pending = ranges_of(index for index in self.left if index not in over)
+        return evolve(self.marker, count=self.size, pending=pending, alone=alone)
+
+    def closed(self, done: Collection[int], marker: Marker) -> None:
+        """The journal has it."""
+        over = {*done, *self.gone}
+        self.left = [index for index in self.left if index not in over]
+        self.marker, self.counts, self.letters, self.gone = marker, Counts(), [], set()

@@ -1,0 +1,334 @@
+"""What the rules of a run ask for, performed: in this thread, or awaited."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve, field
+
+from retrytemplate._checks import close_unawaited, is_async, is_awaitable
+from retrytemplate.batch import journal
+from retrytemplate.batch.effects import Mark, Process, Processed, Read, ReadRecords, Write
+from retrytemplate.batch.watched import AsyncWatched, Watched
+from retrytemplate.errors import LeaseLostError, MisuseError
+from retrytemplate.policies.never import NeverRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+
+    from retrytemplate._values import JSON
+    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.readers.base import Reader
+    from retrytemplate.batch.report import Status
+    from retrytemplate.outcome import Outcome
+    from retrytemplate.template import RetryTemplate
+
+__all__ = ["AsyncDriver", "Driver"]
+
+
+def _awaitable(piece: str) -> MisuseError:
+    return MisuseError(f"the {piece} gives what must be awaited: use run_async()")
+
+
+@define
+class _Driver:
+    """What both drivers are made of.
+
+    :param is_fatal: whether a failure of the processor ends the run.
+    """
+
+    reader: Reader
+    processor: Callable[[Any], Any] | None
+    template: RetryTemplate
+    concurrency: int
+    is_fatal: Callable[[BaseException], bool]
+    transactions: Any
+    heartbeat: Any
+    run: Run
+    _cursor: Any = field(init=False, default=None)
+    _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _once: RetryTemplate = field(init=False)
+    _whole: bool = field(init=False)
+    """Whether the template has to know of every attempt: for listeners, guards, time limits."""
+
+    def __attrs_post_init__(self) -> None:
+        self._once = self.template.with_(policy=NeverRetryPolicy())
+        self._whole = not self.template._plan.inline
+
+    def _at(self, position: JSON) -> tuple[Any, Any]:
+        """The cursor that has been at another position, if there is one; and the one to read."""
+        old = self._cursor
+        if old is not None and old.position == position:
+            return None, old
+        self._cursor = self.reader.open(position)
+        return old, self._cursor
+
+    def _for(self, attempts: Any, effect: Write) -> RetryTemplate:
+        """The template that retries these attempts."""
+        template = self._once if effect.once else self.template
+        if attempts.holds:
+            return template.with_(guards=(*template.guards, attempts))
+        return template
+
+    def _note(self, done: Processed, index: int, watched: Any, outcome: Outcome[Any]) -> bool:
+        """Write down how an item went that took more than a call; False: begin nothing further."""
+        if index == len(done.values):
+            done.values.append(outcome.value)
+        else:
+            done.values[index] = outcome.value
+        with self._lock:
+            done.retries += max(outcome.attempts - 1, 0)
+        if outcome.history:
+            done.histories[index] = watched.history(outcome)
+        if outcome.exception is None:
+            return True
+        done.failures[index] = outcome.exception
+        return not self.is_fatal(outcome.exception)
+
+    def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+        if isinstance(outcome.value, LeaseLostError):
+            raise outcome.value
+        attempts.check(outcome.exception)
+        if outcome.ok:
+            self.run.took(attempts.closing)
+        return evolve(outcome, history=watched.history(outcome))
+
+
+@define
+class Driver(_Driver):
+    """Performs a run in this thread; of the processor as many calls at once as are wanted."""
+
+    def perform(self, steps: Generator[Any, Any, Status]) -> Status:
+        """Do what the rules ask for, to the end of the run."""
+        does: Any = {Read: self._read, Process: self._process, Write: self._write, Mark: self._mark}
+        try:
+            effect = next(steps)
+            while True:
+                self.heartbeat.check()
+                try:
+                    answer = does[type(effect)](effect)
+                except Exception as exc:
+                    effect = steps.throw(exc)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            status: Status = end.value
+            return status
+        finally:
+            if self._cursor is not None:
+                self._cursor.close()
+
+    def _read(self, effect: Read) -> ReadRecords:
+        old, cursor = self._at(effect.position)
+        if old is not None:
+            old.close()
+        records = cursor.read(effect.limit)
+        if is_awaitable(records):
+            close_unawaited(records)
+            raise _awaitable("reader")
+        return ReadRecords(records, cursor.position, getattr(cursor, "progress", None))
+
+    def _process(self, effect: Process) -> Processed:
+        if self.processor is None:
+            return Processed(list(effect.items))
+        if self.concurrency > 1 and len(effect.items) > 1:
+            return self._in_threads(effect, self.processor)
+        done = Processed()
+        if self._whole:
+            for index, item in enumerate(effect.items):
+                if not self._retry(done, index, Watched(self.processor), item):
+                    break
+        else:
+            self._directly(effect.items, self.processor, done)
+        _check_values(done.values)
+        return done
+
+    def _directly(
+        self, items: Sequence[Any], processor: Callable[[Any], Any], done: Processed
+    ) -> None:
+        """Call it, and the template only where that fails."""
+        append, left = done.values.append, iter(items)
+        more = True
+        while more:
+            try:
+                for item in left:
+                    append(processor(item))
+                return
+            except Exception as exc:
+                watched = Watched(processor, exc)
+            more = self._retry(done, len(done.values), watched, item)
+
+    def _retry(self, done: Processed, index: int, watched: Watched, item: Any) -> bool:
+        """Let the template call it; False: begin nothing further."""
+        outcome = self.template.outcome(watched, item)
+        return self._note(done, index, watched, outcome)
+
+    def _in_threads(self, effect: Process, processor: Callable[[Any], Any]) -> Processed:
+        """As many at once as are wanted; each thread takes the next item in order."""
+        done = Processed([None] * len(effect.items))
+        lock = threading.Lock()
+        items: Iterator[tuple[int, Any]] = iter(enumerate(effect.items))
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                with lock:
+                    index, item = next(items, (-1, None))
+                if index < 0:
+                    return
+                try:
+                    if not self._one(done, index, processor, item):
+                        over.set()
+                except BaseException:
+                    over.set()
+                    raise
+
+        with ThreadPoolExecutor(self.concurrency, "retrytemplate-batch") as pool:
+            futures = [pool.submit(work) for _ in range(self.concurrency)]
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                over.set()
+        _check_values(done.values)
+        return done
+
+    def _one(self, done: Processed, index: int, processor: Callable[[Any], Any], item: Any) -> bool:
+        """An item in a thread of its own; False: begin nothing further."""
+        watched = Watched(processor)
+        if not self._whole:
+            try:
+                done.values[index] = processor(item)
+                return True
+            except Exception as exc:
+                watched = Watched(processor, exc)
+        return self._retry(done, index, watched, item)
+
+    def _write(self, effect: Write) -> Outcome[Any]:
+        attempts = self.transactions.attempts(self.run, effect)
+        watched = Watched(attempts.make)
+        with attempts:
+            outcome: Outcome[Any] = self._for(attempts, effect).outcome(watched)
+        return self._wrote(attempts, watched, outcome)
+
+    def _mark(self, effect: Mark) -> None:
+        self.transactions.alone(journal.close, self.run, effect.closing)
+        self.run.took(effect.closing)
+
+
+@define
+class AsyncDriver(_Driver):
+    """Performs a run in a task; of the processor as many calls at once as are wanted."""
+
+    async def perform(self, steps: Generator[Any, Any, Status]) -> Status:
+        """Do what the rules ask for, to the end of the run."""
+        does: Any = {
+            Read: self._read,
+            Process: self._process,
+            Write: self._write,
+            Mark: self._mark,
+        }
+        try:
+            effect = next(steps)
+            while True:
+                self.heartbeat.check()
+                try:
+                    answer = await does[type(effect)](effect)
+                except Exception as exc:
+                    effect = steps.throw(exc)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as end:
+            status: Status = end.value
+            return status
+        finally:
+            if self._cursor is not None:
+                await _awaited(self._cursor.close())
+
+    async def _read(self, effect: Read) -> ReadRecords:
+        old, cursor = self._at(effect.position)
+        if old is not None:
+            await _awaited(old.close())
+        records = await _awaited(cursor.read(effect.limit))
+        return ReadRecords(records, cursor.position, getattr(cursor, "progress", None))
+
+    async def _process(self, effect: Process) -> Processed:
+        import asyncio
+
+        if self.processor is None:
+            return Processed(list(effect.items))
+        done = Processed([None] * len(effect.items))
+        items = iter(enumerate(effect.items))
+        over = False
+        call = self._called(self.processor)
+
+        async def work() -> None:
+            nonlocal over
+            for index, item in items:
+                if over:
+                    return
+                if not await self._one(done, index, call, item):
+                    over = True
+
+        if self.concurrency == 1:
+            await work()
+        else:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.concurrency, len(effect.items))):
+                    group.create_task(work())
+        return done
+
+    async def _one(
+        self, done: Processed, index: int, call: Callable[[Any], Awaitable[Any]], item: Any
+    ) -> bool:
+        """False: begin nothing further."""
+        watched = AsyncWatched(call)
+        if not self._whole:
+            try:
+                done.values[index] = await call(item)
+                return True
+            except Exception as exc:
+                watched = AsyncWatched(call, exc)
+        outcome = await self.template.outcome_async(watched, item)
+        return self._note(done, index, watched, outcome)
+
+    def _called(self, processor: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
+        """The processor, to be awaited; of one that blocks several calls at once go in threads."""
+        import asyncio
+
+        if is_async(processor):
+            return processor
+        if self.concurrency > 1:
+
+            async def elsewhere(item: Any) -> Any:
+                return await _awaited(await asyncio.to_thread(processor, item))
+
+            return elsewhere
+
+        async def call(item: Any) -> Any:
+            return await _awaited(processor(item))
+
+        return call
+
+    async def _write(self, effect: Write) -> Outcome[Any]:
+        async with self.transactions.attempts(self.run, effect) as attempts:
+            template, watched = self._for(attempts, effect), AsyncWatched(attempts.make)
+            outcome: Outcome[Any] = await template.outcome_async(watched)
+        return self._wrote(attempts, watched, outcome)
+
+    async def _mark(self, effect: Mark) -> None:
+        await self.transactions.alone(journal.close, self.run, effect.closing)
+        self.run.took(effect.closing)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if is_awaitable(value) else value
+
+
+def _check_values(values: list[Any]) -> None:
+    if values and is_awaitable(values[0]):
+        for value in values:
+            close_unawaited(value)
+        raise _awaitable("processor")

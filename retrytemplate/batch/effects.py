@@ -1,0 +1,77 @@
+"""What the rules of a run ask for, and what a driver answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, define, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retrytemplate._values import JSON
+    from retrytemplate.batch.journal import Closing
+    from retrytemplate.batch.readers.base import Records
+    from retrytemplate.history import AttemptRecord
+
+__all__ = ["Mark", "Process", "Processed", "Read", "ReadRecords", "Write"]
+
+
+@frozen
+class Read:
+    """Up to *limit* records from this position on.  Answer: ``ReadRecords``."""
+
+    position: JSON
+    limit: int
+
+
+@frozen
+class ReadRecords:
+    """What was read, where the reader stands, and which share of all that is, if it knows."""
+
+    records: Records
+    position: JSON
+    progress: float | None = None
+
+
+@frozen
+class Process:
+    """Every item, each with the step's retries.  Answer: ``Processed``.
+
+    With a failure that no skip policy covers nothing further is begun.
+    """
+
+    items: Sequence[Any]
+
+
+@define
+class Processed:
+    """What the processor gave, item by item: None where it filtered or failed.
+
+    :param failures: of those that failed for good.
+    :param histories: failed attempts, also of those that went well in the end.
+    """
+
+    values: list[Any] = Factory(list)
+    failures: dict[int, BaseException] = Factory(dict)
+    histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
+    retries: int = 0
+
+
+@frozen
+class Write:
+    """Write these items and close, in one transaction.  Answer: an ``Outcome``.
+
+    :param once: this part is one of several that were tried together: a failure is not retried.
+    """
+
+    items: Sequence[Any]
+    closing: Closing
+    once: bool = False
+
+
+@frozen
+class Mark:
+    """Write this to the journal alone.  Answer: None."""
+
+    closing: Closing

@@ -1,0 +1,102 @@
+"""The sign of life of a run, while its process is at work on it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from retrytemplate.errors import LeaseLostError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+    from typing import Self
+
+__all__ = ["AsyncHeartbeat", "Heartbeat"]
+
+# Of a lease: two of them may fail.
+SHARE = 1 / 3
+
+
+class Heartbeat:
+    """Renews a run's lease in a thread.
+
+    A renewal that fails is tried again with the next one.  Where another process has taken the run
+    over, ``check`` raises.
+    """
+
+    def __init__(self, renew: Callable[[], object], lease: float) -> None:
+        self._renew = renew
+        self._rest = lease * SHARE
+        self._over = threading.Event()
+        self._lost: LeaseLostError | None = None
+        self._thread = threading.Thread(target=self._run, name="retrytemplate-run", daemon=True)
+
+    def check(self) -> None:
+        """Raise ``LeaseLostError`` if the run is another's."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _run(self) -> None:
+        while not self._over.wait(self._rest):
+            try:
+                self._renew()
+            except LeaseLostError as lost:
+                self._lost = lost
+                return
+            except Exception:  # the database is away, or a transaction holds it
+                continue
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class AsyncHeartbeat:
+    """The same in a task: what blocks the event loop stops it too."""
+
+    def __init__(self, renew: Callable[[], Awaitable[object]], lease: float) -> None:
+        self._renew = renew
+        self._rest = lease * SHARE
+        self._lost: LeaseLostError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Raise ``LeaseLostError`` if the run is another's."""
+        if self._lost is not None:
+            raise self._lost
+
+    async def _run(self, over: asyncio.Event) -> None:
+        import asyncio
+
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._rest):
+                    await over.wait()
+                return
+            try:
+                await self._renew()
+            except LeaseLostError as lost:
+                self._lost = lost
+                return
+            except Exception:
+                continue
+
+    async def __aenter__(self) -> Self:
+        import asyncio
+
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._run(self._over), name="retrytemplate-run")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        import asyncio
+
+        self._over.set()
+        if self._task is not None:  # a renewal under way comes to its end
+            await asyncio.wait([self._task])

@@ -1,0 +1,85 @@
+"""Which part of a failed chunk to write next, until the items at fault are found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ISOLATIONS", "Isolate", "Search"]
+
+Isolate = Literal["bisect", "linear", "whole"]
+ISOLATIONS: tuple[Isolate, ...] = ("bisect", "linear", "whole")
+
+# Halving pays while few items are at fault: with more than one of four, one by one is cheaper.
+DENSE = 0.25
+# So many must be known before a share says anything.
+KNOWN = 5
+
+
+@define
+class Search:
+    """Finds the items at fault among *items*, which together have failed.
+
+    Every part is run before an item of it is given up, also where only the other half of a failed
+    part is left: what failed once may not fail again.  The first half goes first, so that what is
+    good is written in the order of the file.
+
+    >>> search = Search([1, 2, 3, 4])
+    >>> at_fault = []
+    >>> while part := search.part():
+    ...     if 3 not in part:
+    ...         search.good()
+    ...     elif search.bad():
+    ...         at_fault += part
+    >>> at_fault
+    [3]
+    """
+
+    items: Sequence[int]
+    halving: bool = True
+    _parts: list[tuple[int, int]] = field(init=False)
+    _good: int = field(init=False, default=0)
+    _bad: int = field(init=False, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        self._parts = []
+        self._split(0, len(self.items))
+
+    def part(self) -> Sequence[int]:
+        """The items to write next; empty at the end."""
+        if not self._parts:
+            return ()
+        low, high = self._parts[-1]
+        if high - low > 1 and not self._halves():
+            self._parts[-1:] = [(low + 1, high), (low, low + 1)]
+            high = low + 1
+        return self.items[low:high]
+
+    def good(self) -> None:
+        """The part was written."""
+        low, high = self._parts.pop()
+        self._good += high - low
+
+    def bad(self) -> bool:
+        """The part failed.  True: it is one item, and that is at fault."""
+        low, high = self._parts.pop()
+        if high - low == 1:
+            self._bad += 1
+            return True
+        self._split(low, high)
+        return False
+
+    def _split(self, low: int, high: int) -> None:
+        if high - low < 2:
+            self._parts.append((low, high))
+            return
+        middle = (low + high) // 2 if self._halves() else low + 1
+        self._parts += [(middle, high), (low, middle)]
+
+    def _halves(self) -> bool:
+        known = self._good + self._bad
+        return self.halving and not (self._bad >= KNOWN and self._bad > DENSE * known)

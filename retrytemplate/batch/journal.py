@@ -1,0 +1,390 @@
+"""The journal of a run: one row, and every statement on it.
+
+Each function works in the transaction of the connection that it is given, and blocks; under asyncio
+they run inside ``AsyncConnection.run_sync``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, define, evolve, field, frozen
+
+from retrytemplate.batch.errors import (
+    JobRepositoryError,
+    NotResumableError,
+    RunAbandonedError,
+    RunExistsError,
+    RunInProgressError,
+)
+from retrytemplate.batch.marker import Marker
+from retrytemplate.batch.places import here, is_gone
+from retrytemplate.batch.report import Report
+from retrytemplate.batch.tables import COUNTS
+from retrytemplate.errors import LeaseLostError, RecordedFailure
+from retrytemplate.stores.statements import WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from retrytemplate.batch.letters import Letter
+    from retrytemplate.batch.report import Status
+    from retrytemplate.batch.tables import Tables
+
+__all__ = ["Closing", "Counts", "Identity", "Run", "applied", "begin", "close", "end", "renew"]
+
+
+@frozen
+class Counts:
+    """How many items, attempts, transactions and deaths."""
+
+    read: int = 0
+    written: int = 0
+    filtered: int = 0
+    dead: int = 0
+    skipped: int = 0
+    retries: int = 0
+    rollbacks: int = 0
+    deaths: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
+
+
+@frozen
+class Identity:
+    """What a run is known by, and who asks for it."""
+
+    step: str
+    parameters: str
+    worker: str
+    lease: float
+    on_existing: str
+    resumable: bool
+    exactly_once: bool
+    code_version: str | None
+
+
+@define
+class Run:
+    """A run as its row has it, held by this process."""
+
+    id: int
+    identity: Identity
+    fence: int
+    seq: int
+    status: Status
+    counts: Counts
+    marker: Marker
+    error: RecordedFailure | None = None
+    exception: BaseException | None = field(default=None, eq=False)
+
+    def took(self, closing: Closing) -> None:
+        """What was written is what is known."""
+        self.seq += 1
+        self.counts += closing.counts
+        self.marker = closing.marker
+
+    def report(self) -> Report:
+        """How it stands."""
+        return Report(
+            name=self.identity.step,
+            run_id=self.id,
+            status=self.status,
+            pending=self.marker.waiting,
+            exactly_once=self.identity.exactly_once,
+            error=self.error,
+            exception=self.exception,
+            **asdict(self.counts),
+        )
+
+
+@frozen
+class Closing:
+    """What one transaction writes of a run: what is in flight from now on, and what came of it."""
+
+    marker: Marker
+    counts: Counts = Counts()
+    letters: Sequence[Letter] = ()
+    messages: Sequence[str] = ()
+    progress: float | None = None
+
+
+def now(connection: Connection) -> Any:
+    """The database's clock, as an expression: seconds since the epoch."""
+    from sqlalchemy import literal_column
+
+    return literal_column(WORDS[connection.dialect.name]["now"])
+
+
+def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
+    """Take the run, a new one or one that has stopped; of a completed one its row as it is."""
+    row = _latest(connection, tables, asked)
+    if row is None:
+        _insert(connection, tables, asked, 1)
+        row = _latest(connection, tables, asked)
+    elif asked.on_existing == "refuse":
+        raise RunExistsError(f"{_named(asked)} exists, {row.status}, as run {row.id}")
+    if row.status == "running" and row.worker is not None:
+        _check_over(connection, asked, row)
+    if asked.on_existing == "restart" and row.fence:
+        if row.status != "completed":
+            abandon(connection, tables, row.id)
+        _insert(connection, tables, asked, row.generation + 1)
+        row = _latest(connection, tables, asked)
+    if row.status == "abandoned":
+        raise RunAbandonedError(f"{_named(asked)} was abandoned: begin anew with 'restart'")
+    run = _run(row, asked)
+    if run.status != "completed":
+        _take(connection, tables, run, row)
+    return run
+
+
+def _named(asked: Identity) -> str:
+    return f"the run of {asked.step!r} with {asked.parameters}"
+
+
+def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
+    from sqlalchemy import select
+
+    runs = tables.runs
+    found = (
+        select(runs, now(connection).label("now"))
+        .where(runs.c.step == asked.step, runs.c.parameters == asked.parameters)
+        .order_by(runs.c.generation.desc())
+        .limit(1)
+    )
+    return connection.execute(found.with_for_update()).first()
+
+
+def _insert(connection: Connection, tables: Tables, asked: Identity, generation: int) -> None:
+    """A new row; where another process was faster, that one's."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    made: Any = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
+    connection.execute(
+        made.insert(tables.runs)
+        .values(
+            step=asked.step,
+            parameters=asked.parameters,
+            generation=generation,
+            status="running",
+            fence=0,
+            seq=0,
+            marker=_text(Marker().to_json()),
+            exactly_once=int(asked.exactly_once),
+            code_version=asked.code_version,
+            started=now(connection),
+            updated=now(connection),
+            **asdict(Counts()),
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def _check_over(connection: Connection, asked: Identity, row: Any) -> None:
+    """Raise unless the lease is over, or the process that had it is gone."""
+    if row.lease_until > row.now and not is_gone(row.worker, row.place):
+        raise RunInProgressError(
+            f"{_named(asked)} is under way in {row.worker}, whose lease has "
+            f"{row.lease_until - row.now:.1f} s left",
+            worker=row.worker,
+            lease_until=row.lease_until,
+        )
+
+
+def _run(row: Any, asked: Identity) -> Run:
+    return Run(
+        id=row.id,
+        identity=asked
+        if row.status != "completed"
+        else evolve(asked, exactly_once=bool(row.exactly_once)),
+        fence=row.fence + 1,
+        seq=row.seq,
+        status=row.status,
+        counts=Counts(*(getattr(row, name) for name in COUNTS)),
+        marker=Marker.from_json(_value(row.marker)),
+        error=_failure(row.error),
+    )
+
+
+def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
+    if row.fence and not run.identity.resumable:
+        raise NotResumableError(
+            f"{_named(run.identity)} {row.status} after {run.counts.read} items, and its reader "
+            "cannot give them again: begin anew with 'restart'"
+        )
+    if row.status == "running" and row.worker is not None:  # it died
+        run.counts += Counts(deaths=1)
+        run.marker = run.marker.after_death(row.worker, row.now)
+    run.status, run.error = "running", None
+    _update(
+        connection,
+        tables,
+        run,
+        {
+            "fence": run.fence,
+            "status": "running",
+            "worker": run.identity.worker,
+            "place": here(),
+            "marker": _text(run.marker.to_json()),
+            "deaths": run.counts.deaths,
+            "error": None,
+            "ended": None,
+            "code_version": run.identity.code_version,
+        },
+        fence=row.fence,
+    )
+    run.seq += 1
+
+
+def close(connection: Connection, tables: Tables, run: Run, closing: Closing) -> None:
+    """Write what came of a part of the run, in the transaction of what was written.
+
+    :raises LeaseLostError: another process has taken the run over.
+    """
+    from retrytemplate.batch.letters import insert
+
+    insert(connection, tables, run, closing.letters)
+    if closing.messages:
+        rows = [
+            {"run": run.id, "step": run.identity.step, "payload": message}
+            for message in closing.messages
+        ]
+        connection.execute(tables.messages.insert(), rows)
+    values: dict[str, Any] = {"marker": _text(closing.marker.to_json())}
+    if closing.counts != Counts():
+        values |= asdict(run.counts + closing.counts)
+    if closing.progress is not None:
+        values["progress"] = closing.progress
+    _update(connection, tables, run, values)
+
+
+def applied(connection: Connection, tables: Tables, run: Run) -> bool:
+    """Whether the transaction whose commit was not answered is in the database.
+
+    It takes the row's lock: a commit that is still under way there comes to its end first.
+    """
+    from sqlalchemy import select
+
+    runs = tables.runs
+    held = select(runs.c.fence, runs.c.seq).where(runs.c.id == run.id).with_for_update()
+    row = connection.execute(held).one()
+    if row.fence != run.fence:
+        raise _lost(run)
+    return bool(row.seq == run.seq + 1)
+
+
+def end(connection: Connection, tables: Tables, run: Run, status: Status) -> None:
+    """Let go of the run."""
+    marker = run.marker.after_stop()
+    error = (
+        None
+        if run.error is None
+        else _text({"type": run.error.type_name, "message": run.error.message})
+    )
+    _update(
+        connection,
+        tables,
+        run,
+        {
+            "status": status,
+            "worker": None,
+            "place": None,
+            "marker": _text(marker.to_json()),
+            "error": error,
+            "ended": now(connection),
+        },
+        leased=False,
+    )
+    run.seq += 1
+    run.marker, run.status = marker, status
+
+
+def renew(connection: Connection, tables: Tables, run: Run) -> None:
+    """Hold the run for another lease.
+
+    :raises LeaseLostError: another process has taken the run over.
+    """
+    runs = tables.runs
+    renewed = connection.execute(
+        runs.update()
+        .where(runs.c.id == run.id, runs.c.fence == run.fence, runs.c.status == "running")
+        .values(lease_until=now(connection) + run.identity.lease)
+    )
+    if not renewed.rowcount:
+        raise _lost(run)
+
+
+def abandon(connection: Connection, tables: Tables, run_id: int) -> None:
+    """Give a run up: who may still have it can write no more."""
+    runs = tables.runs
+    connection.execute(
+        runs.update()
+        .where(runs.c.id == run_id)
+        .values(
+            status="abandoned",
+            fence=runs.c.fence + 1,
+            worker=None,
+            place=None,
+            lease_until=None,
+            ended=now(connection),
+        )
+    )
+
+
+def _update(
+    connection: Connection,
+    tables: Tables,
+    run: Run,
+    values: dict[str, Any],
+    *,
+    fence: int | None = None,
+    leased: bool = True,
+) -> None:
+    runs = tables.runs
+    time = now(connection)
+    changed = connection.execute(
+        runs.update()
+        .where(
+            runs.c.id == run.id,
+            runs.c.fence == (run.fence if fence is None else fence),
+            runs.c.seq == run.seq,
+        )
+        .values(
+            seq=run.seq + 1,
+            updated=time,
+            lease_until=time + run.identity.lease if leased else None,
+            **values,
+        )
+    )
+    if changed.rowcount != 1:
+        raise _lost(run)
+
+
+def _lost(run: Run) -> LeaseLostError:
+    return LeaseLostError(
+        f"run {run.id} of {run.identity.step!r} was taken over: this process had it for longer "
+        "than its lease without a sign of life"
+    )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise JobRepositoryError(f"the run's row cannot be read: {exc}") from exc
+
+
+def _failure(text: str | None) -> RecordedFailure | None:
+    if text is None:
+        return None
+    data = _value(text)
+    return RecordedFailure(str(data["type"]), str(data["message"]), None)

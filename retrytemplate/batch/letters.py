@@ -1,0 +1,79 @@
+"""Dead letters: the items that were given up, with all that happened to them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from attrs import asdict, evolve, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.tables import Tables
+    from retrytemplate.history import AttemptRecord
+
+__all__ = ["Letter", "history_of", "insert"]
+
+
+@frozen
+class Letter:
+    """An item that was given up.
+
+    :param source: where it came from, and its number there, from 1.
+    :param key: the step's key of it, as text.
+    :param phase: what failed at last: "read", "process", "write", or "crash".
+    :param payload: the item as text.
+    :param replayable: whether the codec can make the item of it again.
+    :param attempts: its failed attempts, the deaths of its process among them.
+    """
+
+    source: str
+    number: int
+    key: str
+    phase: str
+    payload: str
+    replayable: bool
+    error_type: str
+    error_message: str
+    attempts: tuple[AttemptRecord, ...]
+
+
+def history_of(*parts: Iterable[AttemptRecord]) -> tuple[AttemptRecord, ...]:
+    """Attempts of several phases as those of one item."""
+    every = [attempt for part in parts for attempt in part]
+    return tuple(evolve(attempt, number=number) for number, attempt in enumerate(every, 1))
+
+
+def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
+    """Write them in the transaction that decides about them."""
+    from sqlalchemy import func, select
+
+    from retrytemplate.batch.journal import now
+
+    table = tables.letters
+    for letter in letters:
+        before = select(func.count()).where(table.c.run == run.id, table.c.item_key == letter.key)
+        connection.execute(
+            table.insert().values(
+                run=run.id,
+                step=run.identity.step,
+                source=letter.source,
+                number=letter.number,
+                item_key=letter.key,
+                ordinal=before.scalar_subquery() + 1,
+                phase=letter.phase,
+                payload=letter.payload,
+                replayable=int(letter.replayable),
+                error_type=letter.error_type,
+                error_message=letter.error_message,
+                attempts=json.dumps([asdict(attempt) for attempt in letter.attempts]),
+                code_version=run.identity.code_version,
+                state="open",
+                created=now(connection),
+                audit="[]",
+            )
+        )

@@ -1,0 +1,340 @@
+"""The rules of a run: what to read, process and write next, and what becomes of what fails.
+
+A generator of effects: no I/O, no clock, no threads, no asyncio.  A driver performs what it asks
+for and sends back what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, frozen
+
+from retrytemplate.batch.chunk import Chunk
+from retrytemplate.batch.effects import Mark, Process, Read, ReadRecords, Write
+from retrytemplate.batch.errors import (
+    CrashLoopError,
+    ProcessDiedError,
+    SkipLimitExceededError,
+)
+from retrytemplate.batch.isolation import Search
+from retrytemplate.batch.letters import Letter, history_of
+from retrytemplate.batch.marker import ranges_of
+from retrytemplate.caches.worker import place_of
+from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import AttemptRecord, recorded, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from retrytemplate.batch.codec import Codec
+    from retrytemplate.batch.effects import Processed
+    from retrytemplate.batch.isolation import Isolate
+    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.report import Status
+    from retrytemplate.batch.skip import SkipPolicy
+    from retrytemplate.outcome import Outcome
+
+    Steps = Generator[Any, Any, None]
+
+__all__ = ["Machine", "Rules"]
+
+
+@frozen
+class Rules:
+    """What a step decides by."""
+
+    chunk_size: int
+    skip: SkipPolicy
+    max_crashes: int
+    isolate: Isolate
+    key: Callable[[Any], Any] | None
+    codec: Codec
+    journals: bool
+    """Whether the items of a chunk are kept with its marker: the reader cannot give them again."""
+
+
+class _Fatal(Exception):
+    """What ends the run is its only argument."""
+
+
+@define
+class Machine:
+    """One run, from where its journal says that it stands.
+
+    :param stopping: asked between chunks whether to end.
+    """
+
+    rules: Rules
+    run: Run
+    stopping: Callable[[], bool]
+
+    def steps(self) -> Generator[Any, Any, Status]:
+        """Go to the end; what it returns is how the run ended."""
+        try:
+            while not self.stopping():
+                chunk = yield from self._read()
+                if chunk is None:
+                    return "completed"
+                yield from self._reprocess(chunk)
+        except _Fatal as fatal:
+            (failure,) = fatal.args
+            self.run.exception, self.run.error = failure, recorded(failure)
+            return "failed"
+        return "stopped"
+
+    # What is next.
+
+    def _read(self) -> Generator[Any, Any, Chunk | None]:
+        marker = self.run.marker
+        if marker.payloads is not None:
+            return Chunk(self._kept(marker.payloads), marker)
+        try:
+            read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
+        except Exception as exc:
+            raise _Fatal(exc) from None
+        if not read.records.items:
+            return None
+        return Chunk(read, marker)
+
+    def _kept(self, payloads: Sequence[str]) -> ReadRecords:
+        """The items that the journal has; where they came from stands in the position."""
+        from retrytemplate.batch.readers.base import Records
+
+        source, first, position = self.run.marker.position
+        items = [self.rules.codec.decode(payload) for payload in payloads]
+        return ReadRecords(Records(items, source, first), position)
+
+    def _keep(self, chunk: Chunk) -> Steps:
+        """Write the items of a chunk down before anything is done with them."""
+        from attrs import evolve
+
+        records, encode = chunk.read.records, self.rules.codec.encode
+        try:
+            payloads = tuple(map(encode, records.items))
+        except (TypeError, ValueError) as exc:
+            raise _Fatal(exc) from None
+        closing = chunk.closing()
+        position = [records.source, records.first, chunk.read.position]
+        pending = ranges_of(chunk.left)
+        kept = evolve(
+            chunk.marker, position=position, count=chunk.size, pending=pending, payloads=payloads
+        )
+        yield Mark(evolve(closing, marker=kept))
+        chunk.closed((), self.run.marker)
+
+    def _reprocess(self, chunk: Chunk) -> Steps:
+        try:
+            if self.rules.journals and chunk.marker.payloads is None:
+                yield from self._keep(chunk)
+            if chunk.marker.careful:
+                yield from self._one_by_one(chunk)
+            else:
+                yield from self._together(chunk)
+        except _Fatal:
+            # What was decided stays decided: those items are not met again, and count.
+            if chunk.counts.rollbacks or chunk.letters or chunk.counts.retries:
+                yield Mark(chunk.closing())
+            raise
+
+    # All items at once.
+
+    def _together(self, chunk: Chunk) -> Steps:
+        broken = chunk.read.records.broken
+        if broken:
+            for index in sorted(broken.keys() & set(chunk.left)):
+                self._give_up(chunk, index, "read", broken[index])
+        wanted = [index for index in chunk.left if index not in chunk.gone]
+        yield from self._process(chunk, wanted)
+        good = [index for index in wanted if index not in chunk.gone]
+        outcome = yield from self._write(chunk, good)
+        if not outcome.ok:
+            yield from self._isolate(chunk, outcome)
+
+    def _process(self, chunk: Chunk, indexes: Sequence[int]) -> Steps:
+        every = len(indexes) == chunk.size
+        items = chunk.read.records.items if every else chunk.items(indexes)
+        done: Processed = yield Process(items)
+        chunk.values = done.values
+        if not every:
+            chunk.values = [None] * chunk.size
+            for index, value in zip(indexes, done.values, strict=False):
+                chunk.values[index] = value
+        if done.retries:
+            chunk.count(retries=done.retries)
+        for at, history in done.histories.items():
+            chunk.histories[indexes[at]] = history
+        for at in sorted(done.failures):
+            self._give_up(chunk, indexes[at], "process", done.failures[at])
+
+    def _write(
+        self,
+        chunk: Chunk,
+        done: Sequence[int],
+        *,
+        once: bool = False,
+        alone: int | None = None,
+    ) -> Generator[Any, Any, Outcome[Any]]:
+        """Write these, close them together with the filtered ones among them."""
+        values = chunk.values
+        items = [values[index] for index in done if values[index] is not None]
+        outcome: Outcome[Any] = yield Write(items, chunk.closing(done, alone), once)
+        if outcome.ok:
+            chunk.closed(done, self.run.marker)
+        else:
+            chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
+        return outcome
+
+    # Which of them was it?
+
+    def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
+        good = [index for index in chunk.left if index not in chunk.gone]
+        written = [index for index in good if chunk.values[index] is not None]
+        self._check_covered(outcome)
+        if len(written) < 2 or self.rules.isolate == "whole":
+            for index in written:
+                self._at_fault(chunk, index, outcome)
+        else:
+            yield from self._search(chunk, written)
+        rest = [index for index in chunk.left if index not in chunk.gone]
+        if rest or chunk.letters:  # the filtered ones, and what the last part came to
+            yield Mark(chunk.closing(rest))
+            chunk.closed(rest, self.run.marker)
+
+    def _search(self, chunk: Chunk, written: Sequence[int]) -> Steps:
+        search = Search(written, halving=self.rules.isolate == "bisect")
+        while part := search.part():
+            outcome = yield from self._write(chunk, part, once=len(part) > 1)
+            if outcome.ok:
+                search.good()
+                continue
+            self._check_covered(outcome)
+            if search.bad():
+                self._at_fault(chunk, part[0], outcome)
+
+    def _check_covered(self, outcome: Outcome[Any]) -> None:
+        """End the run for a failure that no item is given up for."""
+        assert outcome.exception is not None
+        if not self.rules.skip.covers(outcome.exception):
+            raise _Fatal(outcome.exception)
+
+    def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
+        assert outcome.exception is not None
+        chunk.histories[index] = (*chunk.histories.get(index, ()), *outcome.history)
+        self._give_up(chunk, index, "write", outcome.exception)
+
+    # A process died with this chunk.
+
+    def _one_by_one(self, chunk: Chunk) -> Steps:
+        if chunk.marker.stray > self.rules.max_crashes:
+            raise _Fatal(
+                CrashLoopError(
+                    f"the process died {chunk.marker.stray} times around this chunk, with no item "
+                    "of it under way"
+                )
+            )
+        chunk.values = [None] * chunk.size
+        for index in list(chunk.left):
+            deaths = chunk.marker.deaths.get(index, ())
+            if len(deaths) >= self.rules.max_crashes:
+                self._killer(chunk, index, deaths)
+            else:
+                yield from self._alone(chunk, index)
+        if chunk.letters:
+            yield Mark(chunk.closing())
+            chunk.closed((), self.run.marker)
+
+    def _alone(self, chunk: Chunk, index: int) -> Steps:
+        if chunk.marker.alone != index:
+            yield Mark(chunk.closing(alone=index))
+            chunk.closed((), self.run.marker)
+        broken = chunk.read.records.broken
+        if index in broken:
+            self._give_up(chunk, index, "read", broken[index])
+            return
+        done: Processed = yield Process(chunk.items([index]))
+        if done.retries:
+            chunk.count(retries=done.retries)
+        if 0 in done.histories:
+            chunk.histories[index] = done.histories[0]
+        if 0 in done.failures:
+            self._give_up(chunk, index, "process", done.failures[0])
+            return
+        chunk.values[index] = done.values[0]
+        outcome = yield from self._write(chunk, [index], alone=self._next(chunk, index))
+        if not outcome.ok:
+            self._check_covered(outcome)
+            self._at_fault(chunk, index, outcome)
+
+    def _next(self, chunk: Chunk, index: int) -> int | None:
+        """The item that goes alone after this one, so that one transaction says both."""
+        for each in chunk.left:
+            if each > index and len(chunk.marker.deaths.get(each, ())) < self.rules.max_crashes:
+                return each
+        return None
+
+    # Giving up.
+
+    def _give_up(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
+        """Skip an item, if that may be."""
+        skip, counts = self.rules.skip, self.run.counts + chunk.counts
+        if not skip.covers(failure):
+            raise _Fatal(failure)
+        if not skip.has_room(skipped=counts.skipped, read=counts.read):
+            error = SkipLimitExceededError(
+                f"{counts.skipped} items are skipped of {counts.read}, and the policy allows no "
+                f"more: {skip!r}"
+            )
+            error.__cause__ = failure
+            raise _Fatal(error)
+        self._bury(chunk, index, phase, recorded(failure), skipped=True)
+
+    def _killer(self, chunk: Chunk, index: int, deaths: Sequence[tuple[str, float]]) -> None:
+        name = type_name(ProcessDiedError)
+        text = "the process died while this item was under way by itself"
+        died = [
+            AttemptRecord(number, None, at, name, text, "", *place_of(worker))
+            for number, (worker, at) in enumerate(deaths, 1)
+        ]
+        chunk.histories[index] = tuple(died)
+        self._bury(chunk, index, "crash", RecordedFailure(name, text, None), skipped=False)
+
+    def _bury(
+        self, chunk: Chunk, index: int, phase: str, failure: RecordedFailure, *, skipped: bool
+    ) -> None:
+        records, rules = chunk.read.records, self.rules
+        item = records.items[index]
+        payload, replayable = _as_text(rules.codec, item)
+        if phase == "read":
+            payload, replayable = str(item), False
+        number = records.first + index
+        letter = Letter(
+            source=records.source,
+            number=number,
+            key=self._key(item, f"{records.source}:{number}", phase),
+            phase=phase,
+            payload=payload,
+            replayable=replayable,
+            error_type=failure.type_name,
+            error_message=failure.message,
+            attempts=history_of(chunk.histories.get(index, ())),
+        )
+        chunk.give_up(index, letter, skipped=skipped)
+
+    def _key(self, item: Any, place: str, phase: str) -> str:
+        if self.rules.key is None or phase == "read":
+            return place
+        try:
+            return str(self.rules.key(item))
+        except Exception:  # it is what is wrong with the item
+            return place
+
+
+def _as_text(codec: Codec, item: Any) -> tuple[str, bool]:
+    try:
+        return codec.encode(item), True
+    except Exception:  # whatever it is, the letter is written
+        try:
+            return repr(item), False
+        except Exception:
+            return f"<no text: repr() of {type(item).__name__} failed>", False

@@ -1,0 +1,156 @@
+"""Where runs are journalled and dead letters kept: a database."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import delay, duration, span
+from retrytemplate.batch import databases, journal
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.tables import create, tables
+from retrytemplate.errors import MisuseError
+from retrytemplate.extras import extra
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.batch.tables import Tables
+
+__all__ = ["JobRepository"]
+
+PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+class JobRepository:
+    """The journal of the runs, and their dead letters, in a database.
+
+    :param url: of the database, as SQLAlchemy writes it, or an ``Engine`` or ``AsyncEngine``.
+        SQLite serves the processes of one machine, PostgreSQL those of many.
+    :param lease: seconds for which a run is its process's alone.  They are renewed while it lives;
+        a run whose lease is over is taken over by whoever asks for it next.
+    :param prefix: of the names of the tables, which are made on first use.
+    :param timeout: seconds to wait for a connection or a lock.
+
+    A step writes its items in this database's transactions, unless it is given another one.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with JobRepository(f"sqlite:///{folder}/jobs.db") as repository:
+    ...         repository.lease
+    30.0
+    """
+
+    def __init__(
+        self,
+        url: str | Engine | AsyncEngine,
+        lease: Seconds = 30.0,
+        prefix: str = "batch",
+        *,
+        timeout: Seconds = 5.0,
+    ) -> None:
+        self.lease: float = duration(lease)
+        span("lease", self.lease)
+        delay("lease", self.lease)
+        self.timeout: float = duration(timeout)
+        delay("timeout", self.timeout)
+        if not PREFIX.fullmatch(str(prefix)):
+            raise ValueError(
+                "prefix must be 1 to 40 of a-z, 0-9 and _, with no digit at the beginning, "
+                f"got {prefix!r}"
+            )
+        self.prefix = prefix
+        with extra("batch", "a job repository"):
+            from sqlalchemy import Engine
+
+        self._given = None if isinstance(url, str) else url
+        self._asynchronous = hasattr(url, "sync_engine")
+        inner: Any = getattr(url, "sync_engine", url)
+        self._url = databases.check_url(inner.url if isinstance(inner, Engine) else url)
+        self._engine: Engine | None = None
+        self._lock = threading.RLock()
+        self._created = False
+
+    def __repr__(self) -> str:
+        where = self._url.set(query={})
+        return f"<JobRepository {where.get_backend_name()} {where.database} lease={self.lease}>"
+
+    @property
+    def tables(self) -> Tables:
+        """Its tables, as SQLAlchemy knows them."""
+        return tables(self.prefix)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine whose transactions the steps write in."""
+        if self._asynchronous:
+            raise MisuseError(
+                "run() needs a JobRepository on an Engine or a URL, not on an "
+                "AsyncEngine: use run_async()"
+            )
+        with self._lock:
+            if self._engine is None:
+                given: Any = self._given
+                self._engine = given or databases.engine(self._url, self.timeout)
+            return self._engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction on the repository's tables."""
+        with self.engine.connect() as connection, connection.begin():
+            self.create(connection)
+            yield connection
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Around what the repository does on its own: its errors say so."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except SQLAlchemyError as exc:
+            text = str(getattr(exc, "orig", None) or exc).strip().partition("\n")[0]
+            raise JobRepositoryError(f"the job repository cannot be used: {text}") from exc
+
+    @asynccontextmanager
+    async def asynchronous_engine(self) -> AsyncIterator[AsyncEngine]:
+        """The same for the tasks of the running loop; closed with the context unless given."""
+        if self._asynchronous:
+            given: Any = self._given
+            yield given
+            return
+        made = databases.async_engine(self._url, self.timeout)
+        try:
+            yield made
+        finally:
+            await made.dispose()
+
+    def create(self, connection: Connection) -> None:
+        """Create the tables where they are missing."""
+        if not self._created:
+            create(connection, self.tables)
+            self._created = True
+
+    def abandon(self, run_id: int) -> None:
+        """Give a run up by hand: whoever still has it can write no more, and nobody resumes it."""
+        with self.asked(), self.transaction() as connection:
+            journal.abandon(connection, self.tables, run_id)
+
+    def close(self) -> None:
+        """Close the connections of an engine that was made here."""
+        with self._lock:
+            made, self._engine = self._engine, None
+        if made is not None and made is not self._given:
+            made.dispose()
+
+    def __enter__(self) -> JobRepository:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

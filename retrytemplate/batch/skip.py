@@ -1,0 +1,82 @@
+"""Which items may be given up, and how many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from retrytemplate._checks import check_at_least, checked_by, whole
+from retrytemplate._values import Value
+from retrytemplate.policies.simple import SimpleRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["SkipPolicy"]
+
+
+def _limit(name: str, value: Any) -> None:
+    if value is not None:
+        whole(name, value, 0)
+
+
+def _rate(name: str, value: Any) -> None:
+    allowed = "a share between 0 and 1, or None"
+    if value is not None:
+        check_at_least(name, value, 0, allowed=allowed)
+        if value > 1:
+            raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _after(name: str, value: Any) -> None:
+    whole(name, value, 0)
+
+
+@frozen(eq=False, repr=False)
+class SkipPolicy(Value):
+    """Which failures give an item up instead of ending the run; such an item is dead-lettered.
+
+    :param on: an exception class, a tuple of them, or a predicate of the exception.
+    :param limit: so many items of a run at most, over all its restarts; None: any number.
+    :param rate: this share of the items read at most, between 0 and 1; None: any.
+    :param after: items that must have been read before the rate counts.
+    :param not_on: classes that are not skipped.  Of a class and its base the one nearer to the
+        exception decides.
+
+    Items whose process died are not asked about: ``ChunkStep(max_crashes=...)`` says when those
+    are given up, and they do not count here.
+
+    >>> policy = SkipPolicy(on=(ValueError,), limit=2)
+    >>> policy.covers(ValueError("no number")), policy.covers(OSError("no disk"))
+    (True, False)
+    >>> policy.has_room(skipped=1, read=10), policy.has_room(skipped=2, read=10)
+    (True, False)
+
+    Source: ``LimitCheckingExceptionHierarchySkipPolicy`` of Spring Batch.
+    """
+
+    on: Any = ()
+    limit: int | None = field(default=None, validator=checked_by(_limit))
+    rate: float | None = field(default=None, validator=checked_by(_rate))
+    after: int = field(default=0, validator=checked_by(_after))
+    not_on: Any = ()
+    _covers: Callable[[BaseException], bool] = field(init=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        # The same rules as for what is worth another attempt: the nearest class decides.
+        rules = SimpleRetryPolicy(2, retry_on=self.on, not_on=self.not_on)
+        object.__setattr__(self, "_covers", lambda failure: rules.allows(1, failure))
+
+    def covers(self, failure: BaseException) -> bool:
+        """Whether an item that failed so may be given up."""
+        return bool(self.on) and self._covers(failure)
+
+    def has_room(self, *, skipped: int, read: int) -> bool:
+        """Whether one more may be, when so many of those read have been."""
+        if self.limit is not None and skipped >= self.limit:
+            return False
+        if self.rate is not None and read >= self.after:
+            return skipped + 1 <= self.rate * read
+        return True

@@ -1,0 +1,318 @@
+"""A chunk-oriented step: read, process, write, a transaction a chunk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate import _checks
+from retrytemplate._checks import checked_by, instance_of
+from retrytemplate.backoff.base import Backoff
+from retrytemplate.backoff.none import NoBackoff
+from retrytemplate.batch import journal
+from retrytemplate.batch.codec import JsonCodec
+from retrytemplate.batch.drivers import AsyncDriver, Driver
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat
+from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
+from retrytemplate.batch.journal import Identity
+from retrytemplate.batch.machine import Machine, Rules
+from retrytemplate.batch.places import at_work
+from retrytemplate.batch.readers.iterables import as_reader
+from retrytemplate.batch.repository import JobRepository
+from retrytemplate.batch.skip import SkipPolicy
+from retrytemplate.batch.transactions import ISOLATIONS, AsyncTransactions, Transactions
+from retrytemplate.caches.worker import worker_name
+from retrytemplate.errors import LeaseLostError
+from retrytemplate.history import recorded
+from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.template import RetryTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Literal
+
+    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.report import Report
+
+    OnExisting = Literal["resume", "restart", "refuse"]
+
+__all__ = ["ChunkStep"]
+
+ON_EXISTING = ("resume", "restart", "refuse")
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be a non-empty str, got {value!r}")
+
+
+def _callable(name: str, value: Any) -> None:
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(f"{name} must be a function, got {value!r}")
+
+
+def _callable_or_none(name: str, value: Any) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function or None, got {value!r}")
+
+
+def _one_of(*words: str) -> Any:
+    def check(name: str, value: Any) -> None:
+        if value not in words:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
+
+    return checked_by(check)
+
+
+def _none_skipped(value: Any) -> Any:
+    return SkipPolicy() if value is None else value
+
+
+def _engine_or_none(name: str, value: Any) -> None:
+    if value is not None and not (hasattr(value, "connect") and hasattr(value, "dialect")):
+        raise TypeError(f"{name} must be an engine of sqlalchemy or None, got {value!r}")
+
+
+_at_least_one = checked_by(_checks.at_least_one)
+
+
+@frozen(eq=False)
+class ChunkStep:
+    """Reads items, processes each, and writes them a chunk at a time, each exactly once.
+
+    :param name: of the step; a run is known by it and its parameters.
+    :param reader: a reader, a sequence, or any iterable.  What can be read only once is kept in
+        the journal, a chunk at a time, hence has to be something that the codec can keep.
+    :param processor: ``(item) -> item``, or None to filter the item out; None: items as they are.
+        It runs outside of the transaction, once an item and process unless it fails.
+    :param writer: ``(items, transaction) -> None``; the transaction is a connection of SQLAlchemy.
+    :param chunk_size: items a transaction.
+    :param repository: the journal.
+    :param database: an engine where the writer writes; None: the repository's own, so that items
+        and journal commit together: exactly once.  With another one a crash between the two commits
+        writes a chunk again: at least once.
+    :param retry: of each item's processing and of each write, or a ``RetryTemplate``, which is
+        taken with all that it has.
+    :param backoff: between the attempts; no transaction is open meanwhile.
+    :param skip: which failures give an item up, and how many; None: none, a failure ends the run.
+    :param max_crashes: deaths of the process, with the item under way by itself, before it is given
+        up.  With 1 an item may be blamed for what others before it in that process did.
+    :param key: of an item, for its dead letter; None: its source and number.
+    :param codec: keeps items as text: dead letters, and what cannot be read again.
+    :param isolation: of a failed attempt to write: "rollback" of the transaction, or to a
+        "savepoint", or "none": called again in place.
+    :param isolate: how the items at fault are found when a chunk cannot be written: "bisect",
+        "linear" (one by one), or "whole" (all of them are given up).
+    :param concurrency: calls of the processor at once, in threads, or under ``run_async`` in tasks.
+    :param code_version: kept with dead letters.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from sqlalchemy import text
+    >>> def write(items, transaction):
+    ...     rows = [{"square": item} for item in items]
+    ...     transaction.execute(text("INSERT INTO squares VALUES (:square)"), rows)
+    >>> with TemporaryDirectory() as folder, JobRepository(f"sqlite:///{folder}/jobs.db") as jobs:
+    ...     with jobs.transaction() as transaction:
+    ...         _ = transaction.execute(text("CREATE TABLE squares (square)"))
+    ...     step = ChunkStep(
+    ...         "square",
+    ...         reader=range(5),
+    ...         processor=lambda number: number * number,
+    ...         writer=write,
+    ...         chunk_size=2,
+    ...         repository=jobs,
+    ...     )
+    ...     report = step.run()
+    >>> report.status, report.read, report.written
+    ('completed', 5, 5)
+
+    Source: the chunk-oriented, fault-tolerant step of Spring Batch.
+    """
+
+    name: str = field(validator=checked_by(_text))
+    reader: Any = field(kw_only=True, converter=as_reader)
+    processor: Callable[[Any], Any] | None = field(
+        default=None, kw_only=True, validator=checked_by(_callable_or_none)
+    )
+    writer: Callable[[Any, Any], Any] = field(kw_only=True, validator=checked_by(_callable))
+    chunk_size: int = field(default=100, kw_only=True, validator=_at_least_one)
+    repository: JobRepository = field(
+        kw_only=True, validator=instance_of(JobRepository, "a JobRepository")
+    )
+    database: Any = field(default=None, kw_only=True, validator=checked_by(_engine_or_none))
+    retry: RetryPolicy | RetryTemplate = field(
+        factory=SimpleRetryPolicy,
+        kw_only=True,
+        validator=instance_of((RetryPolicy, RetryTemplate), "a RetryPolicy or a RetryTemplate"),
+    )
+    backoff: Backoff = field(
+        factory=NoBackoff, kw_only=True, validator=instance_of(Backoff, "a Backoff")
+    )
+    skip: SkipPolicy = field(
+        default=None,
+        kw_only=True,
+        converter=_none_skipped,
+        validator=instance_of(SkipPolicy, "a SkipPolicy or None"),
+    )
+    max_crashes: int = field(default=2, kw_only=True, validator=_at_least_one)
+    key: Callable[[Any], Any] | None = field(
+        default=None, kw_only=True, validator=checked_by(_callable_or_none)
+    )
+    codec: Any = field(factory=JsonCodec, kw_only=True)
+    isolation: str = field(default="rollback", kw_only=True, validator=_one_of(*ISOLATIONS))
+    isolate: str = field(default="bisect", kw_only=True, validator=_one_of(*SEARCHES))
+    concurrency: int = field(default=1, kw_only=True, validator=_at_least_one)
+    outbox: Any = field(default=None, kw_only=True)
+    listeners: tuple[Any, ...] = field(default=(), kw_only=True, converter=tuple)
+    code_version: str | None = field(
+        default=None, kw_only=True, validator=checked_by(_checks.text_or_none)
+    )
+    _stopping: threading.Event = field(init=False, factory=threading.Event, repr=False)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether the items are written in the journal's own transactions."""
+        return self.database is None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a run that stopped can go on: what was read can be had again, or is kept."""
+        return bool(self.reader.seekable or self.reader.journal)
+
+    def stop(self) -> None:
+        """Let the run end after the chunk that it is at; from any thread, or a signal handler."""
+        self._stopping.set()
+
+    def run(
+        self, parameters: Mapping[str, Any] | None = None, on_existing: OnExisting = "resume"
+    ) -> Report:
+        """Go from where the run stands to its end, in this thread.
+
+        :param parameters: JSON values; with the step's name they are what a run is known by.
+        :param on_existing: of a run that exists: "resume" it where it stopped (a completed one is
+            reported as it is), "restart": give it up and begin anew, "refuse".
+        :returns: how the run stands; a failure that ended it is in the report, see
+            ``Report.raise_for_status``.
+        :raises RunInProgressError: another process has the run.
+        :raises LeaseLostError: another process has taken the run over.
+        :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
+        """
+        transactions = Transactions(self.repository, self.writer, self.database, self.isolation)
+        asked = self._identity(parameters, on_existing)
+        with at_work(asked.worker):
+            run: Run = transactions.alone(journal.begin, asked)
+            if run.status != "completed":
+                self._perform(run, transactions)
+        return run.report()
+
+    async def run_async(
+        self, parameters: Mapping[str, Any] | None = None, on_existing: OnExisting = "resume"
+    ) -> Report:
+        """The same in a task of asyncio; reader, processor and writer may be asynchronous.
+
+        An asynchronous writer gets an ``AsyncConnection``, another one a ``Connection``.
+        """
+        asked = self._identity(parameters, on_existing)
+        async with self.repository.asynchronous_engine() as engine:
+            transactions = AsyncTransactions(
+                self.repository, engine, self.writer, self.database, self.isolation
+            )
+            with at_work(asked.worker):
+                run: Run = await transactions.alone(journal.begin, asked)
+                if run.status != "completed":
+                    await self._perform_async(run, transactions)
+        return run.report()
+
+    def _perform(self, run: Run, transactions: Transactions) -> None:
+        heartbeat = Heartbeat(lambda: transactions.alone(journal.renew, run), self.repository.lease)
+        driver = Driver(**self._parts(run, transactions, heartbeat))
+        try:
+            with heartbeat:
+                status = driver.perform(self._machine(run).steps())
+        except (LeaseLostError, JobRepositoryError):
+            raise
+        except BaseException as error:  # a signal, or what the rules know nothing of
+            run.error = recorded(error)
+            transactions.alone(journal.end, run, "stopped")
+            raise
+        finally:
+            self._stopping.clear()
+        transactions.alone(journal.end, run, status)
+
+    async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
+        import asyncio
+
+        heartbeat = AsyncHeartbeat(
+            lambda: transactions.alone(journal.renew, run), self.repository.lease
+        )
+        driver = AsyncDriver(**self._parts(run, transactions, heartbeat))
+        try:
+            async with heartbeat:
+                status = await driver.perform(self._machine(run).steps())
+        except (LeaseLostError, JobRepositoryError):
+            raise
+        except BaseException as error:
+            run.error = recorded(error)
+            ending = asyncio.ensure_future(transactions.alone(journal.end, run, "stopped"))
+            await asyncio.shield(ending)
+            raise
+        finally:
+            self._stopping.clear()
+        await transactions.alone(journal.end, run, status)
+
+    def _machine(self, run: Run) -> Machine:
+        return Machine(self._rules(), run, self._stopping.is_set)
+
+    def _parts(self, run: Run, transactions: Any, heartbeat: Any) -> dict[str, Any]:
+        return {
+            "reader": self.reader,
+            "processor": self.processor,
+            "template": self._template(),
+            "concurrency": self.concurrency,
+            "is_fatal": lambda failure: not self.skip.covers(failure),
+            "transactions": transactions,
+            "heartbeat": heartbeat,
+            "run": run,
+        }
+
+    def _identity(self, parameters: Mapping[str, Any] | None, on_existing: str) -> Identity:
+        if on_existing not in ON_EXISTING:
+            words = ", ".join(map(repr, ON_EXISTING))
+            raise ValueError(f"on_existing must be one of {words}, got {on_existing!r}")
+        try:
+            text = json.dumps(dict(parameters or {}), sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError) as exc:
+            raise TypeError(
+                f"parameters must be a mapping of JSON values, got {parameters!r}"
+            ) from exc
+        return Identity(
+            step=self.name,
+            parameters=text,
+            worker=worker_name(),
+            lease=self.repository.lease,
+            on_existing=on_existing,
+            resumable=self.resumable,
+            exactly_once=self.exactly_once,
+            code_version=self.code_version,
+        )
+
+    def _template(self) -> RetryTemplate:
+        if isinstance(self.retry, RetryTemplate):
+            return self.retry
+        return RetryTemplate(policy=self.retry, backoff=self.backoff, name=self.name)
+
+    def _rules(self) -> Rules:
+        return Rules(
+            chunk_size=self.chunk_size,
+            skip=self.skip,
+            max_crashes=self.max_crashes,
+            isolate=self.isolate,  # type: ignore[arg-type]  # checked above
+            key=self.key,
+            codec=self.codec,
+            journals=not self.reader.seekable and self.reader.journal,
+        )

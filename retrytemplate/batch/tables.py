@@ -1,0 +1,154 @@
+"""The tables of a job repository, the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.extras import extra
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, MetaData, Table
+
+__all__ = ["SCHEMA", "Tables", "create", "tables"]
+
+SCHEMA = 1
+"""The version of the tables."""
+
+
+@frozen
+class Tables:
+    """The tables under one prefix.
+
+    :param runs: a row a run: who has it, its counts, and the chunk in flight.
+    :param letters: a row a dead letter, with its attempts and with what became of it.
+    :param messages: what is to be sent after the commit, until it is.
+    :param meta: the version of the tables.
+    """
+
+    metadata: MetaData
+    meta: Table
+    runs: Table
+    letters: Table
+    messages: Table
+
+
+@lru_cache
+def tables(prefix: str) -> Tables:
+    """The tables whose names begin with *prefix*."""
+    with extra("batch", "a job repository"):
+        from sqlalchemy import (
+            BigInteger,
+            Column,
+            Double,
+            ForeignKey,
+            Index,
+            Integer,
+            MetaData,
+            Table,
+            Text,
+            UniqueConstraint,
+        )
+
+    metadata = MetaData()
+    number = BigInteger().with_variant(Integer(), "sqlite")
+
+    def column(name: str, kind: Any = Text, *more: Any, null: bool = False, **options: Any) -> Any:
+        return Column(name, kind, *more, nullable=null, **options)
+
+    def key(name: str = "id") -> Any:
+        return column(name, number, primary_key=True, autoincrement=True)
+
+    meta = Table(
+        f"{prefix}_meta", metadata, column("name", primary_key=True), column("value", number)
+    )
+    runs = Table(
+        f"{prefix}_runs",
+        metadata,
+        key(),
+        column("step"),
+        column("parameters"),
+        column("generation", number),
+        column("status"),
+        # Who has it: only grows; every write compares both.
+        column("fence", number),
+        column("seq", number),
+        column("worker", null=True),
+        column("place", null=True),
+        column("lease_until", Double, null=True),
+        *(column(name, number) for name in COUNTS),
+        column("marker"),
+        column("error", null=True),
+        column("progress", Double, null=True),
+        column("exactly_once", number),
+        column("code_version", null=True),
+        column("started", Double),
+        column("updated", Double),
+        column("ended", Double, null=True),
+        UniqueConstraint("step", "parameters", "generation"),
+    )
+    letters = Table(
+        f"{prefix}_letters",
+        metadata,
+        key(),
+        column("run", number, ForeignKey(runs.c.id)),
+        column("step"),
+        column("source"),
+        column("number", number),
+        column("item_key"),
+        column("ordinal", number),
+        column("phase"),
+        column("payload"),
+        column("replayable", number),
+        column("error_type"),
+        column("error_message"),
+        column("attempts"),
+        column("code_version", null=True),
+        column("state"),
+        column("created", Double),
+        column("resolved", Double, null=True),
+        column("audit"),
+        UniqueConstraint("run", "source", "number"),
+        Index(f"{prefix}_letters_state", "step", "state"),
+        Index(f"{prefix}_letters_key", "run", "item_key"),
+    )
+    messages = Table(
+        f"{prefix}_outbox",
+        metadata,
+        key(),
+        column("run", number, ForeignKey(runs.c.id)),
+        column("step"),
+        column("payload"),
+        Index(f"{prefix}_outbox_run", "run"),
+    )
+    return Tables(metadata, meta, runs, letters, messages)
+
+
+COUNTS = ("read", "written", "filtered", "dead", "skipped", "retries", "rollbacks", "deaths")
+
+
+def create(connection: Connection, made: Tables) -> None:
+    """Create what is missing, other processes doing so at the same time included.
+
+    :raises JobRepositoryError: the tables are of a newer version of the library.
+    """
+    from sqlalchemy import inspect, select, text
+
+    if not inspect(connection).has_table(made.meta.name):
+        if connection.dialect.name == "postgresql":
+            lock = text("SELECT pg_advisory_xact_lock(hashtext(:name))")
+            connection.execute(lock, {"name": made.meta.name})
+        made.metadata.create_all(connection)
+        if connection.execute(select(made.meta.c.value)).first() is None:
+            connection.execute(made.meta.insert().values(name="schema", value=SCHEMA))
+    version = connection.execute(
+        select(made.meta.c.value).where(made.meta.c.name == "schema")
+    ).scalar()
+    if version is None or version > SCHEMA:
+        raise JobRepositoryError(
+            f"the tables of the job repository have version {version}, this library knows "
+            f"{SCHEMA}: update the library, or choose another prefix"
+        )

@@ -1,0 +1,298 @@
+"""One attempt to write a part of a chunk: the items and the journal, in one transaction.
+
+The commit is part of the attempt.  Where it is not answered, the next attempt looks first whether
+it came to pass: the run's row says so, and reading it under its lock waits for one still under way.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve, field
+
+from retrytemplate._checks import close_unawaited, is_async, is_awaitable
+from retrytemplate.batch import journal
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.journal import Counts
+from retrytemplate.errors import LeaseLostError, MisuseError
+from retrytemplate.guards import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+    from retrytemplate.batch.effects import Write
+    from retrytemplate.batch.journal import Closing, Run
+    from retrytemplate.batch.repository import JobRepository
+
+    Isolation = Literal["rollback", "savepoint", "none"]
+
+__all__ = ["ISOLATIONS", "AsyncAttempts", "AsyncTransactions", "Attempts", "Transactions"]
+
+ISOLATIONS = ("rollback", "savepoint", "none")
+
+
+@define
+class Transactions:
+    """Makes the attempts of a run.
+
+    :param database: where the items go; None: into the repository's own transactions.
+    """
+
+    repository: JobRepository
+    writer: Callable[[Any, Any], Any]
+    database: Engine | None
+    isolation: str
+
+    def attempts(self, run: Run, effect: Write) -> Attempts:
+        """The attempts at one part."""
+        return Attempts(self, run, effect)
+
+    def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
+        """A statement of the journal in a transaction of its own."""
+        repository = self.repository
+        with repository.asked(), repository.transaction() as connection:
+            return does(connection, repository.tables, *arguments)
+
+
+@define
+class AsyncTransactions:
+    """The same for the tasks of one event loop.
+
+    :param engine: the repository's, in this loop.
+    """
+
+    repository: JobRepository
+    engine: AsyncEngine
+    writer: Callable[[Any, Any], Any]
+    database: AsyncEngine | None
+    isolation: str
+
+    def attempts(self, run: Run, effect: Write) -> AsyncAttempts:
+        """The attempts at one part."""
+        return AsyncAttempts(self, run, effect)
+
+    async def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
+        """A statement of the journal in a transaction of its own."""
+        repository = self.repository
+        with repository.asked():
+            async with self.engine.connect() as connection, connection.begin():
+                await connection.run_sync(repository.create)
+                return await connection.run_sync(does, repository.tables, *arguments)
+
+
+@define(eq=False)
+class _Attempts(Guard):
+    """The attempts at one part of a chunk: what those of both kinds know.
+
+    :param unsettled: whether the last one ended with a commit that was not answered.
+    """
+
+    of: Any
+    run: Run
+    effect: Write
+    unsettled: bool = False
+    _tried: int = field(init=False, default=0)
+    _open: Any = field(init=False, default=None)
+
+    @property
+    def closing(self) -> Closing:
+        """What the attempt under way writes to the journal: those before it are in its counts."""
+        again = self._tried - 1
+        if not again:
+            return self.effect.closing
+        counts = self.effect.closing.counts + Counts(retries=again, rollbacks=again)
+        return evolve(self.effect.closing, counts=counts)
+
+    @property
+    def holds(self) -> bool:
+        """Whether one transaction may hold several attempts."""
+        return bool(self.of.isolation != "rollback")
+
+    def _ends(self, connection: Any) -> bool:
+        """Whether a transaction in which an attempt failed can take no other one."""
+        return not self.holds or self.unsettled or bool(connection.invalidated)
+
+    def check(self, failure: BaseException | None) -> None:
+        """Raise where no attempt found out what became of a commit: nothing is decided on that."""
+        if self.unsettled:
+            raise JobRepositoryError(
+                "a commit was not answered, and the database cannot be asked about it: resume the "
+                f"run when it can; the last failure was {failure!r}"
+            ) from failure
+
+
+@define(eq=False)
+class Attempts(_Attempts):
+    """The attempts at one part of a chunk; each one is a call of ``make``."""
+
+    def make(self) -> LeaseLostError | None:
+        """One attempt.  That the run is another's now is no failure: it is given back."""
+        try:
+            if not (self.unsettled and self._settled()):
+                self._tried += 1
+                self._transact()
+        except LeaseLostError as lost:
+            return lost
+        return None
+
+    def _settled(self) -> bool:
+        with self.of.repository.transaction() as connection:
+            done = journal.applied(connection, self.of.repository.tables, self.run)
+        self.unsettled = False
+        return done
+
+    def _transact(self) -> None:
+        if self.of.database is not None:
+            with self.of.database.begin() as connection:
+                self._fill(connection)
+        connection = self._begun()
+        try:
+            if self.of.isolation == "savepoint":
+                with connection.begin_nested():
+                    self._body(connection)
+            else:
+                self._body(connection)
+            self.unsettled = True
+            connection.commit()
+            self.unsettled = False
+        except BaseException:
+            if self._ends(connection):
+                self.close()
+            raise
+        self.close()
+
+    def _begun(self) -> Connection:
+        if self._open is None:
+            connection = self.of.repository.engine.connect()
+            self._open = connection
+            try:
+                connection.begin()
+            except BaseException:
+                self.close()
+                raise
+        return self._open  # type: ignore[no-any-return]  # of both kinds
+
+    def _body(self, connection: Connection) -> None:
+        if self.of.database is None:
+            self._fill(connection)
+        journal.close(connection, self.of.repository.tables, self.run, self.closing)
+
+    def _fill(self, connection: Connection) -> None:
+        if not self.effect.items:
+            return
+        answer = self.of.writer(self.effect.items, connection)
+        if is_awaitable(answer):
+            close_unawaited(answer)
+            raise MisuseError("the writer gives what must be awaited: use run_async()")
+
+    def close(self) -> None:
+        """Let go of the connection, rolled back unless committed."""
+        connection, self._open = self._open, None
+        if connection is not None:
+            with suppress(Exception):  # it says less than what failed before
+                connection.close()
+
+    def reserve(self, context: Any, delay: float) -> None:
+        """No transaction stays open during a wait."""
+        if delay > 0:
+            self.close()
+
+    def __enter__(self) -> Attempts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@define(eq=False)
+class AsyncAttempts(_Attempts):
+    """The same in a task."""
+
+    async def make(self) -> LeaseLostError | None:
+        """One attempt.  That the run is another's now is no failure: it is given back."""
+        try:
+            if not (self.unsettled and await self._settled()):
+                self._tried += 1
+                await self._transact()
+        except LeaseLostError as lost:
+            return lost
+        return None
+
+    async def _settled(self) -> bool:
+        async with self.of.engine.connect() as connection, connection.begin():
+            done: bool = await connection.run_sync(
+                journal.applied, self.of.repository.tables, self.run
+            )
+        self.unsettled = False
+        return done
+
+    async def _transact(self) -> None:
+        if self.of.database is not None:
+            async with self.of.database.begin() as connection:
+                await self._fill(connection)
+        connection = await self._begun()
+        try:
+            if self.of.isolation == "savepoint":
+                async with connection.begin_nested():
+                    await self._body(connection)
+            else:
+                await self._body(connection)
+            self.unsettled = True
+            await connection.commit()
+            self.unsettled = False
+        except BaseException:
+            if self._ends(connection):
+                await self.close()
+            raise
+        await self.close()
+
+    async def _begun(self) -> AsyncConnection:
+        if self._open is None:
+            connection = self.of.engine.connect()
+            await connection.start()
+            self._open = connection
+            try:
+                await connection.begin()
+            except BaseException:
+                await self.close()
+                raise
+        return self._open  # type: ignore[no-any-return]  # of both kinds
+
+    async def _body(self, connection: AsyncConnection) -> None:
+        if self.of.database is None:
+            await self._fill(connection)
+        await connection.run_sync(journal.close, self.of.repository.tables, self.run, self.closing)
+
+    async def _fill(self, connection: AsyncConnection) -> None:
+        items, writer = self.effect.items, self.of.writer
+        if not items:
+            return
+        if is_async(writer):
+            await writer(items, connection)
+        else:
+            await connection.run_sync(lambda inner: writer(items, inner))
+
+    async def close(self) -> None:
+        """Let go of the connection, rolled back unless committed; also while it is cancelled."""
+        import asyncio
+
+        connection, self._open = self._open, None
+        if connection is not None:
+            with suppress(Exception):
+                await asyncio.shield(asyncio.ensure_future(connection.close()))
+
+    async def reserve(self, context: Any, delay: float) -> None:
+        """No transaction stays open during a wait."""
+        if delay > 0:
+            await self.close()
+
+    async def __aenter__(self) -> AsyncAttempts:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

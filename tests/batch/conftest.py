@@ -1,0 +1,46 @@
+"""Worlds to run steps in."""
+
+from itertools import count
+
+import pytest
+
+from tests.batch.world import World
+
+_worlds = count(1)
+
+
+def a_world(kind, request):
+    if kind == "sqlite":
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("batch")
+        url = f"sqlite:///{folder}/jobs.db"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    return World(url, f"b{next(_worlds)}")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(request):
+    """A world on each kind of database."""
+    made = a_world(request.param, request)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sqlite(request):
+    """A world on SQLite, for what is the same on both."""
+    made = a_world("sqlite", request)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def postgresql(request):
+    made = a_world("postgresql", request)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def way(request):
+    return request.param
