@@ -7,14 +7,15 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import ReaderError, ReadError
-from retrytemplate.batch.readers.base import Cursor, Reader, Records
-from retrytemplate.batch.readers.lines import LineFile, checked_encoding, checked_path
+from retrytemplate.batch.readers.base import Reader, Records
+from retrytemplate.batch.readers.lines import LineCursor, checked_encoding, checked_path, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
 
     from retrytemplate.batch.readers.base import JSON
+    from retrytemplate.batch.readers.lines import LineFile
 
 __all__ = ["CsvReader"]
 
@@ -64,15 +65,11 @@ class CsvReader(Reader):
 
     def open(self, position: JSON = None) -> CsvCursor:
         """Begin; see ``Reader.open``."""
-        file = LineFile.open(self.name)
-        try:
-            cursor = CsvCursor(file, self.encoding, self.fields, self.dialect)
-            if position is not None:
-                cursor.go_to(position)
-        except BaseException:
-            file.file.close()
-            raise
-        return cursor
+        return opened(
+            lambda file: CsvCursor(file, self.encoding, self.fields, self.dialect),
+            self.name,
+            position,
+        )
 
     def __repr__(self) -> str:
         options = {"encoding": self.encoding, "fields": self.fields} | self.dialect
@@ -108,7 +105,7 @@ def _checked_fields(fields: Any) -> tuple[str, ...]:
     return names
 
 
-class CsvCursor(Cursor):
+class CsvCursor(LineCursor):
     """A CSV file while it is read."""
 
     def __init__(
@@ -124,34 +121,14 @@ class CsvCursor(Cursor):
         self._fields = self._header() if fields is None else fields
         lines = map(bytes.decode, file.file, repeat(encoding))
         self._rows = csv.reader(lines, **dialect)
-        self.position = file.position()
+        super().__init__(file)
 
-    def go_to(self, position: JSON) -> None:
-        """Go on at a position of another cursor."""
-        self._file.go_to(position)
-        self.position = position
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.file.close()
-
-    @property
-    def progress(self) -> float | None:
-        """How much of the file is behind."""
-        return self._file.progress()
-
-    def read(self, limit: int) -> Records:
-        """The next records; see ``Cursor.read``."""
-        file = self._file
-        first = file.number + 1
+    def _read(self, limit: int, first: int) -> Records:
+        start = self._file.file.tell()
         records = self._at_once(limit, first)
         if records is None:
-            file.file.seek(self.position["offset"])
+            self._file.file.seek(start)
             records = self._one_by_one(limit, first)
-        if not records:
-            file.check_end()
-        file.number += len(records)
-        self.position = file.position()
         return records
 
     def _at_once(self, limit: int, first: int) -> Records | None:

@@ -9,14 +9,18 @@ from zlib import crc32
 from attrs import define
 
 from retrytemplate.batch.errors import ReaderError
-from retrytemplate.batch.readers.base import part
+from retrytemplate.batch.readers.base import Cursor, part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from io import BufferedReader
+    from typing import TypeVar
 
-    from retrytemplate.batch.readers.base import JSON
+    from retrytemplate.batch.readers.base import JSON, Records
 
-__all__ = ["LineFile", "checked_encoding", "checked_path"]
+    C = TypeVar("C", bound="LineCursor")
+
+__all__ = ["LineCursor", "LineFile", "checked_encoding", "checked_path", "opened"]
 
 BOM = b"\xef\xbb\xbf"
 # How much of what stands before a position is compared when the file is opened there.
@@ -127,3 +131,52 @@ class LineFile:
         """Raise if the end is only there because the file was cut meanwhile."""
         if self.size() < self.file.tell():
             raise ReaderError(f"{self.path} became shorter while it was read: {ANEW}")
+
+
+class LineCursor(Cursor):
+    """A file of lines while it is read.  A kind of file overrides ``_read``."""
+
+    def __init__(self, file: LineFile) -> None:
+        self._file = file
+        self.position = file.position()
+
+    def read(self, limit: int) -> Records:
+        """The next records; see ``Cursor.read``."""
+        file = self._file
+        file.file.seek(self.position["offset"])  # where a read that failed may not have left it
+        records = self._read(limit, file.number + 1)
+        if not records:
+            file.check_end()
+        file.number += len(records)
+        self.position = file.position()
+        return records
+
+    def _read(self, limit: int, first: int) -> Records:
+        raise NotImplementedError
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the file is behind."""
+        return self._file.progress()
+
+    def go_to(self, position: JSON) -> None:
+        """Go on at a position of another cursor."""
+        self._file.go_to(position)
+        self.position = position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.file.close()
+
+
+def opened(make: Callable[[LineFile], C], path: str, position: JSON) -> C:
+    """A cursor at a position; what it takes of the beginning is read before."""
+    file = LineFile.open(path)
+    try:
+        cursor = make(file)
+        if position is not None:
+            cursor.go_to(position)
+    except BaseException:
+        file.file.close()
+        raise
+    return cursor
