@@ -94,7 +94,7 @@ def _give_back(
 ) -> Steps:
     """The wait that was granted comes to nothing; what a guard raises now, leaves instead."""
     raised = yield from execution.tell_all(granted, execution.context)
-    return error if raised is None else instead_of(error, raised)
+    return error if raised is None else instead_of(instead_of(execution.last, error), raised)
 
 
 def _sleep(execution: Execution, delay: float) -> Steps:
@@ -105,6 +105,5 @@ def _sleep(execution: Execution, delay: float) -> Steps:
         if error is not None:
             error = interrupted(error)
     if error is not None:
-        error = instead_of(execution.last, error)
         granted = [give_back for _, give_back in plan.reserve]
         execution.end, execution.error = KEPT, (yield from _give_back(execution, granted, error))

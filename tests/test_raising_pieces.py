@@ -430,7 +430,9 @@ def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, 
     assert caught.value is error
     instead = "Rejected" if refuses else "BackoffInterruptedError"
     if not way.__name__.endswith("block"):  # there, Python names the block's own exception
-        assert type(caught.value.__context__).__name__ == instead
+        behind = caught.value.__context__
+        assert type(behind).__name__ == instead
+        assert behind.__context__ is failure
     assert [gate.told[-1] for gate in gates[:2]] == ["give_back", "give_back"]
 
 
