@@ -469,7 +469,6 @@ class Execution:
         context._policy_state = self.policy.record(
             context._policy_state, failure, self.plan.monotonic()
         )
-        context._last = failure
         if is_barred(self.policy, failure, self.own):
             context._verdict = False
         self.show()
