@@ -419,9 +419,10 @@ async def test_a_coroutine_function_without_a_parameter_says_so_too(settings):
 
 def test_it_is_said_once_and_not_retried_or_recovered():
     recorder = Recorder()
-    with pytest.raises(MisuseError):
+    with pytest.raises(MisuseError) as caught:
         made(listeners=[recorder], recovery=lambda context: "recovered").execute(nothing_wanted)
     assert recorder.hooks == ["open", "before_attempt", "close"]
+    assert type(caught.value.__cause__) is TypeError
 
 
 def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
@@ -431,6 +432,12 @@ def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
     outcome = made().outcome(lambda: callback(None))
     assert outcome.attempts == 3
     assert "use call()" not in str(outcome.exception)
+
+
+@every_way
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
+def test_a_type_error_from_inside_a_callback_with_the_context_is_retried(way, settings):
+    assert way(made(**settings), Script(TypeError("its own"), "value")) == "value"
 
 
 # -- awaitables where nobody awaits -------------------------------------------------------------

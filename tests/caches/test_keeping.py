@@ -4,11 +4,13 @@ import pytest
 
 from retrytemplate import (
     CircuitBreakerRetryPolicy,
+    ExhaustedRetryError,
     MemoryRetryContextCache,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
 )
+from retrytemplate.caches.record import Record
 from retrytemplate.testing import VirtualClock
 
 CIRCUIT = RetryState("circuit", rollback_for=())
@@ -67,3 +69,27 @@ def test_each_delivery_that_fails_counts_as_an_attempt_and_as_a_failure():
             template.execute(fails, state=RetryState("order-17"))
         record = template.cache.peek(template.scoped_key("order-17"))
         assert (record.attempts, record.failures) == (number, number)
+
+
+@pytest.mark.parametrize("number", [7, 0])
+def test_the_number_of_attempts_that_a_context_was_told_is_kept(number):
+    def callback(context):
+        shown.append(context.max_attempts)
+        context.max_attempts = number
+        raise ValueError("x")
+
+    shown = []
+    template = RetryTemplate(SimpleRetryPolicy(3), clock=VirtualClock())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="x"):
+            template.execute(callback, state=RetryState("order-17"))
+    assert shown == [3, number]
+
+
+def test_a_record_that_counts_failures_and_names_none_is_one_like_any_other():
+    template = RetryTemplate(SimpleRetryPolicy(3), clock=VirtualClock())
+    claim = template.cache.begin(template.scoped_key("order-17"), worker="another")
+    template.cache.fail(claim, Record(failures=3, attempts=3))
+
+    with pytest.raises(ExhaustedRetryError, match="no attempt was made"):
+        template.execute(fails, state=RetryState("order-17"))
