@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.extras import extra
+from retrytemplate.stores import patience
 from retrytemplate.stores.performers import AnswerLostError
 from retrytemplate.stores.statements import DIALECTS
 from retrytemplate.stores.steps import LockedError
@@ -136,7 +137,9 @@ def _bound(made: Engine, timeout: float) -> None:
         return
 
     @event.listens_for(made, "connect")
-    def limited(connection: Any, _: Any) -> None:
+    def limited(connection: Any, record: Any) -> None:
+        if made.dialect.driver in ("psycopg", "psycopg_async"):
+            patience.bound(record.driver_connection, 3 * timeout)
         cursor = connection.cursor()
         cursor.execute(f"SET lock_timeout = {_milliseconds(timeout)}")
         cursor.execute(f"SET statement_timeout = {_milliseconds(2 * timeout)}")
