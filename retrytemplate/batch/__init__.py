@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.readers.files import FilesReader
     from retrytemplate.batch.readers.iterables import ForwardReader, SequenceReader, as_reader
     from retrytemplate.batch.readers.json_lines import JsonLinesReader
+    from retrytemplate.batch.readers.query import QueryReader
     from retrytemplate.batch.report import Report
     from retrytemplate.batch.repository import JobRepository
     from retrytemplate.batch.skip import SkipPolicy
@@ -60,6 +61,7 @@ __getattr__ = lazily(
         ),
         "retrytemplate.batch.readers.json_lines": ("JsonLinesReader",),
         "retrytemplate.batch.readers.files": ("FilesReader",),
+        "retrytemplate.batch.readers.query": ("QueryReader",),
     },
 )
 
@@ -78,6 +80,7 @@ __all__ = [
     "JsonLinesReader",
     "NotResumableError",
     "ProcessDiedError",
+    "QueryReader",
     "ReadError",
     "Reader",
     "ReaderError",

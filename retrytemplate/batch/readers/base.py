@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.errors import ReadError
 
-__all__ = ["JSON", "AsyncCursor", "Cursor", "Reader", "Records", "part"]
+__all__ = ["JSON", "AsyncCursor", "Cursor", "Reader", "Records", "checked_name", "part"]
 
 
 @frozen
@@ -162,3 +162,10 @@ def part(position: JSON, name: str, kind: type, reader: str) -> Any:
             "give the step the reader that it had, or begin the run anew"
         )
     return value
+
+
+def checked_name(name: Any) -> str:
+    """The name of a source; TypeError for what is none."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a non-empty str, got {name!r}")
+    return name

@@ -7,7 +7,15 @@ from itertools import islice
 from typing import Any
 
 from retrytemplate.batch.errors import ReaderError
-from retrytemplate.batch.readers.base import JSON, AsyncCursor, Cursor, Reader, Records, part
+from retrytemplate.batch.readers.base import (
+    JSON,
+    AsyncCursor,
+    Cursor,
+    Reader,
+    Records,
+    checked_name,
+    part,
+)
 
 __all__ = ["ForwardReader", "SequenceReader", "as_reader"]
 
@@ -30,7 +38,7 @@ class SequenceReader(Reader):
         if isinstance(sequence, TEXTS) or not isinstance(sequence, Sequence):
             raise TypeError(f"sequence must be a list, a tuple, a range ..., got {sequence!r}")
         self.sequence = sequence
-        self.name = _checked_name(name)
+        self.name = checked_name(name)
 
     def open(self, position: JSON = None) -> Cursor:
         """Begin; see ``Reader.open``."""
@@ -100,7 +108,7 @@ class ForwardReader(Reader):
         if not isinstance(journal, bool):
             raise TypeError(f"journal must be True or False, got {journal!r}")
         self.iterable = iterable
-        self.name = _checked_name(name)
+        self.name = checked_name(name)
         self.journal = journal
         self._stream = _Stream(self.name)
 
@@ -223,12 +231,6 @@ asynchronous one, got 'orders.csv'
         "reader must be a Reader (CsvReader for a file), a sequence or an iterable, also an "
         f"asynchronous one, got {value!r}"
     )
-
-
-def _checked_name(name: Any) -> str:
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be a non-empty str, got {name!r}")
-    return name
 
 
 def _shown(value: Any) -> str:

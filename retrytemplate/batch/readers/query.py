@@ -1,0 +1,216 @@
+"""The rows of a query, page by page."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate.batch.errors import ReaderError
+from retrytemplate.batch.readers.base import (
+    AsyncCursor,
+    Cursor,
+    Reader,
+    Records,
+    checked_name,
+    part,
+)
+from retrytemplate.extras import extra
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, Engine, Select, SelectBase
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from retrytemplate.batch.readers.base import JSON
+
+__all__ = ["QueryReader"]
+
+
+class QueryReader(Reader):
+    """The rows of a query as dicts; it can go on where it stopped.
+
+    :param statement: a ``select()`` of SQLAlchemy or the text of one, without order and limit.
+    :param key: the column, or columns, by which the rows are put in order: unique together, never
+        null, and of int or text.
+    :param engine: an ``Engine``, or an ``AsyncEngine`` for a step that is awaited.
+    :param name: of the source, which makes a row known together with its number.
+    :raises TypeError, ValueError: for another statement, for a key that it does not have, or what
+        is no engine.
+
+    Each read is a query of its own for the rows behind the last key (never an ``OFFSET``), in a
+    short transaction.  Rows that come behind it meanwhile are read, rows that come before it are
+    not.  While a chunk is not over its rows must stay: put a condition on what the job changes into
+    the processor, not into the query.  An index on the key makes the pages cheap.
+
+    >>> from sqlalchemy import create_engine, text
+    >>> engine = create_engine("sqlite://")
+    >>> with engine.begin() as connection:
+    ...     _ = connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, sku TEXT)"))
+    ...     _ = connection.execute(text("INSERT INTO orders VALUES (17, 'A'), (18, 'B')"))
+    >>> reader = QueryReader("SELECT id, sku FROM orders", engine=engine)
+    >>> with reader.open() as cursor:
+    ...     cursor.read(1).items, cursor.position
+    ([{'id': 17, 'sku': 'A'}], {'after': [17], 'number': 1})
+    """
+
+    def __init__(
+        self,
+        statement: SelectBase | str,
+        key: str | Sequence[str] = "id",
+        *,
+        engine: Engine | AsyncEngine,
+        name: str = "query",
+    ) -> None:
+        with extra("batch", "a QueryReader"):
+            from sqlalchemy import Engine
+        self.name = checked_name(name)
+        self.key = _checked_key(key)
+        self.engine = engine
+        self._pages = _Pages.of(statement, self.key, self.name)
+        self._blocks = isinstance(engine, Engine)
+        if not self._blocks:
+            from sqlalchemy.ext.asyncio import AsyncEngine
+
+            if not isinstance(engine, AsyncEngine):
+                raise TypeError(f"engine must be an engine of sqlalchemy, got {engine!r}")
+
+    def open(self, position: JSON = None) -> Cursor | AsyncCursor:
+        """Begin; see ``Reader.open``."""
+        if position is not None:
+            part(position, "number", int, self.name)
+            self._pages.check_key(part(position, "after", list, self.name))
+        kind = _QueryCursor if self._blocks else _AsyncQueryCursor
+        return kind(self.engine, self._pages, position)
+
+    def __repr__(self) -> str:
+        return f"QueryReader(key={self.key!r}, engine={self.engine!r}, name={self.name!r})"
+
+
+def _checked_key(key: Any) -> tuple[str, ...]:
+    allowed = "key must be the name of a column, or several distinct ones"
+    if not isinstance(key, str | list | tuple):
+        raise TypeError(f"{allowed}, got {key!r}")
+    names = (key,) if isinstance(key, str) else tuple(key)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{allowed}, got {key!r}")
+    if not names or "" in names or len(set(names)) < len(names):
+        raise ValueError(f"{allowed}, got {key!r}")
+    return names
+
+
+@frozen
+class _Pages:
+    """Makes the query of each page, and records of its rows."""
+
+    key: tuple[str, ...]
+    source: str
+    rows: Select[Any]
+    columns: tuple[ColumnElement[Any], ...]
+
+    @classmethod
+    def of(cls, statement: Any, key: tuple[str, ...], source: str) -> _Pages:
+        from sqlalchemy import column, literal_column, select, text
+
+        if isinstance(statement, str):
+            inner = text(statement).columns(*map(column, key)).subquery("page")
+            rows: Select[Any] = select(literal_column("*")).select_from(inner)
+        else:
+            inner = _checked_statement(statement, key).subquery("page")
+            rows = select(inner)
+        columns = tuple(inner.c[name] for name in key)
+        return cls(key, source, rows.order_by(*columns), columns)
+
+    def query(self, position: JSON, limit: int) -> Select[Any]:
+        """For the rows behind a position, and one more to see that the key is unique."""
+        from sqlalchemy import literal, tuple_
+
+        rows = self.rows.limit(limit + 1)
+        if position is None:
+            return rows
+        after = position["after"]
+        if len(self.columns) == 1:
+            return rows.where(self.columns[0] > after[0])
+        types = [column.type for column in self.columns]
+        values = [literal(value, kind) for value, kind in zip(after, types, strict=True)]
+        return rows.where(tuple_(*self.columns) > tuple_(*values))
+
+    def records(
+        self, names: Sequence[str], rows: Sequence[Any], position: JSON, limit: int
+    ) -> tuple[Records, JSON]:
+        """The rows as dicts, and the position behind them."""
+        missing = [name for name in self.key if name not in names]
+        if missing:
+            raise ReaderError(
+                f"{self.source} has the columns {', '.join(names)}: its key must be of them, "
+                f"and {', '.join(missing)} is not"
+            )
+        places = [names.index(name) for name in self.key]
+        keys = [[row[place] for place in places] for row in rows]
+        for key in keys:
+            self.check_key(key)
+        for before, key in pairwise(keys):
+            if before == key:
+                raise ReaderError(
+                    f"{self.source} has two rows with the key {key!r}: rows would be lost between "
+                    "pages; add a column that makes the key unique"
+                )
+        items = [dict(zip(names, row, strict=True)) for row in rows[:limit]]
+        number = 0 if position is None else position["number"]
+        if items:
+            position = {"after": keys[len(items) - 1], "number": number + len(items)}
+        return Records(items, self.source, number + 1), position
+
+    def check_key(self, key: list[Any]) -> None:
+        """Raise unless the journal can keep the key as it is."""
+        if len(key) != len(self.key) or not all(type(value) in (int, str) for value in key):
+            raise ReaderError(
+                f"{self.source} cannot begin anew behind the key {key!r} of {', '.join(self.key)}: "
+                "it must be of int or text, never null; cast it in the query, or choose another"
+            )
+
+
+def _checked_statement(statement: Any, key: tuple[str, ...]) -> SelectBase:
+    from sqlalchemy import SelectBase
+    from sqlalchemy.sql.selectable import GenerativeSelect
+
+    if not isinstance(statement, SelectBase):
+        raise TypeError(f"statement must be a select() of sqlalchemy or a str, got {statement!r}")
+    columns = list(statement.selected_columns.keys())
+    if not set(key) <= set(columns):
+        raise ValueError(f"key must be of the columns {', '.join(columns)}, got {key!r}")
+    if isinstance(statement, GenerativeSelect):
+        plain = statement.order_by(None).limit(None).offset(None)
+        if not plain.compare(statement):
+            raise ValueError("statement must have no order and no limit: it is read by its key")
+    return statement
+
+
+class _QueryCursor(Cursor):
+    def __init__(self, engine: Any, pages: _Pages, position: JSON) -> None:
+        self._engine: Engine = engine
+        self._pages = pages
+        self.position = position
+
+    def read(self, limit: int) -> Records:
+        with self._engine.connect() as connection:
+            result = connection.execute(self._pages.query(self.position, limit))
+            names, rows = list(result.keys()), result.all()
+        records, self.position = self._pages.records(names, rows, self.position, limit)
+        return records
+
+
+class _AsyncQueryCursor(AsyncCursor):
+    def __init__(self, engine: Any, pages: _Pages, position: JSON) -> None:
+        self._engine: AsyncEngine = engine
+        self._pages = pages
+        self.position = position
+
+    async def read(self, limit: int) -> Records:
+        async with self._engine.connect() as connection:
+            result = await connection.execute(self._pages.query(self.position, limit))
+            names, rows = list(result.keys()), result.all()
+        records, self.position = self._pages.records(names, rows, self.position, limit)
+        return records
