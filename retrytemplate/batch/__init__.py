@@ -21,6 +21,9 @@ if TYPE_CHECKING:
         SkipLimitExceededError,
         StepFailedError,
     )
+    from retrytemplate.batch.events import Event, StepListener
+    from retrytemplate.batch.explain import Explanation, Scenario
+    from retrytemplate.batch.outbox import Message, Outbox
     from retrytemplate.batch.readers.base import AsyncCursor, Cursor, Reader, Records
     from retrytemplate.batch.readers.csv import CsvReader
     from retrytemplate.batch.readers.files import FilesReader
@@ -51,6 +54,9 @@ __getattr__ = lazily(
         "retrytemplate.batch.readers.base": ("AsyncCursor", "Cursor", "Reader", "Records"),
         "retrytemplate.batch.readers.csv": ("CsvReader",),
         "retrytemplate.batch.readers.iterables": ("ForwardReader", "SequenceReader", "as_reader"),
+        "retrytemplate.batch.events": ("Event", "StepListener"),
+        "retrytemplate.batch.explain": ("Explanation", "Scenario"),
+        "retrytemplate.batch.outbox": ("Message", "Outbox"),
         "retrytemplate.batch.report": ("Report",),
         "retrytemplate.batch.repository": ("JobRepository",),
         "retrytemplate.batch.skip": ("SkipPolicy",),
@@ -72,13 +78,17 @@ __all__ = [
     "CrashLoopError",
     "CsvReader",
     "Cursor",
+    "Event",
+    "Explanation",
     "FilesReader",
     "ForwardReader",
     "JobRepository",
     "JobRepositoryError",
     "JsonCodec",
     "JsonLinesReader",
+    "Message",
     "NotResumableError",
+    "Outbox",
     "ProcessDiedError",
     "QueryReader",
     "ReadError",
@@ -89,9 +99,11 @@ __all__ = [
     "RunAbandonedError",
     "RunExistsError",
     "RunInProgressError",
+    "Scenario",
     "SequenceReader",
     "SkipLimitExceededError",
     "SkipPolicy",
     "StepFailedError",
+    "StepListener",
     "as_reader",
 ]

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
-from retrytemplate.batch import journal
-from retrytemplate.batch.effects import Mark, Process, Processed, Read, ReadRecords, Write
+from retrytemplate.batch import journal, outbox
+from retrytemplate.batch.effects import (
+    After,
+    Mark,
+    Process,
+    Processed,
+    Read,
+    ReadRecords,
+    Send,
+    Tell,
+    Write,
+)
 from retrytemplate.batch.watched import AsyncWatched, Watched
 from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.policies.never import NeverRetryPolicy
@@ -20,12 +32,15 @@ if TYPE_CHECKING:
 
     from retrytemplate._values import JSON
     from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.readers.base import Reader
     from retrytemplate.batch.report import Status
     from retrytemplate.outcome import Outcome
     from retrytemplate.template import RetryTemplate
 
 __all__ = ["AsyncDriver", "Driver"]
+
+LOG = logging.getLogger("retrytemplate.batch")
 
 
 def _awaitable(piece: str) -> MisuseError:
@@ -47,6 +62,9 @@ class _Driver:
     transactions: Any
     heartbeat: Any
     run: Run
+    listeners: Sequence[Any] = ()
+    after_commit: Callable[[Any], Any] | None = None
+    outbox: Outbox | None = None
     _cursor: Any = field(init=False, default=None)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
     _once: RetryTemplate = field(init=False)
@@ -102,7 +120,15 @@ class Driver(_Driver):
 
     def perform(self, steps: Generator[Any, Any, Status]) -> Status:
         """Do what the rules ask for, to the end of the run."""
-        does: Any = {Read: self._read, Process: self._process, Write: self._write, Mark: self._mark}
+        does: Any = {
+            Read: self._read,
+            Process: self._process,
+            Write: self._write,
+            Mark: self._mark,
+            Tell: self._tell,
+            After: self._after,
+            Send: self._send,
+        }
         try:
             effect = next(steps)
             while True:
@@ -217,6 +243,29 @@ class Driver(_Driver):
         self.transactions.alone(journal.close, self.run, effect.closing)
         self.run.took(effect.closing)
 
+    def _tell(self, effect: Tell) -> None:
+        for listener in self.listeners:
+            for event in effect.events:
+                with _logged(listener.on_event):
+                    _no_awaitable("listener", listener.on_event(event))
+
+    def _after(self, effect: After) -> None:
+        assert self.after_commit is not None
+        with _logged(self.after_commit):
+            _no_awaitable("after_commit hook", self.after_commit(effect.items))
+
+    def _send(self, _: Send) -> list[BaseException]:
+        assert self.outbox is not None
+        failures, row = [], 0
+        while page := self.transactions.alone(outbox.waiting, self.run, row):
+            for row, message in page:  # the last one
+                sent = self.template.outcome(self.outbox.send, message)
+                if sent.exception is None:
+                    self.transactions.alone(outbox.drop, row)
+                else:
+                    failures.append(sent.exception)
+        return failures
+
 
 @define
 class AsyncDriver(_Driver):
@@ -229,6 +278,9 @@ class AsyncDriver(_Driver):
             Process: self._process,
             Write: self._write,
             Mark: self._mark,
+            Tell: self._tell,
+            After: self._after,
+            Send: self._send,
         }
         try:
             effect = next(steps)
@@ -321,6 +373,46 @@ class AsyncDriver(_Driver):
     async def _mark(self, effect: Mark) -> None:
         await self.transactions.alone(journal.close, self.run, effect.closing)
         self.run.took(effect.closing)
+
+    async def _tell(self, effect: Tell) -> None:
+        for listener in self.listeners:
+            for event in effect.events:
+                with _logged(listener.on_event):
+                    await _awaited(listener.on_event(event))
+
+    async def _after(self, effect: After) -> None:
+        assert self.after_commit is not None
+        with _logged(self.after_commit):
+            await _awaited(self.after_commit(effect.items))
+
+    async def _send(self, _: Send) -> list[BaseException]:
+        assert self.outbox is not None
+        failures, row = [], 0
+        while page := await self.transactions.alone(outbox.waiting, self.run, row):
+            for row, message in page:  # the last one
+                sent = await self.template.outcome_async(self.outbox.send, message)
+                if sent.exception is None:
+                    await self.transactions.alone(outbox.drop, row)
+                else:
+                    failures.append(sent.exception)
+        return failures
+
+
+@contextmanager
+def _logged(hook: Any) -> Iterator[None]:
+    """What a hook raises after the fact changes nothing."""
+    try:
+        yield
+    except MisuseError:
+        raise
+    except Exception:
+        LOG.exception("%r failed; the run goes on", hook)
+
+
+def _no_awaitable(piece: str, value: Any) -> None:
+    if is_awaitable(value):
+        close_unawaited(value)
+        raise _awaitable(piece)
 
 
 async def _awaited(value: Any) -> Any:

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retrytemplate._values import JSON
+    from retrytemplate.batch.events import Event
     from retrytemplate.batch.journal import Closing
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Mark", "Process", "Processed", "Read", "ReadRecords", "Write"]
+__all__ = ["After", "Mark", "Process", "Processed", "Read", "ReadRecords", "Send", "Tell", "Write"]
 
 
 @frozen
@@ -75,3 +76,22 @@ class Mark:
     """Write this to the journal alone.  Answer: None."""
 
     closing: Closing
+
+
+@frozen
+class Tell:
+    """Tell the listeners.  Answer: None."""
+
+    events: Sequence[Event]
+
+
+@frozen
+class After:
+    """These items are written and committed: the step's hook is called.  Answer: None."""
+
+    items: Sequence[Any]
+
+
+@frozen
+class Send:
+    """Send what is in the outbox.  Answer: the failures of those that stay there."""

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class ReadError(RetryError):
+class ReadError(RetryError, ValueError):
     """A record that cannot be read; those after it can.
 
     Given by a reader in ``Records.broken``.  It counts as a failure of its item, which trying again

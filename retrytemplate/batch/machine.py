@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, frozen
+from attrs import define, evolve, field, frozen
 
 from retrytemplate.batch.chunk import Chunk
-from retrytemplate.batch.effects import Mark, Process, Read, ReadRecords, Write
+from retrytemplate.batch.effects import After, Mark, Process, Read, ReadRecords, Send, Tell, Write
 from retrytemplate.batch.errors import (
     CrashLoopError,
     ProcessDiedError,
@@ -20,17 +20,20 @@ from retrytemplate.batch.errors import (
 from retrytemplate.batch.isolation import Search
 from retrytemplate.batch.letters import Letter, history_of
 from retrytemplate.batch.marker import ranges_of
+from retrytemplate.batch.telling import Teller
 from retrytemplate.caches.worker import place_of
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, recorded, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.effects import Processed
+    from retrytemplate.batch.events import Event
     from retrytemplate.batch.isolation import Isolate
-    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.journal import Closing, Run
+    from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.report import Status
     from retrytemplate.batch.skip import SkipPolicy
     from retrytemplate.outcome import Outcome
@@ -52,6 +55,9 @@ class Rules:
     codec: Codec
     journals: bool
     """Whether the items of a chunk are kept with its marker: the reader cannot give them again."""
+    outbox: Outbox | None = None
+    after_commit: bool = False
+    listening: bool = False
 
 
 class _Fatal(Exception):
@@ -68,20 +74,49 @@ class Machine:
     rules: Rules
     run: Run
     stopping: Callable[[], bool]
+    _teller: Teller = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._teller = Teller(self.run)
 
     def steps(self) -> Generator[Any, Any, Status]:
         """Go to the end; what it returns is how the run ended."""
+        yield from self._tell(self._teller.began())
         try:
-            while not self.stopping():
-                chunk = yield from self._read()
-                if chunk is None:
-                    return "completed"
-                yield from self._reprocess(chunk)
+            yield from self._send()
+            status = yield from self._chunks()
         except _Fatal as fatal:
             (failure,) = fatal.args
             self.run.exception, self.run.error = failure, recorded(failure)
-            return "failed"
+            status = "failed"
+        ended = self._teller.event("ended", error=self.run.error, status=status)
+        yield from self._tell([ended])
+        return status
+
+    def _chunks(self) -> Generator[Any, Any, Status]:
+        while not self.stopping():
+            chunk = yield from self._read()
+            if chunk is None:
+                return "completed"
+            yield from self._reprocess(chunk)
         return "stopped"
+
+    # Who is told.
+
+    def _tell(self, events: Iterable[Event]) -> Steps:
+        if self.rules.listening:
+            yield Tell(list(events))
+
+    def _send(self) -> Steps:
+        if self.rules.outbox is not None:
+            failures = yield Send()
+            yield from self._tell(self._teller.not_sent(failures))
+
+    def _mark(self, chunk: Chunk, closing: Closing, done: Sequence[int] = ()) -> Steps:
+        """Write to the journal alone."""
+        yield Mark(closing)
+        chunk.closed(done, self.run.marker)
+        yield from self._tell(self._teller.closed(chunk, (), closing))
 
     # What is next.
 
@@ -95,7 +130,9 @@ class Machine:
             raise _Fatal(exc) from None
         if not read.records.items:
             return None
-        return Chunk(read, marker)
+        chunk = Chunk(read, marker)
+        yield from self._tell([self._teller.event("read", chunk, numbers=chunk.left)])
+        return chunk
 
     def _kept(self, payloads: Sequence[str]) -> ReadRecords:
         """The items that the journal has; where they came from stands in the position."""
@@ -107,8 +144,6 @@ class Machine:
 
     def _keep(self, chunk: Chunk) -> Steps:
         """Write the items of a chunk down before anything is done with them."""
-        from attrs import evolve
-
         records, encode = chunk.read.records, self.rules.codec.encode
         try:
             payloads = tuple(map(encode, records.items))
@@ -120,8 +155,7 @@ class Machine:
         kept = evolve(
             chunk.marker, position=position, count=chunk.size, pending=pending, payloads=payloads
         )
-        yield Mark(evolve(closing, marker=kept))
-        chunk.closed((), self.run.marker)
+        yield from self._mark(chunk, evolve(closing, marker=kept))
 
     def _reprocess(self, chunk: Chunk) -> Steps:
         try:
@@ -134,7 +168,7 @@ class Machine:
         except _Fatal:
             # What was decided stays decided: those items are not met again, and count.
             if chunk.counts.rollbacks or chunk.letters or chunk.counts.retries:
-                yield Mark(chunk.closing())
+                yield from self._mark(chunk, chunk.closing())
             raise
 
     # All items at once.
@@ -155,6 +189,7 @@ class Machine:
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
         done: Processed = yield Process(items)
+        yield from self._tell(self._teller.processed(chunk, indexes, done))
         chunk.values = done.values
         if not every:
             chunk.values = [None] * chunk.size
@@ -178,12 +213,30 @@ class Machine:
         """Write these, close them together with the filtered ones among them."""
         values = chunk.values
         items = [values[index] for index in done if values[index] is not None]
-        outcome: Outcome[Any] = yield Write(items, chunk.closing(done, alone), once)
+        closing = self._with_messages(chunk.closing(done, alone), items)
+        outcome: Outcome[Any] = yield Write(items, closing, once)
+        yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
             chunk.closed(done, self.run.marker)
+            yield from self._after(items, closing)
         else:
             chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
         return outcome
+
+    def _with_messages(self, closing: Closing, items: Sequence[Any]) -> Closing:
+        outbox = self.rules.outbox
+        if outbox is None or not items:
+            return closing
+        try:
+            return evolve(closing, messages=outbox.texts(items))
+        except Exception as exc:  # of the caller's function
+            raise _Fatal(exc) from None
+
+    def _after(self, items: Sequence[Any], closing: Closing) -> Steps:
+        if self.rules.after_commit and items:
+            yield After(items)
+        if closing.messages:
+            yield from self._send()
 
     # Which of them was it?
 
@@ -198,8 +251,7 @@ class Machine:
             yield from self._search(chunk, written)
         rest = [index for index in chunk.left if index not in chunk.gone]
         if rest or chunk.letters:  # the filtered ones, and what the last part came to
-            yield Mark(chunk.closing(rest))
-            chunk.closed(rest, self.run.marker)
+            yield from self._mark(chunk, chunk.closing(rest), rest)
 
     def _search(self, chunk: Chunk, written: Sequence[int]) -> Steps:
         search = Search(written, halving=self.rules.isolate == "bisect")
@@ -241,18 +293,17 @@ class Machine:
             else:
                 yield from self._alone(chunk, index)
         if chunk.letters:
-            yield Mark(chunk.closing())
-            chunk.closed((), self.run.marker)
+            yield from self._mark(chunk, chunk.closing())
 
     def _alone(self, chunk: Chunk, index: int) -> Steps:
         if chunk.marker.alone != index:
-            yield Mark(chunk.closing(alone=index))
-            chunk.closed((), self.run.marker)
+            yield from self._mark(chunk, chunk.closing(alone=index))
         broken = chunk.read.records.broken
         if index in broken:
             self._give_up(chunk, index, "read", broken[index])
             return
         done: Processed = yield Process(chunk.items([index]))
+        yield from self._tell(self._teller.processed(chunk, [index], done))
         if done.retries:
             chunk.count(retries=done.retries)
         if 0 in done.histories:

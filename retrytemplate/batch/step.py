@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from attrs import field, frozen
 
 from retrytemplate import _checks
-from retrytemplate._checks import checked_by, instance_of
+from retrytemplate._checks import checked_by, instance_of, is_async
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.batch import journal
@@ -20,24 +22,26 @@ from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat
 from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
 from retrytemplate.batch.journal import Identity
 from retrytemplate.batch.machine import Machine, Rules
+from retrytemplate.batch.outbox import Outbox
 from retrytemplate.batch.places import at_work
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.batch.transactions import ISOLATIONS, AsyncTransactions, Transactions
 from retrytemplate.caches.worker import worker_name
-from retrytemplate.errors import LeaseLostError
+from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.history import recorded
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Literal
 
+    from retrytemplate.batch.explain import Explanation, Scenario
     from retrytemplate.batch.journal import Run
-    from retrytemplate.batch.report import Report
+    from retrytemplate.batch.report import Report, Status
 
     OnExisting = Literal["resume", "restart", "refuse"]
 
@@ -69,6 +73,15 @@ def _one_of(*words: str) -> Any:
     return checked_by(check)
 
 
+def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(value)
+
+
+def _listeners(name: str, value: Any) -> None:
+    for each in value:
+        _checks.has_methods(name, each, "on_event")
+
+
 def _none_skipped(value: Any) -> Any:
     return SkipPolicy() if value is None else value
 
@@ -79,6 +92,11 @@ def _engine_or_none(name: str, value: Any) -> None:
 
 
 _at_least_one = checked_by(_checks.at_least_one)
+
+
+def _cut(error: BaseException) -> Status:
+    """How a run has ended that was cut off."""
+    return "failed" if isinstance(error, Exception) else "stopped"
 
 
 @frozen(eq=False)
@@ -109,6 +127,10 @@ class ChunkStep:
     :param isolate: how the items at fault are found when a chunk cannot be written: "bisect",
         "linear" (one by one), or "whole" (all of them are given up).
     :param concurrency: calls of the processor at once, in threads, or under ``run_async`` in tasks.
+    :param after_commit: ``(items) -> None``, called with what a transaction has written; not at all
+        where the process dies in between.  What it raises is logged.
+    :param outbox: messages about what was written, which are not lost then.
+    :param listeners: told of every event, see ``StepListener``.
     :param code_version: kept with dead letters.
 
     >>> from tempfile import TemporaryDirectory
@@ -167,12 +189,33 @@ class ChunkStep:
     isolation: str = field(default="rollback", kw_only=True, validator=_one_of(*ISOLATIONS))
     isolate: str = field(default="bisect", kw_only=True, validator=_one_of(*SEARCHES))
     concurrency: int = field(default=1, kw_only=True, validator=_at_least_one)
-    outbox: Any = field(default=None, kw_only=True)
-    listeners: tuple[Any, ...] = field(default=(), kw_only=True, converter=tuple)
+    after_commit: Callable[[Any], Any] | None = field(
+        default=None, kw_only=True, validator=checked_by(_callable_or_none)
+    )
+    outbox: Outbox | None = field(
+        default=None,
+        kw_only=True,
+        validator=instance_of((Outbox, type(None)), "an Outbox or None"),
+    )
+    listeners: tuple[Any, ...] = field(
+        default=(), kw_only=True, converter=_tuple, validator=checked_by(_listeners)
+    )
     code_version: str | None = field(
         default=None, kw_only=True, validator=checked_by(_checks.text_or_none)
     )
     _stopping: threading.Event = field(init=False, factory=threading.Event, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.retry, RetryTemplate) and self.backoff != NoBackoff():
+            raise ValueError(
+                f"backoff must be left out where retry is a RetryTemplate, got {self.backoff!r}"
+            )
+        if not self.resumable:
+            warn(
+                f"{self.reader!r} reads forward only and keeps no journal: a run of {self.name!r} "
+                "that is cut off cannot be resumed",
+                stacklevel=3,
+            )
 
     @property
     def exactly_once(self) -> bool:
@@ -198,10 +241,16 @@ class ChunkStep:
             reported as it is), "restart": give it up and begin anew, "refuse".
         :returns: how the run stands; a failure that ended it is in the report, see
             ``Report.raise_for_status``.
+        :raises MisuseError: a piece has to be awaited.
         :raises RunInProgressError: another process has the run.
         :raises LeaseLostError: another process has taken the run over.
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
         """
+        for piece in ("processor", "writer"):
+            if is_async(getattr(self, piece)):
+                raise MisuseError(f"the {piece} has to be awaited: use run_async()")
+        if hasattr(self.database, "sync_engine"):
+            raise MisuseError("database is an AsyncEngine: use run_async(), or give an Engine")
         transactions = Transactions(self.repository, self.writer, self.database, self.isolation)
         asked = self._identity(parameters, on_existing)
         with at_work(asked.worker):
@@ -217,6 +266,8 @@ class ChunkStep:
 
         An asynchronous writer gets an ``AsyncConnection``, another one a ``Connection``.
         """
+        if self.database is not None and not hasattr(self.database, "sync_engine"):
+            raise MisuseError("database is an Engine: use run(), or give an AsyncEngine")
         asked = self._identity(parameters, on_existing)
         async with self.repository.asynchronous_engine() as engine:
             transactions = AsyncTransactions(
@@ -228,17 +279,44 @@ class ChunkStep:
                     await self._perform_async(run, transactions)
         return run.report()
 
+    def explain(self, scenario: Scenario) -> Explanation:
+        """What this configuration does where items fail, as a table.
+
+        >>> from retrytemplate.batch import Scenario, SkipPolicy
+        >>> step = ChunkStep(
+        ...     "copy",
+        ...     reader=[],
+        ...     writer=print,
+        ...     chunk_size=4,
+        ...     repository=JobRepository("sqlite:///jobs.db"),
+        ...     retry=SimpleRetryPolicy(1),
+        ...     skip=SkipPolicy(on=ValueError),
+        ... )
+        >>> print(step.explain(Scenario(items=4, write={2: ValueError("no number")})))
+             process 1, process 2, process 3, process 4
+        tx1  write [1,2,3,4] fails (ValueError); ROLLBACK
+        tx2  write [1,2] fails (ValueError); ROLLBACK
+        tx3  write [1]; COMMIT
+        tx4  write [2] fails (ValueError); ROLLBACK
+        tx5  dead letter 2, write [3,4]; COMMIT
+        completed: read 4, written 3, filtered 0, dead 1, retries 0, rollbacks 3
+        """
+        from retrytemplate.batch.explain import explain
+
+        return explain(self, scenario)
+
     def _perform(self, run: Run, transactions: Transactions) -> None:
         heartbeat = Heartbeat(lambda: transactions.alone(journal.renew, run), self.repository.lease)
         driver = Driver(**self._parts(run, transactions, heartbeat))
         try:
             with heartbeat:
                 status = driver.perform(self._machine(run).steps())
-        except (LeaseLostError, JobRepositoryError):
+        except LeaseLostError:
             raise
-        except BaseException as error:  # a signal, or what the rules know nothing of
+        except BaseException as error:  # a signal, the journal, what the rules know nothing of
             run.error = recorded(error)
-            transactions.alone(journal.end, run, "stopped")
+            with suppress(JobRepositoryError, LeaseLostError):
+                transactions.alone(journal.end, run, _cut(error))
             raise
         finally:
             self._stopping.clear()
@@ -254,12 +332,13 @@ class ChunkStep:
         try:
             async with heartbeat:
                 status = await driver.perform(self._machine(run).steps())
-        except (LeaseLostError, JobRepositoryError):
+        except LeaseLostError:
             raise
         except BaseException as error:
             run.error = recorded(error)
-            ending = asyncio.ensure_future(transactions.alone(journal.end, run, "stopped"))
-            await asyncio.shield(ending)
+            ending = asyncio.ensure_future(transactions.alone(journal.end, run, _cut(error)))
+            with suppress(JobRepositoryError, LeaseLostError):
+                await asyncio.shield(ending)
             raise
         finally:
             self._stopping.clear()
@@ -272,12 +351,15 @@ class ChunkStep:
         return {
             "reader": self.reader,
             "processor": self.processor,
-            "template": self._template(),
+            "template": self.template,
             "concurrency": self.concurrency,
             "is_fatal": lambda failure: not self.skip.covers(failure),
             "transactions": transactions,
             "heartbeat": heartbeat,
             "run": run,
+            "listeners": self.listeners,
+            "after_commit": self.after_commit,
+            "outbox": self.outbox,
         }
 
     def _identity(self, parameters: Mapping[str, Any] | None, on_existing: str) -> Identity:
@@ -301,7 +383,9 @@ class ChunkStep:
             code_version=self.code_version,
         )
 
-    def _template(self) -> RetryTemplate:
+    @property
+    def template(self) -> RetryTemplate:
+        """What retries the calls of the processor and the attempts to write."""
         if isinstance(self.retry, RetryTemplate):
             return self.retry
         return RetryTemplate(policy=self.retry, backoff=self.backoff, name=self.name)
@@ -315,4 +399,7 @@ class ChunkStep:
             key=self.key,
             codec=self.codec,
             journals=not self.reader.seekable and self.reader.journal,
+            outbox=self.outbox,
+            after_commit=self.after_commit is not None,
+            listening=bool(self.listeners),
         )

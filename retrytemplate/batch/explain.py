@@ -1,0 +1,163 @@
+"""What a step would do with items that fail: its own rules, run on a table in a folder."""
+
+from __future__ import annotations
+
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, define, evolve, field, frozen
+
+from retrytemplate._checks import checked_by, whole
+from retrytemplate.backoff.none import NoBackoff
+from retrytemplate.batch.events import StepListener
+from retrytemplate.batch.readers.iterables import SequenceReader
+from retrytemplate.batch.repository import JobRepository
+from retrytemplate.testing import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from retrytemplate.batch.events import Event
+    from retrytemplate.batch.report import Report
+    from retrytemplate.batch.step import ChunkStep
+
+    Failures = BaseException | Sequence[BaseException]
+
+__all__ = ["Explanation", "Scenario", "explain"]
+
+
+def _at_least_one(name: str, value: Any) -> None:
+    whole(name, value, 1)
+
+
+@frozen
+class Scenario:
+    """Items 1, 2, 3 and so on, and which of them fail.
+
+    :param items: how many.
+    :param process: by item what the processor raises: an exception, always; a list, one at each
+        attempt until it is used up.
+    :param write: the same of the writer.
+    :param filtered: items for which the processor gives None.
+
+    >>> Scenario(items=3, process={2: ValueError("no price")}).items
+    3
+    """
+
+    items: int = field(default=3, validator=checked_by(_at_least_one))
+    process: Mapping[int, Failures] = Factory(dict)
+    write: Mapping[int, Failures] = Factory(dict)
+    filtered: Sequence[int] = ()
+
+
+@frozen
+class Explanation:
+    """A table of what happens, transaction by transaction; ``str()`` of it is the table.
+
+    :param lines: a transaction each: its number (None: what was not in one), and what happened.
+    """
+
+    lines: tuple[tuple[int | None, str], ...]
+    report: Report
+
+    def __str__(self) -> str:
+        told = [f"{'' if tx is None else f'tx{tx}':<5}{text}" for tx, text in self.lines]
+        report = self.report
+        counts = ", ".join(
+            f"{name} {getattr(report, name)}"
+            for name in ("read", "written", "filtered", "dead", "retries", "rollbacks")
+        )
+        return "\n".join([*told, f"{report.status}: {counts}"])
+
+
+@define
+class _Table(StepListener):
+    lines: list[tuple[int | None, str]] = Factory(list)
+    _outside: list[str] = Factory(list)
+
+    def on_event(self, event: Event) -> None:
+        what = _said(event)
+        if event.transaction is None:
+            if what:
+                self._outside.append(what)
+            return
+        self._flush()
+        if self.lines and self.lines[-1][0] == event.transaction:
+            number, text = self.lines[-1]
+            self.lines[-1] = (number, text.replace("; COMMIT", f", {what}; COMMIT"))
+        else:
+            end = "COMMIT" if event.committed else "ROLLBACK"
+            self.lines.append((event.transaction, f"{what}; {end}"))
+
+    def _flush(self) -> None:
+        if self._outside:
+            self.lines.append((None, ", ".join(self._outside)))
+            self._outside = []
+
+    def done(self) -> tuple[tuple[int | None, str], ...]:
+        self._flush()
+        return tuple(self.lines)
+
+
+def _said(event: Event) -> str:
+    items = ",".join(map(str, event.numbers))
+    error = "" if event.error is None else event.error.type_name.rpartition(".")[2]
+    return {
+        "processed": f"process {items}",
+        "filtered": f"process {items} (filtered)",
+        "failed": f"process {items} fails ({error})",
+        "rolled back": f"write [{items}] fails ({error})",
+        "written": f"write [{items}]",
+        "given up": f"dead letter {items}",
+    }.get(event.kind, "")
+
+
+@define
+class _Fails:
+    """Raises what the scenario says, attempt by attempt."""
+
+    failures: Mapping[int, Failures]
+    _met: dict[int, int] = Factory(dict)
+
+    def at(self, item: int) -> None:
+        planned = self.failures.get(item, ())
+        if isinstance(planned, BaseException):
+            raise planned
+        met = self._met.get(item, 0)
+        self._met[item] = met + 1
+        if met < len(planned):
+            raise planned[met]
+
+
+def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
+    """Run the step's rules on the scenario, with waits that take no time."""
+    process, write, table = _Fails(scenario.process), _Fails(scenario.write), _Table()
+
+    def processor(item: int) -> int | None:
+        process.at(item)
+        return None if item in scenario.filtered else item
+
+    def writer(items: Sequence[int], _: Any) -> None:
+        for item in items:
+            write.at(item)
+
+    with (
+        TemporaryDirectory() as folder,
+        JobRepository(f"sqlite:///{folder}/explain.db") as repository,
+    ):
+        report = evolve(
+            step,
+            reader=SequenceReader(range(1, scenario.items + 1)),
+            processor=processor,
+            writer=writer,
+            repository=repository,
+            database=None,
+            retry=step.template.with_(clock=VirtualClock()),
+            backoff=NoBackoff(),
+            key=None,
+            concurrency=1,
+            outbox=None,
+            after_commit=None,
+            listeners=(table,),
+        ).run()
+    return Explanation(table.done(), report)

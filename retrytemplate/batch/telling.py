@@ -1,0 +1,106 @@
+"""What has happened to a chunk, as events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from retrytemplate.batch.events import Event
+from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retrytemplate.batch.chunk import Chunk
+    from retrytemplate.batch.effects import Processed
+    from retrytemplate.batch.events import Kind
+    from retrytemplate.batch.journal import Closing, Run
+    from retrytemplate.history import AttemptRecord
+    from retrytemplate.outcome import Outcome
+
+__all__ = ["Teller"]
+
+
+@define
+class Teller:
+    """Makes the events of a run, and numbers its transactions."""
+
+    run: Run
+    transactions: int = 0
+
+    def event(self, kind: Kind, chunk: Chunk | None = None, **about: Any) -> Event:
+        """An event of the run; with a chunk *numbers* are indexes in it."""
+        if chunk is not None:
+            records = chunk.read.records
+            about["source"] = records.source
+            about["numbers"] = [records.first + index for index in about["numbers"]]
+        return Event(kind=kind, step=self.run.identity.step, run_id=self.run.id, **about)
+
+    def began(self) -> Iterator[Event]:
+        """The run is taken, after a death perhaps."""
+        marker = self.run.marker
+        if marker.careful:
+            yield self.event("died")
+        yield self.event("started")
+
+    def processed(self, chunk: Chunk, indexes: Sequence[int], done: Processed) -> Iterator[Event]:
+        """Each item with the attempts that failed."""
+        for at, value in enumerate(done.values):
+            numbers = [indexes[at]]
+            for attempt in done.histories.get(at, ()):
+                yield self._failed(chunk, numbers, "process", attempt)
+            if at not in done.failures:
+                kind: Kind = "filtered" if value is None else "processed"
+                yield self.event(kind, chunk, numbers=numbers, phase="process")
+
+    def _failed(
+        self, chunk: Chunk, numbers: Sequence[int], phase: str, attempt: AttemptRecord
+    ) -> Event:
+        return self.event(
+            "failed",
+            chunk,
+            numbers=numbers,
+            phase=phase,
+            attempt=attempt.number,
+            error=RecordedFailure(attempt.type_name, attempt.message, None),
+        )
+
+    def wrote(
+        self, chunk: Chunk, indexes: Sequence[int], closing: Closing, outcome: Outcome[Any]
+    ) -> Iterator[Event]:
+        """The attempts to write these, each in a transaction of its own."""
+        numbers = [index for index in indexes if chunk.values[index] is not None]
+        for attempt in outcome.history:
+            self.transactions += 1
+            yield self.event(
+                "rolled back",
+                chunk,
+                numbers=numbers,
+                phase="write",
+                attempt=attempt.number,
+                transaction=self.transactions,
+                committed=False,
+                error=RecordedFailure(attempt.type_name, attempt.message, None),
+            )
+        if outcome.ok:
+            yield from self.closed(chunk, numbers, closing)
+
+    def closed(self, chunk: Chunk, numbers: Sequence[int], closing: Closing) -> Iterator[Event]:
+        """A transaction is committed, with the letters of those that were given up."""
+        self.transactions += 1
+        stands = {"transaction": self.transactions, "committed": True}
+        for letter in closing.letters:
+            index = letter.number - chunk.read.records.first
+            error = RecordedFailure(letter.error_type, letter.error_message, None)
+            yield self.event(
+                "given up", chunk, numbers=[index], phase=letter.phase, error=error, **stands
+            )
+        if numbers:
+            yield self.event("written", chunk, numbers=numbers, phase="write", **stands)
+
+    def not_sent(self, failures: Sequence[Exception]) -> Iterator[Event]:
+        """Messages that stay in the outbox."""
+        for failure in failures:
+            yield self.event("not sent", error=recorded(failure))

@@ -1,0 +1,154 @@
+"""What a run tells its listeners, and when."""
+
+import asyncio
+import logging
+
+import pytest
+
+from retrytemplate import MisuseError, SimpleRetryPolicy
+from retrytemplate.batch import SkipPolicy, StepListener
+from tests.batch.test_scenarios import Bad, Flaky, always, skipping
+from tests.batch.world import run
+
+
+class Recorder(StepListener):
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+    def brief(self):
+        return [(each.kind, *each.numbers) for each in self.events]
+
+
+class Awaited(Recorder):
+    async def on_event(self, event):
+        await asyncio.sleep(0)
+        self.events.append(event)
+
+
+def test_every_item_and_every_transaction_is_told_in_order(sqlite, way):
+    heard = Recorder()
+    step = sqlite.step(
+        [1, 2, 3],
+        process=always(1),
+        write=Flaky(3),
+        retry=SimpleRetryPolicy(2),
+        listeners=[heard],
+        **skipping(),
+    )
+    run(step, way)
+    assert heard.brief() == [
+        ("started",),
+        ("read", 1, 2, 3),
+        ("failed", 1),
+        ("failed", 1),
+        ("processed", 2),
+        ("processed", 3),
+        ("rolled back", 2, 3),
+        ("given up", 1),
+        ("written", 2, 3),
+        ("ended",),
+    ]
+
+
+def test_an_event_says_whether_its_transaction_stands(sqlite, way):
+    heard = Recorder()
+    step = sqlite.step(
+        [1, 2], write=always(2), retry=SimpleRetryPolicy(1), listeners=[heard], **skipping()
+    )
+    run(step, way)
+    told = [
+        (each.kind, each.transaction, each.committed) for each in heard.events if each.transaction
+    ]
+    assert told == [
+        ("rolled back", 1, False),
+        ("written", 2, True),
+        ("rolled back", 3, False),
+        ("given up", 4, True),
+    ]
+
+
+def test_of_a_decision_that_was_rolled_back_nothing_is_told_as_final(sqlite):
+    """The letter of item 1 is decided before the write fails, and told once, when it stands."""
+    heard = Recorder()
+    step = sqlite.step(
+        [1, 2, 3],
+        process=always(1),
+        write=always(3),
+        retry=SimpleRetryPolicy(1),
+        listeners=[heard],
+        **skipping(),
+    )
+    step.run()
+    final = [(each.kind, *each.numbers) for each in heard.events if each.committed]
+    assert sorted(final) == [("given up", 1), ("given up", 3), ("written", 2)]
+
+
+def test_the_end_of_a_failed_run_says_why(sqlite, way):
+    heard = Recorder()
+    step = sqlite.step([1], process=always(1), retry=SimpleRetryPolicy(1), listeners=[heard])
+    run(step, way)
+    last = heard.events[-1]
+    assert (last.kind, last.status, last.error.message) == ("ended", "failed", "item 1")
+    assert last.as_json()["error"] == {
+        "type": "tests.batch.test_scenarios.Bad",
+        "message": "item 1",
+    }
+
+
+def test_a_listener_may_be_awaited_under_asyncio(sqlite):
+    heard = Awaited()
+    run(sqlite.step([1], listeners=[heard]), "async")
+    assert heard.brief() == [
+        ("started",),
+        ("read", 1),
+        ("processed", 1),
+        ("written", 1),
+        ("ended",),
+    ]
+
+
+def test_a_listener_that_has_to_be_awaited_is_refused_without_asyncio(sqlite):
+    with pytest.raises(MisuseError, match="listener"):
+        sqlite.step([1], listeners=[Awaited()]).run()
+
+
+def test_what_a_listener_raises_is_logged_and_changes_nothing(sqlite, way, caplog):
+    class Breaks(StepListener):
+        def on_event(self, event):
+            raise Bad("no disk for the log")
+
+    with caplog.at_level(logging.ERROR, "retrytemplate.batch"):
+        report = run(sqlite.step([1], listeners=[Breaks()]), way)
+    assert report.status == "completed"
+    assert "no disk for the log" in caplog.text
+
+
+def test_the_hook_is_called_after_the_commit_with_what_was_written(sqlite, way):
+    seen = []
+
+    def hook(items):
+        seen.append((list(items), sqlite.rows()))
+
+    step = sqlite.step(
+        range(1, 5),
+        process=always(2),
+        write=Flaky(4),
+        chunk_size=2,
+        after_commit=hook,
+        retry=SimpleRetryPolicy(2),
+        skip=SkipPolicy(on=Bad),
+    )
+    run(step, way)
+    assert seen == [([1], [1]), ([3, 4], [1, 3, 4])]
+
+
+def test_what_the_hook_raises_is_logged_and_changes_nothing(sqlite, way, caplog):
+    def hook(items):
+        raise Bad("no mail today")
+
+    report = run(sqlite.step([1], after_commit=hook), way)
+    assert (report.status, sqlite.rows()) == ("completed", [1])
+    assert "no mail today" in caplog.text

@@ -1,0 +1,33 @@
+"""What a configuration does where items fail."""
+
+from retrytemplate import FixedBackoff, SimpleRetryPolicy
+from retrytemplate.batch import Scenario, SkipPolicy
+from tests.batch.test_scenarios import Bad
+
+
+def test_the_table_names_every_transaction(sqlite):
+    step = sqlite.step(chunk_size=2, retry=SimpleRetryPolicy(2), skip=SkipPolicy(on=Bad))
+    told = step.explain(
+        Scenario(items=3, process={1: [Bad()]}, write={3: Bad()}, filtered=[2]),
+    )
+    assert str(told).splitlines() == [
+        "     process 1 fails (Bad), process 1, process 2 (filtered)",
+        "tx1  write [1]; COMMIT",
+        "     process 3",
+        "tx2  write [3] fails (Bad); ROLLBACK",
+        "tx3  write [3] fails (Bad); ROLLBACK",
+        "tx4  dead letter 3; COMMIT",
+        "completed: read 3, written 1, filtered 1, dead 1, retries 2, rollbacks 2",
+    ]
+
+
+def test_nothing_of_the_step_itself_is_run_or_written(sqlite):
+    step = sqlite.step([1, 2, 3])
+    step.explain(Scenario(items=2))
+    assert (sqlite.calls, sqlite.rows()) == ([], [])
+
+
+def test_waits_take_no_time(sqlite):
+    step = sqlite.step(retry=SimpleRetryPolicy(3), backoff=FixedBackoff(3600.0))
+    told = step.explain(Scenario(items=1, process={1: [Bad(), Bad()]}))
+    assert told.report.retries == 2

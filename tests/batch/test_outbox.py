@@ -1,0 +1,102 @@
+"""Messages about what was written."""
+
+import pytest
+
+from retrytemplate import NeverRetryPolicy, SimpleRetryPolicy
+from retrytemplate.batch import Outbox
+from tests.batch.test_scenarios import Bad, Flaky
+from tests.batch.world import run
+
+
+class Bus:
+    """Where messages are sent to; it may be away."""
+
+    def __init__(self, failures=0):
+        self.sent, self.failures = [], failures
+
+    def __call__(self, message):
+        if self.failures:
+            self.failures -= 1
+            raise Bad("the bus is away")
+        self.sent.append(message)
+
+    def payloads(self):
+        return [message.payload for message in self.sent]
+
+
+def about(item):
+    return None if item == 2 else {"item": item}
+
+
+def test_what_was_written_is_told_after_the_commit(world, way):
+    seen = []
+
+    def send(message):
+        seen.append((message.payload, world.rows()))
+
+    run(world.step([1, 2, 3], chunk_size=2, outbox=Outbox(send, about)), way)
+    assert seen == [({"item": 1}, [1, 2]), ({"item": 3}, [1, 2, 3])]
+
+
+def test_of_an_attempt_that_was_rolled_back_nothing_is_sent(sqlite, way):
+    bus = Bus()
+    step = sqlite.step([1], write=Flaky(1), retry=SimpleRetryPolicy(2), outbox=Outbox(bus, about))
+    run(step, way)
+    assert bus.payloads() == [{"item": 1}]
+
+
+def test_sending_is_tried_again_as_the_step_retries(sqlite, way):
+    bus = Bus(failures=1)
+    run(sqlite.step([1], retry=SimpleRetryPolicy(2), outbox=Outbox(bus, about)), way)
+    assert bus.payloads() == [{"item": 1}]
+
+
+def test_what_cannot_be_sent_stays_and_goes_with_the_next_chunk(sqlite, way):
+    bus = Bus(failures=1)
+    step = sqlite.step([1, 3], chunk_size=1, retry=NeverRetryPolicy(), outbox=Outbox(bus, about))
+    report = run(step, way)
+    assert report.status == "completed"
+    assert bus.payloads() == [{"item": 1}, {"item": 3}]
+
+
+def test_a_message_keeps_its_id_when_it_is_sent_again(sqlite, way):
+    ids = []
+
+    def send(message):
+        ids.append(message.id)
+        if len(ids) == 1:
+            raise Bad("sent, but the answer is lost")
+
+    run(sqlite.step([1], retry=SimpleRetryPolicy(2), outbox=Outbox(send, about)), way)
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+
+
+def test_a_run_that_goes_on_sends_first_what_is_left(sqlite, way):
+    away = Bus(failures=99)
+    broken = sqlite.step(
+        [1, 3],
+        process=Flaky(3),
+        chunk_size=1,
+        retry=NeverRetryPolicy(),
+        outbox=Outbox(away, about),
+    )
+    assert run(broken, way).status == "failed"
+    bus = Bus()
+    assert run(sqlite.step([1, 3], chunk_size=1, outbox=Outbox(bus, about)), way).written == 2
+    assert bus.payloads() == [{"item": 1}, {"item": 3}]
+
+
+def test_a_message_that_is_no_json_ends_the_run_before_anything_of_the_chunk_is_written(
+    sqlite, way
+):
+    report = run(sqlite.step([1], outbox=Outbox(Bus(), lambda item: {1, 2})), way)
+    assert (report.status, sqlite.rows()) == ("failed", [])
+    assert isinstance(report.exception, TypeError)
+
+
+def test_an_outbox_needs_two_functions():
+    with pytest.raises(TypeError, match="send must be a function, got 'mail'"):
+        Outbox("mail", about)
+    with pytest.raises(TypeError, match="message must be a function, got None"):
+        Outbox(print, None)
