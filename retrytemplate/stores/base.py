@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from retrytemplate._checks import whole
 from retrytemplate.errors import MisuseError
-from retrytemplate.stores.forks import follow
+from retrytemplate.stores.forks import follow, keep
 from retrytemplate.stores.renewers import RenewingTask, RenewingThread
 from retrytemplate.stores.settings import Settings, seconds
 
@@ -61,6 +61,7 @@ class DurableCache(Settings, ABC):
 
     _claims: ClassVar[type[LeasedClaim]]
     _steps: Steps
+    _renewer: Any
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
@@ -74,8 +75,24 @@ class DurableCache(Settings, ABC):
         """Raise unless an attempt can end in this transaction, or it is None."""
 
     @abstractmethod
-    def _inherited(self) -> None:
-        """In a child process: leave the connections to the parent, have one's own."""
+    def _renewing(self) -> Any:
+        """Who renews the leases of the claims that are taken from now on."""
+
+    @abstractmethod
+    def _reconnect(self) -> Any:
+        """Have connections of one's own from now on; those before, which nobody closes."""
+
+    def _begin_life(self) -> None:
+        self._renewer = self._renewing()
+        follow(self)
+
+    def _forked(self) -> None:
+        """In a child process: leave the connections and the claims to the parent."""
+        keep(self._begin_anew())
+
+    def _begin_anew(self) -> Any:
+        self._renewer = self._renewing()
+        return self._reconnect()
 
     def _ours(self, claim: Claim) -> Any:
         if not isinstance(claim, self._claims):
@@ -88,13 +105,10 @@ class BlockingCache(DurableCache):
 
     blocking = True
 
-    def _begin_life(self) -> None:
-        self._renewer = RenewingThread(self.renew, self._monotonic)
-        follow(self)
+    _renewer: RenewingThread
 
-    def _forked(self) -> None:
-        self._inherited()
-        self._renewer = RenewingThread(self.renew, self._monotonic)
+    def _renewing(self) -> RenewingThread:
+        return RenewingThread(self.renew, self._monotonic)
 
     @abstractmethod
     def _perform(self, step: Step[T], connection: Any = None) -> T:
@@ -189,16 +203,15 @@ class BlockingCache(DurableCache):
 class AwaitedCache(DurableCache):
     """The same for asyncio, in one event loop at a time."""
 
+    _renewer: RenewingTask
     _loop: AbstractEventLoop | None = None
 
-    def _begin_life(self) -> None:
-        self._renewer = RenewingTask(self.renew, self._monotonic)
-        follow(self)
+    def _renewing(self) -> RenewingTask:
+        return RenewingTask(self.renew, self._monotonic)
 
-    def _forked(self) -> None:
-        self._inherited()
-        self._renewer = RenewingTask(self.renew, self._monotonic)
+    def _begin_anew(self) -> Any:
         self._loop = None
+        return super()._begin_anew()
 
     @abstractmethod
     async def _perform(self, step: Step[T], connection: Any = None) -> T:
@@ -221,6 +234,8 @@ class AwaitedCache(DurableCache):
 
     async def close(self) -> None:
         """End the renewals and the connections.  What is used after that opens them anew."""
+        if self._loop is not None:
+            self._check_loop()
         await self._renewer.stop()
         await self._disconnect()
         self._loop = None
@@ -297,6 +312,8 @@ class AwaitedCache(DurableCache):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise MisuseError(f"{type(self).__name__} needs an event loop of asyncio") from None
+        if self._loop is not None and self._loop.is_closed():
+            self._begin_anew()  # what was left open there, nobody can close any more
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

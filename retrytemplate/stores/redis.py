@@ -12,7 +12,6 @@ from retrytemplate.stores import pools
 from retrytemplate.stores.base import AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.stores.commands import END, RedisClaim, Steps
 from retrytemplate.stores.connections import AsyncConnections, Connections
-from retrytemplate.stores.forks import keep
 from retrytemplate.stores.keys import from_stored
 from retrytemplate.stores.performers import perform, perform_async
 from retrytemplate.stores.settings import seconds
@@ -68,9 +67,10 @@ class _OnRedis(DurableCache):
     def _check_connection(self, connection: Any) -> None:
         refuse_connection(self, connection)
 
-    def _inherited(self) -> None:
-        keep((self._pool, self._connections))
+    def _reconnect(self) -> object:
+        before = self._pool, self._connections
         self._connect()
+        return before
 
 
 class RedisRetryContextCache(_OnRedis, BlockingCache):

@@ -10,7 +10,6 @@ from retrytemplate._checks import duration, limit_or_none
 from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.stores import engines, queries
 from retrytemplate.stores.base import PAGE, AwaitedCache, BlockingCache, DurableCache
-from retrytemplate.stores.forks import keep
 from retrytemplate.stores.performers import perform, perform_async
 from retrytemplate.stores.steps import SQLClaim, Steps
 
@@ -111,9 +110,10 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
         if not self._others:
             self._engine.dispose()
 
-    def _inherited(self) -> None:
-        keep(self._engine.pool)
+    def _reconnect(self) -> object:
+        before = self._engine.pool
         self._engine.dispose(close=False)
+        return before
 
 
 class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
@@ -172,6 +172,7 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
         if not self._others:
             await self._engine.dispose()
 
-    def _inherited(self) -> None:
-        keep(self._engine.sync_engine.pool)
+    def _reconnect(self) -> object:
+        before = self._engine.sync_engine.pool
         self._engine.sync_engine.dispose(close=False)
+        return before

@@ -1,6 +1,7 @@
 """What the durable caches are made of; what cannot serve is refused when they are made."""
 
 import asyncio
+import gc
 import re
 import subprocess
 import sys
@@ -291,6 +292,37 @@ def test_the_asynchronous_one_serves_one_loop_at_a_time(made_once):
     one.run(cache.close())
     assert two.run(cache.peek("any")) is None
     two.run(cache.close())
+
+
+def test_the_asynchronous_one_is_closed_in_its_own_loop(made_once):
+    cache, one, two = made_once
+    one.run(cache.peek("any"))
+    with pytest.raises(MisuseError, match=r"in use by another event loop: close\(\) it there"):
+        two.run(cache.close())
+    one.run(cache.close())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the connections that nobody closed
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("then", ["close", "go on"])
+def test_the_asynchronous_one_can_be_used_again_after_its_loop_ended_without_a_close(store, then):
+    cache = store.async_cache()
+
+    async def handle():
+        return await cache.begin("any", worker="one")
+
+    first = asyncio.run(handle())
+    if then == "close":
+        asyncio.run(cache.close())
+
+    async def go_on():
+        async with cache:
+            claim = await handle()
+            assert not cache._renewer._leases.has(first)
+            return claim
+
+    assert asyncio.run(go_on()).fence > first.fence
+    gc.collect()
 
 
 @pytest.fixture
