@@ -227,8 +227,10 @@ class Execution:
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
-        value, error = self.value, self.error
-        leave(self.context, error, for_good=self.end == DONE)
+        value, error, context = self.value, self.error, self.context
+        # Without a key nothing is to come again; what stops the program is passed on as it is.
+        passing = error is not None and (context._state is not None or is_hard(error))
+        leave(context, error, for_good=self.end == DONE or not passing)
         self.value = self.error = self.last = self.refusal = self.own = self.raised = None
         return value, error
 

@@ -5,8 +5,10 @@ import traceback
 import pytest
 
 from retrytemplate import (
+    BackoffInterruptedError,
     ExhaustedRetryError,
     Guard,
+    PredicateRetryPolicy,
     Rejected,
     RetryListener,
     RetryPolicy,
@@ -14,6 +16,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
     TerminatedRetryError,
 )
+from retrytemplate.testing import VirtualClock
 from tests.ways import Script, every_way, made
 
 KEY = RetryState("key")
@@ -51,6 +54,62 @@ def test_a_failure_that_is_to_come_again_has_no_note_and_the_end_tells_of_all(wa
         "  1. ValueError: 1",
         "  2. ValueError: 2",
     ]
+
+
+class Admitting(Guard):
+    """Refuses the attempt after two that failed."""
+
+    def admit(self, context):
+        if context.retry_count == 2:
+            raise Rejected("used up")
+
+
+class Told(RetryListener):
+    """Raises, where it has been given something to raise, at the second failure."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def on_error(self, context, exception):
+        if self.error is not None and context.retry_count == 2:
+            raise self.error
+
+
+RAISES = PredicateRetryPolicy(lambda error: 1 / (str(error) != "two"))
+LEAVES = {
+    "a guard's refusal": (Rejected, lambda: {"guards": [Admitting()]}),
+    "a policy that raises": (TerminatedRetryError, lambda: {"policy": RAISES}),
+    "a policy that raises, told": (
+        TerminatedRetryError,
+        lambda: {"policy": RAISES, "listeners": [Told()]},
+    ),
+    "a listener's error": (OSError, lambda: {"listeners": [Told(OSError("metrics"))]}),
+    "an interrupted wait": (
+        BackoffInterruptedError,
+        lambda: {"delay": 1.0, "clock": VirtualClock(interrupt_at=2)},
+    ),
+}
+
+
+@every_way
+@pytest.mark.parametrize(("kind", "settings"), LEAVES.values(), ids=LEAVES)
+def test_whatever_leaves_in_the_place_of_a_failure_has_the_note(way, kind, settings):
+    with pytest.raises(kind) as caught:
+        way(made(5, **settings()), Script(ValueError("one"), ValueError("two")))
+    [note] = caught.value.__notes__
+    assert note.splitlines()[:2] == [
+        "retry: 2 attempts failed; before this one:",
+        "  1. ValueError: one",
+    ]
+
+
+@every_way
+@pytest.mark.parametrize("listeners", [[], [Told()]], ids=["untold", "told"])
+def test_what_stops_the_program_has_no_note(way, listeners):
+    stop = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        way(made(5, listeners=listeners), Script(ValueError(), ValueError(), stop))
+    assert not hasattr(stop, "__notes__")
 
 
 # -- what stands behind --------------------------------------------------------------------------
