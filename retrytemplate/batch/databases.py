@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.extras import extra
+from retrytemplate.stores.sql_entries import missing_file
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["async_engine", "check_url", "engine"]
+__all__ = ["async_engine", "check_url", "engine", "looker"]
 
 DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 ASYNC_DRIVERS = DRIVERS | {"sqlite": "aiosqlite"}
@@ -50,6 +52,20 @@ def engine(url: URL, timeout: float) -> Engine:
     made: Engine = _made(create_engine, _with_driver(url, DRIVERS), timeout)
     _prepare(made, timeout)
     return made
+
+
+def looker(url: URL, timeout: float) -> Engine:
+    """An engine for reading alone: no transaction stays open, no lock is taken.
+
+    :raises JobRepositoryError: there is no such file.
+    """
+    from sqlalchemy import create_engine
+
+    missing = missing_file(url)
+    if missing:
+        raise JobRepositoryError(f"there is no file {missing}")
+    made: Engine = _made(create_engine, _with_driver(url, DRIVERS), timeout)
+    return made.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def async_engine(url: URL, timeout: float) -> AsyncEngine:

@@ -50,6 +50,11 @@ class Counts:
     rollbacks: int = 0
     deaths: int = 0
 
+    @property
+    def done(self) -> int:
+        """Of how many items it is known what became of them."""
+        return self.written + self.filtered + self.dead
+
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
 
@@ -178,6 +183,7 @@ def _insert(connection: Connection, tables: Tables, asked: Identity, generation:
             exactly_once=int(asked.exactly_once),
             code_version=asked.code_version,
             started=now(connection),
+            done_before=0,
             updated=now(connection),
             **asdict(Counts()),
         )
@@ -235,6 +241,8 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
             "error": None,
             "ended": None,
             "code_version": run.identity.code_version,
+            "taken": now(connection),
+            "done_before": run.counts.done,
         },
         fence=row.fence,
     )
@@ -319,21 +327,23 @@ def renew(connection: Connection, tables: Tables, run: Run) -> None:
         raise _lost(run)
 
 
-def abandon(connection: Connection, tables: Tables, run_id: int) -> None:
-    """Give a run up: who may still have it can write no more."""
+def abandon(connection: Connection, tables: Tables, run_id: int) -> bool:
+    """Give a run up: who may still have it can write no more.  False: there is none to give up."""
     runs = tables.runs
-    connection.execute(
+    given_up = connection.execute(
         runs.update()
-        .where(runs.c.id == run_id)
+        .where(runs.c.id == run_id, runs.c.status.not_in(("completed", "abandoned")))
         .values(
             status="abandoned",
             fence=runs.c.fence + 1,
             worker=None,
             place=None,
             lease_until=None,
+            updated=now(connection),
             ended=now(connection),
         )
     )
+    return bool(given_up.rowcount)
 
 
 def _update(

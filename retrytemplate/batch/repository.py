@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._checks import delay, duration, span
 from retrytemplate.batch import databases, journal
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.tables import create, tables
+from retrytemplate.batch.tables import check, create, tables
 from retrytemplate.errors import MisuseError
 from retrytemplate.extras import extra
 
@@ -74,8 +74,10 @@ class JobRepository:
         inner: Any = getattr(url, "sync_engine", url)
         self._url = databases.check_url(inner.url if isinstance(inner, Engine) else url)
         self._engine: Engine | None = None
+        self._looking: Engine | None = None
         self._lock = threading.RLock()
         self._created = False
+        self._seen = False
 
     def __repr__(self) -> str:
         where = self._url.set(query={})
@@ -108,6 +110,25 @@ class JobRepository:
             yield connection
 
     @contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """A connection for whoever only looks: it takes no lock and makes no table.
+
+        :raises JobRepositoryError: the database cannot be reached, or has no such tables.
+        """
+        with self.asked(), self._looker().connect() as connection:
+            if not self._seen:
+                check(connection, self.tables)
+                self._seen = True
+            yield connection
+
+    def _looker(self) -> Engine:
+        with self._lock:
+            if self._looking is None:
+                given: Any = None if self._asynchronous else self._given
+                self._looking = given or databases.looker(self._url, self.timeout)
+            return self._looking
+
+    @contextmanager
     def asked(self) -> Iterator[None]:
         """Around what the repository does on its own: its errors say so."""
         from sqlalchemy.exc import SQLAlchemyError
@@ -137,17 +158,21 @@ class JobRepository:
             create(connection, self.tables)
             self._created = True
 
-    def abandon(self, run_id: int) -> None:
-        """Give a run up by hand: whoever still has it can write no more, and nobody resumes it."""
+    def abandon(self, run_id: int) -> bool:
+        """Give a run up by hand: whoever still has it can write no more, and nobody resumes it.
+
+        :returns: False: there is no such run, or it is completed or given up already.
+        """
         with self.asked(), self.transaction() as connection:
-            journal.abandon(connection, self.tables, run_id)
+            return journal.abandon(connection, self.tables, run_id)
 
     def close(self) -> None:
         """Close the connections of an engine that was made here."""
         with self._lock:
-            made, self._engine = self._engine, None
-        if made is not None and made is not self._given:
-            made.dispose()
+            made, self._engine, self._looking = (self._engine, self._looking), None, None
+        for each in made:
+            if each is not None and each is not self._given:
+                each.dispose()
 
     def __enter__(self) -> JobRepository:
         return self

@@ -13,7 +13,7 @@ from retrytemplate.extras import extra
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-__all__ = ["SCHEMA", "Tables", "create", "tables"]
+__all__ = ["SCHEMA", "Tables", "check", "create", "tables"]
 
 SCHEMA = 1
 """The version of the tables."""
@@ -86,6 +86,9 @@ def tables(prefix: str) -> Tables:
         column("exactly_once", number),
         column("code_version", null=True),
         column("started", Double),
+        # When who has it now, or had it last, took it, and how many items were done by then.
+        column("taken", Double, null=True),
+        column("done_before", number),
         column("updated", Double),
         column("ended", Double, null=True),
         UniqueConstraint("step", "parameters", "generation"),
@@ -144,6 +147,25 @@ def create(connection: Connection, made: Tables) -> None:
         made.metadata.create_all(connection)
         if connection.execute(select(made.meta.c.value)).first() is None:
             connection.execute(made.meta.insert().values(name="schema", value=SCHEMA))
+    _check_version(connection, made)
+
+
+def check(connection: Connection, made: Tables) -> None:
+    """Raise unless the tables are there, for whoever makes none.
+
+    :raises JobRepositoryError: they are not, or of a newer version of the library.
+    """
+    from sqlalchemy import inspect
+
+    if not inspect(connection).has_table(made.meta.name):
+        prefix = made.meta.name.removesuffix("meta")
+        raise JobRepositoryError(f"the database has no tables {prefix}*")
+    _check_version(connection, made)
+
+
+def _check_version(connection: Connection, made: Tables) -> None:
+    from sqlalchemy import select
+
     version = connection.execute(
         select(made.meta.c.value).where(made.meta.c.name == "schema")
     ).scalar()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["SQLEntries"]
+__all__ = ["SQLEntries", "missing_file"]
 
 # Every key that begins with a text comes before that text with these behind it.
 BEHIND_ALL = "\U0010ffff" * 250
@@ -67,22 +67,23 @@ class SQLEntries(Entries):
         )
 
     def _perform(self, step: Step[T]) -> T:
-        _check_file(self._url)
+        missing = missing_file(self._url)
+        if missing:
+            raise CacheUnavailableError(f"there is no file {missing}")
         return super()._perform(step)
 
 
-def _check_file(url: URL) -> None:
-    """Refuse a file that is not there: SQLite would make it."""
+def missing_file(url: URL) -> str | None:
+    """The name of the file of a SQLite database that is not there: a connection would make it."""
     if url.get_backend_name() != "sqlite":
-        return
+        return None
     from pathlib import Path
     from urllib.parse import unquote, urlsplit
 
     name = str(url.database)
     if name.startswith("file:"):
         name = unquote(urlsplit(name).path)
-    if not Path(name).exists():
-        raise CacheUnavailableError(f"there is no file {name}")
+    return None if Path(name).exists() else name
 
 
 def _entry(key: str, text: str | None, *columns: Any) -> Entry:
