@@ -34,7 +34,21 @@ if TYPE_CHECKING:
     from retrytemplate.batch.report import Status
     from retrytemplate.batch.tables import Tables
 
-__all__ = ["Closing", "Counts", "Identity", "Run", "applied", "begin", "close", "end", "renew"]
+__all__ = [
+    "Closing",
+    "Counts",
+    "Identity",
+    "Run",
+    "abandon",
+    "applied",
+    "as_failure",
+    "as_value",
+    "begin",
+    "close",
+    "end",
+    "now",
+    "renew",
+]
 
 
 @frozen
@@ -212,8 +226,8 @@ def _run(row: Any, asked: Identity) -> Run:
         seq=row.seq,
         status=row.status,
         counts=Counts(*(getattr(row, name) for name in COUNTS)),
-        marker=Marker.from_json(_value(row.marker)),
-        error=_failure(row.error),
+        marker=Marker.from_json(as_value(row.marker)),
+        error=as_failure(row.error),
     )
 
 
@@ -386,15 +400,26 @@ def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _value(text: str) -> Any:
+def as_value(text: str) -> Any:
+    """The JSON value of a column.
+
+    :raises JobRepositoryError: it is none.
+    """
     try:
         return json.loads(text)
     except ValueError as exc:
         raise JobRepositoryError(f"the run's row cannot be read: {exc}") from exc
 
 
-def _failure(text: str | None) -> RecordedFailure | None:
+def as_failure(text: str | None) -> RecordedFailure | None:
+    """What ended a run, as its column has it.
+
+    :raises JobRepositoryError: it cannot be read.
+    """
     if text is None:
         return None
-    data = _value(text)
-    return RecordedFailure(str(data["type"]), str(data["message"]), None)
+    data = as_value(text)
+    try:
+        return RecordedFailure(str(data["type"]), str(data["message"]), None)
+    except (KeyError, TypeError) as exc:
+        raise JobRepositoryError(f"the run's error cannot be read: {exc!r}") from exc
