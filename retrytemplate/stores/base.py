@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from retrytemplate._checks import whole
-from retrytemplate.errors import MisuseError
+from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.stores.forks import follow, keep
 from retrytemplate.stores.renewers import RenewingTask, RenewingThread
 from retrytemplate.stores.settings import Settings, seconds
@@ -97,6 +98,8 @@ class DurableCache(Settings, ABC):
     def _ours(self, claim: Claim) -> Any:
         if not isinstance(claim, self._claims):
             raise TypeError(f"claim must be a {self._claims.__name__}, got {claim!r}")
+        if claim.process != os.getpid():
+            raise LeaseLostError(f"{claim.key!r} is held by the process this one was forked from")
         return claim
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from typing import Any
 
 from attrs import define
 
@@ -16,11 +18,18 @@ USUALLY, AFTER_FAILURE = 1 / 3, 1 / 10
 
 
 class LeasedClaim(Claim):
-    """A claim that has an end; ``lease`` says for how many seconds it was taken."""
+    """A claim that has an end; ``lease`` says for how many seconds it was taken.
 
-    __slots__ = ("lease",)
+    ``process`` is the one that took it: a child has it too, and must not end it.
+    """
+
+    __slots__ = ("lease", "process")
 
     lease: float
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+        self.process = os.getpid()
 
 
 @define

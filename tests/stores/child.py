@@ -66,6 +66,28 @@ def fork(cache):
     print("child", os.waitstatus_to_exitcode(status))
 
 
+def fork_in_the_callback(cache):
+    """The child, too, comes back through execute: with a value, or a failure."""
+    template = RetryTemplate(MaxAttemptsRetryPolicy(9), cache=cache, name="w")
+    parent = os.getpid()
+
+    def forks(context):
+        for child in ("returns", "raises"):
+            pid = os.fork()
+            if pid == 0:
+                return int("0" if child == "returns" else child)
+            os.waitpid(pid, 0)
+            print("still mine:", context.still_mine(), flush=True)
+        return "the parent's"
+
+    try:
+        print(template.execute(forks, state=STATE))
+    except Exception as exc:
+        notes = [note.partition(":")[0] for note in getattr(exc, "__notes__", ())]
+        print("in a child:", os.getpid() != parent, type(exc).__name__, *notes, flush=True)
+        os._exit(0)
+
+
 def begin_together(cache):
     """The first use of a cache, at the same time as others: when a line comes in."""
     print("ready", flush=True)

@@ -73,6 +73,18 @@ def test_a_cache_that_was_used_before_a_fork_serves_both_processes(worker, store
     assert store.keys() == ["a key of the child", "held by the parent"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_that_comes_back_from_the_callback_does_not_end_the_parent_s_attempt(worker):
+    said = [
+        "in a child: True LeaseLostError",
+        "still mine: True",
+        "in a child: True LeaseLostError the key could not be left as it should be",
+        "still mine: True",
+        "the parent's",
+    ]
+    assert worker("fork_in_the_callback") == (0, said, "")
+
+
 # -- in this process -------------------------------------------------------------------------------
 
 
