@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from retrytemplate.batch.readers.iterables import ForwardReader, SequenceReader, as_reader
     from retrytemplate.batch.readers.json_lines import JsonLinesReader
     from retrytemplate.batch.readers.query import QueryReader
+    from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report
     from retrytemplate.batch.repository import JobRepository
     from retrytemplate.batch.skip import SkipPolicy
     from retrytemplate.batch.step import ChunkStep
+    from retrytemplate.batch.writers import UpsertWriter
 
 __getattr__ = lazily(
     __name__,
@@ -57,6 +59,7 @@ __getattr__ = lazily(
         "retrytemplate.batch.events": ("Event", "StepListener"),
         "retrytemplate.batch.explain": ("Explanation", "Scenario"),
         "retrytemplate.batch.outbox": ("Message", "Outbox"),
+        "retrytemplate.batch.replay": ("ReplayReport",),
         "retrytemplate.batch.report": ("Report",),
         "retrytemplate.batch.repository": ("JobRepository",),
         "retrytemplate.batch.skip": ("SkipPolicy",),
@@ -68,6 +71,7 @@ __getattr__ = lazily(
         "retrytemplate.batch.readers.json_lines": ("JsonLinesReader",),
         "retrytemplate.batch.readers.files": ("FilesReader",),
         "retrytemplate.batch.readers.query": ("QueryReader",),
+        "retrytemplate.batch.writers": ("UpsertWriter",),
     },
 )
 
@@ -95,6 +99,7 @@ __all__ = [
     "Reader",
     "ReaderError",
     "Records",
+    "ReplayReport",
     "Report",
     "RunAbandonedError",
     "RunExistsError",
@@ -105,5 +110,6 @@ __all__ = [
     "SkipPolicy",
     "StepFailedError",
     "StepListener",
+    "UpsertWriter",
     "as_reader",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
-from retrytemplate.batch import journal, outbox
+from retrytemplate.batch import outbox
 from retrytemplate.batch.effects import (
     After,
     Mark,
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 
     from retrytemplate._values import JSON
-    from retrytemplate.batch.journal import Run
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.readers.base import Reader
-    from retrytemplate.batch.report import Status
     from retrytemplate.outcome import Outcome
     from retrytemplate.template import RetryTemplate
 
@@ -61,7 +59,7 @@ class _Driver:
     is_fatal: Callable[[BaseException], bool]
     transactions: Any
     heartbeat: Any
-    run: Run
+    run: Any
     listeners: Sequence[Any] = ()
     after_commit: Callable[[Any], Any] | None = None
     outbox: Outbox | None = None
@@ -118,8 +116,8 @@ class _Driver:
 class Driver(_Driver):
     """Performs a run in this thread; of the processor as many calls at once as are wanted."""
 
-    def perform(self, steps: Generator[Any, Any, Status]) -> Status:
-        """Do what the rules ask for, to the end of the run."""
+    def perform(self, steps: Generator[Any, Any, Any]) -> Any:
+        """Do what the rules ask for, to their end; what they return."""
         does: Any = {
             Read: self._read,
             Process: self._process,
@@ -140,8 +138,7 @@ class Driver(_Driver):
                 else:
                     effect = steps.send(answer)
         except StopIteration as end:
-            status: Status = end.value
-            return status
+            return end.value
         finally:
             if self._cursor is not None:
                 self._cursor.close()
@@ -240,7 +237,7 @@ class Driver(_Driver):
         return self._wrote(attempts, watched, outcome)
 
     def _mark(self, effect: Mark) -> None:
-        self.transactions.alone(journal.close, self.run, effect.closing)
+        self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
         self.run.took(effect.closing)
 
     def _tell(self, effect: Tell) -> None:
@@ -271,8 +268,8 @@ class Driver(_Driver):
 class AsyncDriver(_Driver):
     """Performs a run in a task; of the processor as many calls at once as are wanted."""
 
-    async def perform(self, steps: Generator[Any, Any, Status]) -> Status:
-        """Do what the rules ask for, to the end of the run."""
+    async def perform(self, steps: Generator[Any, Any, Any]) -> Any:
+        """Do what the rules ask for, to their end; what they return."""
         does: Any = {
             Read: self._read,
             Process: self._process,
@@ -293,8 +290,7 @@ class AsyncDriver(_Driver):
                 else:
                     effect = steps.send(answer)
         except StopIteration as end:
-            status: Status = end.value
-            return status
+            return end.value
         finally:
             if self._cursor is not None:
                 await _awaited(self._cursor.close())
@@ -371,7 +367,7 @@ class AsyncDriver(_Driver):
         return self._wrote(attempts, watched, outcome)
 
     async def _mark(self, effect: Mark) -> None:
-        await self.transactions.alone(journal.close, self.run, effect.closing)
+        await self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
         self.run.took(effect.closing)
 
     async def _tell(self, effect: Tell) -> None:

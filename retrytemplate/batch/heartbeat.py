@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Self
 
-__all__ = ["AsyncHeartbeat", "Heartbeat"]
+__all__ = ["AsyncHeartbeat", "Heartbeat", "never"]
 
 # Of a lease: two of them may fail.
 SHARE = 1 / 3
+
+
+def never() -> None:
+    """Nothing to renew."""
 
 
 class Heartbeat:

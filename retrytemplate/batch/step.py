@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -18,13 +19,15 @@ from retrytemplate.batch import journal
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat
+from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat, never
 from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
 from retrytemplate.batch.journal import Identity
 from retrytemplate.batch.machine import Machine, Rules
 from retrytemplate.batch.outbox import Outbox
 from retrytemplate.batch.places import at_work
 from retrytemplate.batch.readers.iterables import as_reader
+from retrytemplate.batch.replay import Ledger, Replaying, Wanted, find
+from retrytemplate.batch.replay import steps as replay_steps
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.batch.transactions import ISOLATIONS, AsyncTransactions, Transactions
@@ -36,11 +39,12 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Literal
 
     from retrytemplate.batch.explain import Explanation, Scenario
     from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
 
     OnExisting = Literal["resume", "restart", "refuse"]
@@ -246,11 +250,7 @@ class ChunkStep:
         :raises LeaseLostError: another process has taken the run over.
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
         """
-        for piece in ("processor", "writer"):
-            if is_async(getattr(self, piece)):
-                raise MisuseError(f"the {piece} has to be awaited: use run_async()")
-        if hasattr(self.database, "sync_engine"):
-            raise MisuseError("database is an AsyncEngine: use run_async(), or give an Engine")
+        self._check_blocking()
         transactions = Transactions(self.repository, self.writer, self.database, self.isolation)
         asked = self._identity(parameters, on_existing)
         with at_work(asked.worker):
@@ -266,8 +266,7 @@ class ChunkStep:
 
         An asynchronous writer gets an ``AsyncConnection``, another one a ``Connection``.
         """
-        if self.database is not None and not hasattr(self.database, "sync_engine"):
-            raise MisuseError("database is an Engine: use run(), or give an AsyncEngine")
+        self._check_awaited()
         asked = self._identity(parameters, on_existing)
         async with self.repository.asynchronous_engine() as engine:
             transactions = AsyncTransactions(
@@ -278,6 +277,57 @@ class ChunkStep:
                 if run.status != "completed":
                     await self._perform_async(run, transactions)
         return run.report()
+
+    def replay(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        error: str | None = None,
+        key: str | None = None,
+        by: str | None = None,
+    ) -> ReplayReport:
+        """Process and write the items of open dead letters of this step, with retries anew.
+
+        Each in a transaction of its own, which also resolves its letter: a letter is replayed once,
+        however often and from how many places it is asked for.  What fails again stays open.
+
+        :param ids: of the letters; None: all that *error* and *key* leave, but those whose item
+            killed its process.
+        :param error: only those with this exception, named with its module or without.
+        :param key: only those of this key.
+        :param by: who asks, for the audit; None: this process's worker name.
+        """
+        self._check_blocking()
+        transactions = Transactions(
+            self.repository, self.writer, self.database, self.isolation, Ledger
+        )
+        wanted = Wanted(self.name, ids, error, key)
+        letters = transactions.alone(find, wanted)
+        replaying = Replaying(by or worker_name())
+        driver = Driver(**self._parts(replaying, transactions, Heartbeat(never, inf)))
+        report: ReplayReport = driver.perform(replay_steps(self._rules(), replaying, letters))
+        return report
+
+    async def replay_async(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        error: str | None = None,
+        key: str | None = None,
+        by: str | None = None,
+    ) -> ReplayReport:
+        """The same in a task of asyncio."""
+        self._check_awaited()
+        async with self.repository.asynchronous_engine() as engine:
+            transactions = AsyncTransactions(
+                self.repository, engine, self.writer, self.database, self.isolation, Ledger
+            )
+            letters = await transactions.alone(find, Wanted(self.name, ids, error, key))
+            replaying = Replaying(by or worker_name())
+            driver = AsyncDriver(**self._parts(replaying, transactions, Heartbeat(never, inf)))
+            steps = replay_steps(self._rules(), replaying, letters)
+            report: ReplayReport = await driver.perform(steps)
+        return report
 
     def explain(self, scenario: Scenario) -> Explanation:
         """What this configuration does where items fail, as a table.
@@ -310,7 +360,7 @@ class ChunkStep:
         driver = Driver(**self._parts(run, transactions, heartbeat))
         try:
             with heartbeat:
-                status = driver.perform(self._machine(run).steps())
+                status: Status = driver.perform(self._machine(run).steps())
         except LeaseLostError:
             raise
         except BaseException as error:  # a signal, the journal, what the rules know nothing of
@@ -331,7 +381,7 @@ class ChunkStep:
         driver = AsyncDriver(**self._parts(run, transactions, heartbeat))
         try:
             async with heartbeat:
-                status = await driver.perform(self._machine(run).steps())
+                status: Status = await driver.perform(self._machine(run).steps())
         except LeaseLostError:
             raise
         except BaseException as error:
@@ -344,10 +394,21 @@ class ChunkStep:
             self._stopping.clear()
         await transactions.alone(journal.end, run, status)
 
+    def _check_blocking(self) -> None:
+        for piece in ("processor", "writer"):
+            if is_async(getattr(self, piece)):
+                raise MisuseError(f"the {piece} has to be awaited: use run_async()")
+        if hasattr(self.database, "sync_engine"):
+            raise MisuseError("database is an AsyncEngine: use run_async(), or give an Engine")
+
+    def _check_awaited(self) -> None:
+        if self.database is not None and not hasattr(self.database, "sync_engine"):
+            raise MisuseError("database is an Engine: use run(), or give an AsyncEngine")
+
     def _machine(self, run: Run) -> Machine:
         return Machine(self._rules(), run, self._stopping.is_set)
 
-    def _parts(self, run: Run, transactions: Any, heartbeat: Any) -> dict[str, Any]:
+    def _parts(self, run: Run | Replaying, transactions: Any, heartbeat: Any) -> dict[str, Any]:
         return {
             "reader": self.reader,
             "processor": self.processor,

@@ -41,12 +41,14 @@ class Transactions:
     """Makes the attempts of a run.
 
     :param database: where the items go; None: into the repository's own transactions.
+    :param ledger: what says of a transaction what it came to: ``close`` and ``applied``.
     """
 
     repository: JobRepository
     writer: Callable[[Any, Any], Any]
     database: Engine | None
     isolation: str
+    ledger: Any = journal
 
     def attempts(self, run: Run, effect: Write) -> Attempts:
         """The attempts at one part."""
@@ -71,6 +73,7 @@ class AsyncTransactions:
     writer: Callable[[Any, Any], Any]
     database: AsyncEngine | None
     isolation: str
+    ledger: Any = journal
 
     def attempts(self, run: Run, effect: Write) -> AsyncAttempts:
         """The attempts at one part."""
@@ -142,7 +145,7 @@ class Attempts(_Attempts):
 
     def _settled(self) -> bool:
         with self.of.repository.transaction() as connection:
-            done = journal.applied(connection, self.of.repository.tables, self.run)
+            done: bool = self.of.ledger.applied(connection, self.of.repository.tables, self.run)
         self.unsettled = False
         return done
 
@@ -180,7 +183,7 @@ class Attempts(_Attempts):
     def _body(self, connection: Connection) -> None:
         if self.of.database is None:
             self._fill(connection)
-        journal.close(connection, self.of.repository.tables, self.run, self.closing)
+        self.of.ledger.close(connection, self.of.repository.tables, self.run, self.closing)
 
     def _fill(self, connection: Connection) -> None:
         if not self.effect.items:
@@ -226,7 +229,7 @@ class AsyncAttempts(_Attempts):
     async def _settled(self) -> bool:
         async with self.of.engine.connect() as connection, connection.begin():
             done: bool = await connection.run_sync(
-                journal.applied, self.of.repository.tables, self.run
+                self.of.ledger.applied, self.of.repository.tables, self.run
             )
         self.unsettled = False
         return done
@@ -266,7 +269,9 @@ class AsyncAttempts(_Attempts):
     async def _body(self, connection: AsyncConnection) -> None:
         if self.of.database is None:
             await self._fill(connection)
-        await connection.run_sync(journal.close, self.of.repository.tables, self.run, self.closing)
+        await connection.run_sync(
+            self.of.ledger.close, self.of.repository.tables, self.run, self.closing
+        )
 
     async def _fill(self, connection: AsyncConnection) -> None:
         items, writer = self.effect.items, self.of.writer

@@ -1,0 +1,236 @@
+"""Dead letters once more: each item is processed and written as if it were read again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, define, evolve, field, frozen
+
+from retrytemplate.batch.effects import After, Mark, Process, Send, Write
+from retrytemplate.batch.journal import Counts, now
+from retrytemplate.errors import LeaseLostError
+from retrytemplate.history import type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from retrytemplate.batch.effects import Processed
+    from retrytemplate.batch.machine import Rules
+    from retrytemplate.batch.tables import Tables
+    from retrytemplate.history import AttemptRecord
+    from retrytemplate.outcome import Outcome
+
+__all__ = ["Ledger", "ReplayReport", "Replaying", "Wanted", "find", "steps"]
+
+
+@frozen(kw_only=True)
+class ReplayReport:
+    """How a replay of dead letters went, by their ids.
+
+    :param replayed: their items are written, or filtered, now.
+    :param failed: their items failed again; they stay open, with those attempts in their history.
+    :param skipped: they were resolved meanwhile, or their item could not be kept.
+    """
+
+    replayed: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+@frozen
+class Wanted:
+    """Which of a step's open letters.
+
+    :param ids: these; None: all that the filters leave, but those whose item killed its process:
+        it would kill this one.
+    :param error: the name of an exception's class, with its module or without.
+    :param key: the item's.
+    """
+
+    step: str
+    ids: Sequence[int] | None = None
+    error: str | None = None
+    key: str | None = None
+
+
+@frozen
+class Found:
+    """A letter that is to be replayed."""
+
+    id: int
+    run: int
+    payload: str
+    replayable: bool
+
+
+def find(connection: Connection, tables: Tables, wanted: Wanted) -> list[Found]:
+    """The letters, the oldest first."""
+    from sqlalchemy import or_, select
+
+    table = tables.letters
+    chosen = select(table.c.id, table.c.run, table.c.payload, table.c.replayable).where(
+        table.c.step == wanted.step, table.c.state == "open"
+    )
+    if wanted.ids is not None:
+        chosen = chosen.where(table.c.id.in_(list(wanted.ids)))
+    else:
+        chosen = chosen.where(table.c.phase != "crash")
+    if wanted.error is not None:
+        short = table.c.error_type.endswith(f".{wanted.error}", autoescape=True)
+        chosen = chosen.where(or_(table.c.error_type == wanted.error, short))
+    if wanted.key is not None:
+        chosen = chosen.where(table.c.item_key == wanted.key)
+    rows = connection.execute(chosen.order_by(table.c.id))
+    return [Found(row.id, row.run, row.payload, bool(row.replayable)) for row in rows]
+
+
+@frozen
+class Resolved:
+    """The item is done: what the letter is told in the transaction that writes the item."""
+
+    messages: Sequence[str] = ()
+    counts: Counts = field(factory=Counts)
+
+
+@frozen
+class FailedAgain:
+    """The item failed again: what the letter is told."""
+
+    attempts: Sequence[AttemptRecord]
+    error_type: str
+    error_message: str
+
+
+@define
+class Replaying:
+    """The letter in hand: in the place of a run.
+
+    :param by: who replays.
+    """
+
+    by: str
+    letter: Found | None = None
+
+    @property
+    def id(self) -> int:
+        """The run that the letter is of."""
+        assert self.letter is not None
+        return self.letter.run
+
+    def took(self, closing: Any) -> None:
+        """The letter has it."""
+
+
+class Ledger:
+    """What an attempt writes beside the item: to the letter, in the place of a run's journal."""
+
+    @staticmethod
+    def close(connection: Connection, tables: Tables, replaying: Replaying, closing: Any) -> None:
+        """Write what came of the item.
+
+        :raises LeaseLostError: the letter was resolved meanwhile.
+        """
+        assert replaying.letter is not None
+        row = _locked(connection, tables, replaying.letter.id)
+        if row.state != "open":
+            raise LeaseLostError(f"dead letter {row.id} is {row.state} already")
+        values = _values(connection, row, replaying, closing)
+        table = tables.letters
+        connection.execute(table.update().where(table.c.id == row.id).values(values))
+        for message in getattr(closing, "messages", ()):
+            connection.execute(
+                tables.messages.insert().values(run=row.run, step=row.step, payload=message)
+            )
+
+    @staticmethod
+    def applied(connection: Connection, tables: Tables, replaying: Replaying) -> bool:
+        """Whether a commit that was not answered came to pass."""
+        assert replaying.letter is not None
+        return bool(_locked(connection, tables, replaying.letter.id).state == "replayed")
+
+
+def _locked(connection: Connection, tables: Tables, letter: int) -> Any:
+    from sqlalchemy import select
+
+    table = tables.letters
+    found = select(table, now(connection).label("now")).where(table.c.id == letter)
+    return connection.execute(found.with_for_update()).one()
+
+
+def _values(connection: Connection, row: Any, replaying: Replaying, closing: Any) -> dict[str, Any]:
+    audit = json.loads(row.audit)
+    entry = {"at": row.now, "by": replaying.by, "why": None}
+    if isinstance(closing, Resolved):
+        audit.append(entry | {"action": "replayed"})
+        return {"state": "replayed", "resolved": now(connection), "audit": json.dumps(audit)}
+    audit.append(entry | {"action": "failed again"})
+    before = json.loads(row.attempts)
+    more = [
+        asdict(evolve(attempt, number=number))
+        for number, attempt in enumerate(closing.attempts, len(before) + 1)
+    ]
+    return {
+        "attempts": json.dumps(before + more),
+        "error_type": closing.error_type,
+        "error_message": closing.error_message,
+        "audit": json.dumps(audit),
+    }
+
+
+@define
+class _Replay:
+    rules: Rules
+    replaying: Replaying
+    replayed: list[int] = field(factory=list)
+    failed: list[int] = field(factory=list)
+    skipped: list[int] = field(factory=list)
+
+    def one(self, letter: Found) -> Generator[Any, Any, list[int]]:
+        """Where the letter's id belongs to."""
+        self.replaying.letter = letter
+        if not letter.replayable:
+            return self.skipped
+        item = self.rules.codec.decode(letter.payload)
+        done: Processed = yield Process([item])
+        if done.failures:
+            yield from self._failed(done.histories[0], done.failures[0])
+            return self.failed
+        items = [value for value in done.values if value is not None]
+        outbox = self.rules.outbox
+        messages = () if outbox is None else outbox.texts(items)
+        outcome: Outcome[Any] = yield Write(items, Resolved(messages))  # type: ignore[arg-type]
+        if outcome.exception is not None:
+            history = (*done.histories.get(0, ()), *outcome.history)
+            yield from self._failed(history, outcome.exception)
+            return self.failed
+        if self.rules.after_commit and items:
+            yield After(items)
+        if messages:
+            yield Send()
+        return self.replayed
+
+    def _failed(
+        self, history: Sequence[AttemptRecord], failure: BaseException
+    ) -> Generator[Any, Any, None]:
+        yield Mark(FailedAgain(history, type_name(failure), str(failure)))  # type: ignore[arg-type]
+
+
+def steps(
+    rules: Rules, replaying: Replaying, letters: Iterable[Found]
+) -> Generator[Any, Any, ReplayReport]:
+    """What to do with each letter, for a driver."""
+    replay = _Replay(rules, replaying)
+    for letter in letters:
+        try:
+            where = yield from replay.one(letter)
+        except LeaseLostError:  # another replay was faster
+            where = replay.skipped
+        where.append(letter.id)
+    return ReplayReport(
+        replayed=tuple(replay.replayed),
+        failed=tuple(replay.failed),
+        skipped=tuple(replay.skipped),
+    )

@@ -1,0 +1,149 @@
+"""Dead letters once more, after what was wrong is mended."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+from sqlalchemy import select
+
+from retrytemplate import SimpleRetryPolicy
+from retrytemplate.batch import Outbox
+from tests.batch.test_scenarios import Bad, Flaky, always, skipping
+from tests.batch.world import run
+
+
+def replay(step, way, *arguments, **settings):
+    if way == "sync":
+        return step.replay(*arguments, **settings)
+    return asyncio.run(step.replay_async(*arguments, **settings))
+
+
+@pytest.fixture
+def dead(world, way):
+    """A world in which items 2 and 3 are dead letters."""
+    step = world.step(
+        [1, 2, 3, 4],
+        process=always(2),
+        write=always(3),
+        retry=SimpleRetryPolicy(2),
+        key=lambda item: f"order-{item}",
+        **skipping(),
+    )
+    assert run(step, way).dead == 2
+    world.calls.clear()
+    return world
+
+
+def letters(world):
+    table = world.jobs.tables.letters
+    with world.jobs.transaction() as transaction:
+        rows = transaction.execute(select(table).order_by(table.c.number)).mappings().all()
+    return {row["number"]: dict(row) for row in rows}
+
+
+def test_after_the_cause_is_mended_the_items_are_written_and_the_letters_resolved(dead, way):
+    report = replay(dead.step(), way, by="kim")
+    assert (len(report.replayed), report.failed, report.skipped) == (2, (), ())
+    assert dead.rows() == [1, 2, 3, 4]
+    for letter in letters(dead).values():
+        assert letter["state"] == "replayed"
+        assert letter["resolved"] is not None
+        audit = json.loads(letter["audit"])
+        assert [(entry["action"], entry["by"]) for entry in audit] == [("replayed", "kim")]
+
+
+def test_a_second_replay_does_nothing(dead, way):
+    step = dead.step()
+    replay(step, way)
+    dead.calls.clear()
+    assert replay(step, way).replayed == ()
+    assert dead.calls == []
+
+
+def test_what_fails_again_stays_open_with_all_its_attempts(dead, way):
+    step = dead.step(process=always(2), retry=SimpleRetryPolicy(3))
+    report = replay(step, way, by="kim")
+    found = letters(dead)
+    assert report.failed == (found[2]["id"],)
+    assert (found[2]["state"], found[3]["state"]) == ("open", "replayed")
+    attempts = json.loads(found[2]["attempts"])
+    assert [attempt["number"] for attempt in attempts] == [1, 2, 3, 4, 5]
+    assert json.loads(found[2]["audit"])[0]["action"] == "failed again"
+
+
+def test_a_write_that_fails_again_leaves_nothing(dead, way):
+    report = replay(dead.step(write=always(3)), way)
+    assert dead.rows() == [1, 2, 4]
+    assert len(report.failed) == 1
+
+
+def test_a_replay_has_retries_of_its_own(dead, way):
+    report = replay(dead.step(process=Flaky(2, times=2), retry=SimpleRetryPolicy(3)), way)
+    assert len(report.replayed) == 2
+
+
+def test_letters_can_be_chosen(dead, way):
+    step, found = dead.step(), letters(dead)
+    assert replay(step, way, error="OtherError").replayed == ()
+    assert replay(step, way, key="order-2").replayed == (found[2]["id"],)
+    assert replay(step, way, [found[3]["id"]], error="Bad").replayed == (found[3]["id"],)
+    assert dead.rows() == [1, 2, 3, 4]
+
+
+def test_an_item_that_the_processor_filters_now_is_resolved_too(dead, way):
+    report = replay(dead.step(process=lambda item: None), way)
+    assert len(report.replayed) == 2
+    assert dead.rows() == [1, 4]
+
+
+def test_what_could_not_be_kept_is_left_alone(sqlite, way):
+    step = sqlite.step(
+        [(1, 2)], process=always((1, 2)), retry=SimpleRetryPolicy(1), name="tuples", **skipping()
+    )
+    assert run(step, way).dead == 1
+    report = replay(sqlite.step(name="tuples"), way)
+    assert (report.replayed, len(report.skipped)) == ((), 1)
+
+
+def test_messages_are_sent_for_what_is_replayed(dead, way):
+    sent = []
+    box = Outbox(lambda message: sent.append(message.payload), lambda item: {"item": item})
+    replay(dead.step(outbox=box), way)
+    assert sent == [{"item": 2}, {"item": 3}]
+
+
+def test_of_two_replays_at_once_one_writes_each_item(dead):
+    """Both have found the letters before either of them writes."""
+    met = threading.Barrier(2, timeout=10)
+
+    def process(item):
+        if item == 2:
+            met.wait()
+        return item
+
+    reports = []
+    step = dead.step(process=process)
+    threads = [threading.Thread(target=lambda: reports.append(step.replay())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert dead.rows() == [1, 2, 3, 4]
+    replayed = [each for report in reports for each in report.replayed]
+    assert len(replayed) == len(set(replayed)) == 2
+
+
+def test_a_step_replays_no_letters_of_another(dead, way):
+    assert replay(dead.step(name="other"), way).replayed == ()
+
+
+def test_the_letter_says_where_and_how_each_attempt_failed(dead):
+    letter = dead.letter(2)
+    assert (letter.item_key, letter.source, letter.phase) == ("order-2", "items", "process")
+    assert [attempt["type_name"] for attempt in letter.attempts] == [f"{Bad.__module__}.Bad"] * 2
+    for attempt in letter.attempts:
+        assert "raise Bad" in attempt["traceback"]
+        assert attempt["host"]
+        assert attempt["process"]
+        assert attempt["started"] <= attempt["ended"]
