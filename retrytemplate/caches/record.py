@@ -82,12 +82,19 @@ def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
         try:
             copy[name] = json.loads(json.dumps(value, allow_nan=False))
             _check_keys(value)
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, RecursionError) as exc:
             raise TypeError(
                 f"attribute {name!r} of a stateful context must be a JSON value, every key a str, "
-                f"got {value!r}"
+                f"got {_shown(value)}"
             ) from exc
     return copy
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as exc:  # too deep, too many digits, or its own way to say it fails
+        return f"one of type {type(value).__name__}: {exc}"
 
 
 def _check_keys(value: Any) -> None:

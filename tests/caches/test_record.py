@@ -278,6 +278,23 @@ def test_an_attribute_that_is_no_json_is_named(value):
         json_copy({"fine": 1, "orders": value})
 
 
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(10**5000, "one of type int: Exceeds"), (nested(100_000), "one of type list: maximum")],
+    ids=["huge", "deep"],
+)
+def test_an_attribute_that_is_too_large_for_a_text_is_named(value, shown):
+    with pytest.raises(TypeError, match=f"attribute 'orders' .* every key a str, got {shown}"):
+        json_copy({"fine": 1, "orders": value})
+
+
 @pytest.mark.parametrize("name", [1, None, True, ("a", 1), b"page"], ids=repr)
 def test_the_name_of_an_attribute_is_a_text_or_refused(name):
     says = "attribute names of a stateful context must be str, got "
