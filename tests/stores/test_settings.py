@@ -356,6 +356,13 @@ def test_a_missing_driver_is_an_error_that_names_its_extra(monkeypatch):
         SQLRetryContextCache("postgresql://localhost/retry")
 
 
+def test_what_sqlalchemy_needs_for_asyncio_is_named_with_its_extra_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    expected = r"on SQL needs greenlet: pip install 'retrytemplate\[sql\]'"
+    with pytest.raises(MissingExtraError, match=expected):
+        AsyncSQLRetryContextCache(FILE)
+
+
 def test_importing_the_names_loads_no_package():
     script = """if True:
         import sys, retrytemplate.stores.sql, retrytemplate.stores.redis
