@@ -69,8 +69,8 @@ CREATE INDEX IF NOT EXISTS ${prefix}_expires ON ${prefix}_contexts (expires)
 WHERE expires IS NOT NULL"""
 SET = "INSERT INTO ${prefix}_meta (name, value) VALUES ('%s', %d) ON CONFLICT (name) DO NOTHING"
 VERSION = SET % ("schema", SCHEMA)
-# A property of the file: whoever opens it later finds it so.  Beside another's write it is refused at
-# once; what stands before it in the schema has waited for that.
+# A property of the file: whoever opens it later finds it so.  Beside another's write it is refused
+# at once; what stands before it in the schema has waited for that.
 WRITE_AHEAD = "PRAGMA journal_mode = wal"
 TABLE = "${exists}"
 FOUND = "SELECT value FROM ${prefix}_meta WHERE name = 'schema'"
