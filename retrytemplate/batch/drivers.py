@@ -26,6 +26,7 @@ from retrytemplate.batch.effects import (
 from retrytemplate.batch.watched import AsyncWatched, Watched
 from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.policies.never import NeverRetryPolicy
+from retrytemplate.policies.result import ResultRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDriver", "Driver"]
 
 LOG = logging.getLogger("retrytemplate.batch")
+
+
+class FailuresOnly(ResultRetryPolicy):
+    """The policy without its rules on results."""
+
+    def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
+        return ()
 
 
 def _awaitable(piece: str) -> MisuseError:
@@ -65,12 +73,18 @@ class _Driver:
     outbox: Outbox | None = None
     _cursor: Any = field(init=False, default=None)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _writing: RetryTemplate = field(init=False)
     _once: RetryTemplate = field(init=False)
     _whole: bool = field(init=False)
     """Whether the template has to know of every attempt: for listeners, guards, time limits."""
 
     def __attrs_post_init__(self) -> None:
-        self._once = self.template.with_(policy=NeverRetryPolicy())
+        # Of a write there is no result to look at, and none that a recovery could give.
+        policy = self.template.policy
+        if policy.result_rules():
+            policy = FailuresOnly(bool, policy)
+        self._writing = self.template.with_(policy=policy, recovery=None)
+        self._once = self._writing.with_(policy=NeverRetryPolicy())
         self._whole = not self.template._plan.inline
 
     def _at(self, position: JSON) -> tuple[Any, Any]:
@@ -83,7 +97,7 @@ class _Driver:
 
     def _for(self, attempts: Any, effect: Write) -> RetryTemplate:
         """The template that retries these attempts."""
-        template = self._once if effect.once else self.template
+        template = self._once if effect.once else self._writing
         if attempts.holds:
             return template.with_(guards=(*template.guards, attempts))
         return template

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Literal
 
+    from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
     from retrytemplate.batch.journal import Run
     from retrytemplate.batch.replay import ReplayReport
@@ -79,6 +80,10 @@ def _one_of(*words: str) -> Any:
 
 def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(value)
+
+
+def _codec(name: str, value: Any) -> None:
+    _checks.has_methods(name, value, "encode", "decode")
 
 
 def _listeners(name: str, value: Any) -> None:
@@ -189,7 +194,7 @@ class ChunkStep:
     key: Callable[[Any], Any] | None = field(
         default=None, kw_only=True, validator=checked_by(_callable_or_none)
     )
-    codec: Any = field(factory=JsonCodec, kw_only=True)
+    codec: Codec = field(factory=JsonCodec, kw_only=True, validator=checked_by(_codec))
     isolation: str = field(default="rollback", kw_only=True, validator=_one_of(*ISOLATIONS))
     isolate: str = field(default="bisect", kw_only=True, validator=_one_of(*SEARCHES))
     concurrency: int = field(default=1, kw_only=True, validator=_at_least_one)

@@ -1,0 +1,471 @@
+"""A step's settings, its runs, and how they are known."""
+
+import asyncio
+import threading
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from retrytemplate import (
+    FixedBackoff,
+    MisuseError,
+    NeverRetryPolicy,
+    ResultRetryPolicy,
+    RetryListener,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.batch import (
+    ChunkStep,
+    CsvReader,
+    ForwardReader,
+    JobRepository,
+    NotResumableError,
+    Report,
+    RunAbandonedError,
+    RunExistsError,
+    RunInProgressError,
+    SkipPolicy,
+    StepFailedError,
+)
+from retrytemplate.testing import VirtualClock
+from tests.batch.test_scenarios import Bad, Flaky, always
+from tests.batch.world import accounted, run
+
+
+def test_what_the_processor_filters_is_counted_and_not_written(world, way):
+    report = run(world.step(range(1, 6), process=lambda item: item if item % 2 else None), way)
+    assert (report.read, report.written, report.filtered) == (5, 3, 2)
+    assert world.rows() == [1, 3, 5]
+
+
+def test_without_a_processor_items_are_written_as_they_are(sqlite, way):
+    assert run(sqlite.step([1, 2], processor=None), way).written == 2
+    assert sqlite.rows() == [1, 2]
+
+
+def test_no_items_is_a_completed_run(sqlite, way):
+    report = run(sqlite.step([]), way)
+    assert (report.status, report.read) == ("completed", 0)
+
+
+def test_a_completed_run_is_reported_and_not_repeated(world, way):
+    first = run(world.step([1, 2]), way)
+    world.calls.clear()
+    assert run(world.step([1, 2]), way) == first
+    assert world.calls == []
+
+
+def test_other_parameters_are_another_run(sqlite, way):
+    assert run(sqlite.step([1]), way, {"day": "monday"}).run_id == 1
+    assert run(sqlite.step([2]), way, {"day": "tuesday"}).run_id == 2
+    assert sqlite.rows() == [1, 2]
+
+
+def test_the_order_of_parameters_says_nothing(sqlite, way):
+    first = run(sqlite.step([1]), way, {"a": 1, "b": 2})
+    assert run(sqlite.step([1]), way, {"b": 2, "a": 1}) == first
+
+
+def test_parameters_that_are_no_json_are_refused(sqlite):
+    with pytest.raises(TypeError, match="parameters must be a mapping of JSON values"):
+        sqlite.step([1]).run({"day": {1, 2}})
+
+
+def test_a_completed_run_can_be_begun_anew(sqlite, way):
+    run(sqlite.step([1]), way)
+    report = run(sqlite.step([2]), way, on_existing="restart")
+    assert (report.run_id, report.written, sqlite.rows()) == (2, 1, [1, 2])
+
+
+def test_a_failed_run_that_is_begun_anew_is_abandoned(sqlite, way):
+    broken = sqlite.step([1, 2], process=always(2), chunk_size=1, retry=NeverRetryPolicy())
+    run(broken, way)
+    with sqlite.jobs.transaction() as transaction:
+        transaction.execute(sqlite.out.delete())
+    report = run(sqlite.step([1, 2]), way, on_existing="restart")
+    assert (report.run_id, report.written) == (2, 2)
+
+
+def test_a_run_that_exists_can_be_refused(sqlite, way):
+    run(sqlite.step([1]), way)
+    with pytest.raises(RunExistsError, match="completed, as run 1"):
+        run(sqlite.step([1]), way, on_existing="refuse")
+
+
+def test_an_abandoned_run_is_not_resumed(sqlite, way):
+    failed = run(sqlite.step([1], process=always(1), retry=NeverRetryPolicy()), way)
+    sqlite.jobs.abandon(failed.run_id)
+    with pytest.raises(RunAbandonedError, match="restart"):
+        run(sqlite.step([1]), way)
+
+
+def test_an_unknown_way_with_an_existing_run_is_refused(sqlite):
+    with pytest.raises(ValueError, match="on_existing must be one of 'resume'"):
+        sqlite.step([1]).run(on_existing="ignore")
+
+
+def test_while_a_run_is_under_way_nobody_else_gets_it(world, way):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def process(item):
+        begun.set()
+        assert go_on.wait(10)
+        return item
+
+    first = threading.Thread(target=world.step([1], process=process).run)
+    first.start()
+    try:
+        assert begun.wait(10)
+        with pytest.raises(RunInProgressError, match="under way in") as caught:
+            run(world.step([1]), way)
+    finally:
+        go_on.set()
+        first.join()
+    assert caught.value.lease_until > 0
+    assert world.rows() == [1]
+
+
+def test_a_stop_ends_the_run_after_the_chunk_and_the_next_one_goes_on(world, way):
+    def process(item):
+        if item == 2:
+            step.stop()
+        return item
+
+    step = world.step(range(1, 8), process=process)
+    report = run(step, way)
+    assert (report.status, report.written, report.pending) == ("stopped", 3, 0)
+    assert run(step, way).status == "completed"
+    assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_passes_and_leaves_a_run_that_nobody_suspects(sqlite, end):
+    def process(item):
+        if item == 5:
+            raise end
+        return item
+
+    with pytest.raises(end):
+        sqlite.step(range(1, 8), process=process).run()
+    report = sqlite.step(range(1, 8)).run()
+    assert (report.status, report.deaths, report.written) == ("completed", 0, 7)
+    assert sqlite.writes()[-2:] == [[4, 5, 6], [7]]
+
+
+def test_a_cancelled_run_can_be_resumed(world):
+    async def main():
+        reached = asyncio.Event()
+
+        async def process(item):
+            if item == 5:
+                reached.set()
+                await asyncio.sleep(3600)
+            return item
+
+        task = asyncio.create_task(world.step(range(1, 8), processor=process).run_async())
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await world.step(range(1, 8)).run_async()
+
+    report = asyncio.run(main())
+    assert (report.status, report.deaths, report.written) == ("completed", 0, 7)
+    assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_report_can_be_asked_to_raise(sqlite):
+    good = sqlite.step([1]).run()
+    assert good.raise_for_status() is good
+    bad = sqlite.step([2], process=always(2), retry=NeverRetryPolicy(), name="bad").run()
+    with pytest.raises(StepFailedError, match="item 2") as caught:
+        bad.raise_for_status()
+    assert isinstance(caught.value.__cause__, Bad)
+    assert caught.value.report is bad
+
+
+@pytest.mark.parametrize("concurrency", [2, 16])
+def test_several_calls_of_the_processor_at_once_keep_the_order(sqlite, way, concurrency):
+    step = sqlite.step(range(1, 31), concurrency=concurrency, chunk_size=10)
+    run(step, way)
+    assert sqlite.writes() == [list(range(1, 11)), list(range(11, 21)), list(range(21, 31))]
+
+
+def test_never_more_calls_at_once_than_allowed(sqlite):
+    inside, most, lock = 0, 0, threading.Lock()
+    full = threading.Barrier(4, timeout=10)
+
+    def process(item):
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        full.wait()
+        with lock:
+            inside -= 1
+        return item
+
+    sqlite.step(range(1, 13), process=process, concurrency=4, chunk_size=12).run()
+    assert most == 4
+
+
+def test_after_a_fatal_failure_no_further_item_is_begun(sqlite, way):
+    step = sqlite.step(range(1, 10), process=always(3), chunk_size=9, retry=NeverRetryPolicy())
+    assert run(step, way).status == "failed"
+    assert sqlite.processed() == [1, 2, 3]
+
+
+def test_siblings_are_over_before_the_run_ends(sqlite):
+    """A sibling that is at work when another one fails has ended when run() returns."""
+    failing, ended = threading.Event(), []
+
+    def process(item):
+        if item == 1:
+            failing.set()
+            raise Bad
+        assert failing.wait(10)
+        ended.append(item)
+        return item
+
+    step = sqlite.step([1, 2], process=process, concurrency=2, retry=NeverRetryPolicy())
+    step.run()
+    after = list(ended)
+    names = [each.name for each in threading.enumerate()]
+    assert not [name for name in names if name.startswith("retrytemplate-batch")]
+    assert ended == after
+
+
+def test_a_template_is_taken_with_all_that_it_has(sqlite, way):
+    class Count(RetryListener):
+        calls = 0
+
+        def before_attempt(self, context):
+            self.calls += 1
+
+    count, clock = Count(), VirtualClock()
+    template = RetryTemplate(
+        policy=SimpleRetryPolicy(3), backoff=FixedBackoff(60.0), listeners=[count], clock=clock
+    )
+    report = run(sqlite.step([1, 2], process=Flaky(2), retry=template), way)
+    assert report.retries == 1
+    assert clock.sleeps == [60.0]
+    assert count.calls == 4  # two items, one of them twice, and a write
+
+
+def test_a_result_may_be_worth_another_attempt(sqlite, way):
+    answers = iter([None, 7])
+    policy = ResultRetryPolicy(lambda result: result is None, SimpleRetryPolicy(2))
+    run(sqlite.step([1], process=lambda item: next(answers), retry=policy), way)
+    assert sqlite.rows() == [7]
+
+
+def test_a_recovery_gives_the_item_and_never_a_write(sqlite, way):
+    template = RetryTemplate(policy=NeverRetryPolicy(), recovery=lambda context: 20)
+    step = sqlite.step([1, 2], process=always(2), write=always(1), retry=template)
+    report = run(step, way)
+    assert (report.status, sqlite.writes(), sqlite.rows()) == ("failed", [[1, 20]], [])
+
+
+def test_with_another_database_items_go_there_and_the_report_says_at_least_once(sqlite, tmp_path):
+    other = create_engine(f"sqlite:///{tmp_path}/other.db")
+    with other.begin() as connection:
+        connection.execute(text("CREATE TABLE numbers (n integer)"))
+
+    def write(items, transaction):
+        rows = [{"n": item} for item in items]
+        transaction.execute(text("INSERT INTO numbers VALUES (:n)"), rows)
+
+    report = sqlite.step([1, 2, 3, 4], writer=write, database=other).run()
+    with other.connect() as connection:
+        found = connection.execute(text("SELECT n FROM numbers")).scalars().all()
+    other.dispose()
+    assert (report.status, report.exactly_once, found) == ("completed", False, [1, 2, 3, 4])
+
+
+async def test_another_database_may_be_awaited(sqlite, tmp_path):
+    other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
+    async with other.begin() as connection:
+        await connection.execute(text("CREATE TABLE numbers (n integer)"))
+
+    async def write(items, transaction):
+        rows = [{"n": item} for item in items]
+        await transaction.execute(text("INSERT INTO numbers VALUES (:n)"), rows)
+
+    report = await sqlite.step([1, 2], writer=write, database=other).run_async()
+    async with other.connect() as connection:
+        found = (await connection.execute(text("SELECT n FROM numbers"))).scalars().all()
+    await other.dispose()
+    assert (report.exactly_once, found) == (False, [1, 2])
+
+
+@pytest.mark.parametrize("isolation", ["savepoint", "none"])
+def test_other_isolations_of_an_attempt(world, way, isolation):
+    """In place everything that a failed attempt did is in the transaction still."""
+    write = Flaky(3)
+    if isolation == "none":  # the attempt fails before it has written anything
+
+        def write(item, number, fails=Flaky(1)):  # noqa: B008  # one for all calls
+            fails(item)
+
+    step = world.step([1, 2, 3], write=write, isolation=isolation, retry=SimpleRetryPolicy(2))
+    report = run(step, way)
+    assert (report.status, report.written, report.retries) == ("completed", 3, 1)
+    assert world.rows() == [1, 2, 3]
+
+
+def test_what_can_be_read_once_only_is_kept_until_it_is_written(world, way):
+    broken = world.step((item for item in range(1, 5)), process=always(2), retry=NeverRetryPolicy())
+    assert run(broken, way).status == "failed"
+    report = run(world.step(item for item in [4, 5]), way)
+    assert (report.status, report.read) == ("completed", 5)
+    assert world.rows() == [1, 2, 3, 4, 5]
+    assert accounted(report)
+
+
+def test_a_reader_that_keeps_nothing_says_so_and_its_run_cannot_be_resumed(sqlite):
+    def step(**settings):
+        reader = ForwardReader(iter([1, 2]), journal=False)
+        with pytest.warns(UserWarning, match="cannot be resumed"):
+            return sqlite.step(reader=reader, **settings)
+
+    assert step(process=always(2), retry=NeverRetryPolicy()).run().status == "failed"
+    with pytest.raises(NotResumableError, match="restart"):
+        step().run()
+
+
+def test_what_the_journal_cannot_keep_ends_the_run_before_it_is_touched(sqlite, way):
+    report = run(sqlite.step(each for each in [{1, 2}]), way)
+    assert (report.status, sqlite.calls) == ("failed", [])
+    assert isinstance(report.exception, TypeError)
+
+
+def test_a_csv_file_goes_on_where_it_stopped(world, way, tmp_path):
+    path = tmp_path / "numbers.csv"
+    path.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 8)))
+
+    def step(fails):
+        return world.step(
+            reader=CsvReader(path),
+            process=lambda row: fails(int(row["n"])),
+            retry=NeverRetryPolicy(),
+        )
+
+    assert run(step(always(5)), way).written == 3
+    world.calls.clear()
+    assert run(step(always()), way).read == 7
+    assert [int(row["n"]) for row in world.processed()] == [4, 5, 6, 7]
+    assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_broken_record_is_skipped_as_the_policy_says(sqlite, way, tmp_path):
+    path = tmp_path / "numbers.csv"
+    path.write_text("n,m\n1,1\n2\n3,3\n")
+    step = sqlite.step(
+        reader=CsvReader(path),
+        process=lambda row: int(row["n"]),
+        skip=SkipPolicy(on=ValueError),
+    )
+    report = run(step, way)
+    assert (sqlite.rows(), sqlite.letters(), report.dead) == ([1, 3], [2], 1)
+    letter = sqlite.letter(2)
+    assert (letter.phase, letter.payload, letter.replayable) == ("read", "2\n", 0)
+
+
+def test_a_file_that_is_not_there_ends_the_run_with_its_name(sqlite, way, tmp_path):
+    report = run(sqlite.step(reader=CsvReader(tmp_path / "none.csv")), way)
+    assert report.status == "failed"
+    assert "none.csv" in str(report.error)
+
+
+def test_pieces_that_have_to_be_awaited_need_asyncio(sqlite):
+    async def awaited(*_):
+        pass
+
+    for piece in ("processor", "writer"):
+        with pytest.raises(MisuseError, match=f"the {piece} has to be awaited"):
+            sqlite.step([1], **{piece: awaited}).run()
+    with pytest.raises(MisuseError, match="processor"):
+        sqlite.step([1], processor=lambda item: awaited()).run()
+
+
+def test_an_asynchronous_writer_gets_an_asynchronous_connection(world):
+    async def write(items, transaction):
+        for item in items:
+            await transaction.execute(world.out.insert().values(id=item, text="x"))
+
+    async def process(item):
+        await asyncio.sleep(0)
+        return item * 10
+
+    report = run(world.step([1, 2], processor=process, writer=write, concurrency=2), "async")
+    assert (report.written, world.rows()) == (2, [10, 20])
+
+
+NONSENSE = [
+    ({"name": ""}, "name must be a non-empty str"),
+    ({"reader": 17}, "reader"),
+    ({"processor": "upper"}, "processor must be a function or None, got 'upper'"),
+    ({"writer": None}, "writer must be a function, got None"),
+    ({"chunk_size": 0}, "chunk_size must be an int >= 1, got 0"),
+    ({"repository": "sqlite:///jobs.db"}, "repository must be a JobRepository"),
+    ({"database": "sqlite:///out.db"}, "database must be an engine"),
+    ({"retry": 3}, "retry must be a RetryPolicy or a RetryTemplate, got 3"),
+    ({"backoff": 1.0}, "backoff must be a Backoff"),
+    ({"retry": RetryTemplate(), "backoff": FixedBackoff(1.0)}, "backoff must be left out"),
+    ({"skip": ValueError}, "skip must be a SkipPolicy or None"),
+    ({"max_crashes": 0}, "max_crashes must be an int >= 1"),
+    ({"key": "id"}, "key must be a function or None"),
+    ({"isolation": "serializable"}, "isolation must be one of 'rollback'"),
+    ({"isolate": "guess"}, "isolate must be one of 'bisect'"),
+    ({"concurrency": 0}, "concurrency must be an int >= 1"),
+    ({"outbox": print}, "outbox must be an Outbox or None"),
+    ({"listeners": [print]}, "listeners must be an object with the methods on_event"),
+    ({"codec": "json"}, "codec must be an object with the methods encode, decode"),
+    ({"code_version": 3}, "code_version must be a non-empty str or None"),
+]
+
+
+@pytest.mark.parametrize(("settings", "problem"), NONSENSE)
+def test_what_makes_no_sense_is_refused_at_once(sqlite, settings, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        sqlite.step([1], **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"limit": -1}, "limit must be an int >= 0, got -1"),
+        ({"rate": 1.5}, "rate must be a share between 0 and 1, or None, got 1.5"),
+        ({"after": -1}, "after must be an int >= 0"),
+        ({"on": "ValueError"}, "retry_on|on must"),
+        ({"on": KeyboardInterrupt}, "KeyboardInterrupt"),
+    ],
+)
+def test_a_skip_policy_that_makes_no_sense_is_refused(settings, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        SkipPolicy(**{"on": ValueError, **settings})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("nonsense",), "url must be a database URL"),
+        (("mysql://localhost/db",), "url must be one of SQLite or PostgreSQL"),
+        (("sqlite://",), "url must name a file"),
+        (("sqlite:///:memory:",), "url must name a file"),
+        (("sqlite:///jobs.db", 0), "lease must be"),
+        (("sqlite:///jobs.db", float("inf")), "lease must be"),
+        (("sqlite:///jobs.db", 30.0, "no-dash"), "prefix must be"),
+    ],
+)
+def test_a_repository_that_makes_no_sense_is_refused(arguments, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        JobRepository(*arguments)
+
+
+def test_a_step_can_be_shown(sqlite):
+    assert "copy" in repr(sqlite.step([1]))
+    assert isinstance(sqlite.step([1]).run(), Report)
+    assert isinstance(sqlite.step([1]), ChunkStep)
