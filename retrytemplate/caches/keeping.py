@@ -136,7 +136,6 @@ def restore(context: RetryContext, record: Record) -> None:
     context._backoff_started = record.backoff_started
     context._not_before = record.not_before
     context._kept = record.history
-    context._last_stamp, context._same = KEPT_STAMP, 0
     if record.attributes:
         from retrytemplate.caches.record import json_copy
 
@@ -150,8 +149,8 @@ def refresh(context: RetryContext, record: Record) -> None:
     context.no_recovery = record.no_recovery
     if record.max_attempts is not None:
         context.max_attempts = record.max_attempts
-    if context._last is None and record.last is not None:
-        context._last = _redacted(record.last, None)
+    if context._last is None:
+        context._last = None if record.last is None else _redacted(record.last, None)
         context._last_stamp, context._same = KEPT_STAMP, 0
     context._verdict = record.verdict
     context._policy_state = record.policy_state
