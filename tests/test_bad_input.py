@@ -5,7 +5,7 @@ import logging
 import re
 import types
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 
 import pytest
 
@@ -438,6 +438,15 @@ def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
 @pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
 def test_a_type_error_from_inside_a_callback_with_the_context_is_retried(way, settings):
     assert way(made(**settings), Script(TypeError("its own"), "value")) == "value"
+
+
+def test_a_type_error_from_inside_a_callback_that_is_dressed_as_another_is_ordinary():
+    @wraps(nothing_wanted)
+    def callback(context):
+        raise TypeError("its own")
+
+    with pytest.raises(TypeError, match="its own"):
+        made().execute(callback)
 
 
 # -- awaitables where nobody awaits -------------------------------------------------------------

@@ -67,6 +67,20 @@ def test_an_outcome_tells_value_attempts_and_time_of_a_success():
     assert outcome.unwrap() == 3
 
 
+@pytest.mark.parametrize("delay", [None, 1.5])
+def test_an_outcome_says_of_every_failed_attempt_when_it_began(delay):
+    template = made(delay=delay, clock=VirtualClock())
+
+    def fails():
+        template.clock.advance(10.0)
+        raise ValueError
+
+    history = template.outcome(fails).history
+    first = history[0].started
+    every = 10.0 + (delay or 0.0)
+    assert [each.started - first for each in history] == pytest.approx([0, every, 2 * every])
+
+
 def test_an_outcome_holds_the_exception_instead_of_raising_it():
     outcome = made().outcome(adding(3), 1, two=2)
 
