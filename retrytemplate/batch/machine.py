@@ -55,6 +55,8 @@ class Rules:
     codec: Codec
     journals: bool
     """Whether the items of a chunk are kept with its marker: the reader cannot give them again."""
+    pure: bool = True
+    """Whether items are processed before the transaction begins, each once."""
     outbox: Outbox | None = None
     after_commit: bool = False
     listening: bool = False
@@ -188,6 +190,9 @@ class Machine:
     def _process(self, chunk: Chunk, indexes: Sequence[int]) -> Steps:
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
+        if not self.rules.pure:
+            chunk.values = list(chunk.read.records.items)
+            return
         done: Processed = yield Process(items)
         yield from self._tell(self._teller.processed(chunk, indexes, done))
         chunk.values = done.values
@@ -213,29 +218,20 @@ class Machine:
         """Write these, close them together with the filtered ones among them."""
         values = chunk.values
         items = [values[index] for index in done if values[index] is not None]
-        closing = self._with_messages(chunk.closing(done, alone), items)
+        closing = chunk.closing(done, alone)
         outcome: Outcome[Any] = yield Write(items, closing, once)
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
             chunk.closed(done, self.run.marker)
-            yield from self._after(items, closing)
+            yield from self._after(outcome.value or ())
         else:
             chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
         return outcome
 
-    def _with_messages(self, closing: Closing, items: Sequence[Any]) -> Closing:
-        outbox = self.rules.outbox
-        if outbox is None or not items:
-            return closing
-        try:
-            return evolve(closing, messages=outbox.texts(items))
-        except Exception as exc:  # of the caller's function
-            raise _Fatal(exc) from None
-
-    def _after(self, items: Sequence[Any], closing: Closing) -> Steps:
-        if self.rules.after_commit and items:
-            yield After(items)
-        if closing.messages:
+    def _after(self, written: Sequence[Any]) -> Steps:
+        if self.rules.after_commit and written:
+            yield After(written)
+        if written:
             yield from self._send()
 
     # Which of them was it?
@@ -285,7 +281,6 @@ class Machine:
                     "of it under way"
                 )
             )
-        chunk.values = [None] * chunk.size
         for index in list(chunk.left):
             deaths = chunk.marker.deaths.get(index, ())
             if len(deaths) >= self.rules.max_crashes:
@@ -302,16 +297,9 @@ class Machine:
         if index in broken:
             self._give_up(chunk, index, "read", broken[index])
             return
-        done: Processed = yield Process(chunk.items([index]))
-        yield from self._tell(self._teller.processed(chunk, [index], done))
-        if done.retries:
-            chunk.count(retries=done.retries)
-        if 0 in done.histories:
-            chunk.histories[index] = done.histories[0]
-        if 0 in done.failures:
-            self._give_up(chunk, index, "process", done.failures[0])
+        yield from self._process(chunk, [index])
+        if index in chunk.gone:
             return
-        chunk.values[index] = done.values[0]
         outcome = yield from self._write(chunk, [index], alone=self._next(chunk, index))
         if not outcome.ok:
             self._check_covered(outcome)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
-from retrytemplate.batch.effects import After, Mark, Process, Send, Write
+from retrytemplate.batch.dead_letters import LetterFilter
+from retrytemplate.batch.effects import After, Mark, Process, Processed, Send, Write
 from retrytemplate.batch.journal import Counts, now
 from retrytemplate.errors import LeaseLostError
 from retrytemplate.history import type_name
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from retrytemplate.batch.effects import Processed
     from retrytemplate.batch.machine import Rules
     from retrytemplate.batch.tables import Tables
     from retrytemplate.history import AttemptRecord
@@ -68,21 +68,17 @@ class Found:
 
 def find(connection: Connection, tables: Tables, wanted: Wanted) -> list[Found]:
     """The letters, the oldest first."""
-    from sqlalchemy import or_, select
+    from sqlalchemy import select
 
     table = tables.letters
+    asked = LetterFilter(step=wanted.step, state="open", error=wanted.error, key=wanted.key)
     chosen = select(table.c.id, table.c.run, table.c.payload, table.c.replayable).where(
-        table.c.step == wanted.step, table.c.state == "open"
+        *asked.conditions(tables)
     )
     if wanted.ids is not None:
         chosen = chosen.where(table.c.id.in_(list(wanted.ids)))
     else:
         chosen = chosen.where(table.c.phase != "crash")
-    if wanted.error is not None:
-        short = table.c.error_type.endswith(f".{wanted.error}", autoescape=True)
-        chosen = chosen.where(or_(table.c.error_type == wanted.error, short))
-    if wanted.key is not None:
-        chosen = chosen.where(table.c.item_key == wanted.key)
     rows = connection.execute(chosen.order_by(table.c.id))
     return [Found(row.id, row.run, row.payload, bool(row.replayable)) for row in rows]
 
@@ -194,21 +190,21 @@ class _Replay:
         if not letter.replayable:
             return self.skipped
         item = self.rules.codec.decode(letter.payload)
-        done: Processed = yield Process([item])
+        done = Processed([item])
+        if self.rules.pure:
+            done = yield Process([item])
         if done.failures:
             yield from self._failed(done.histories[0], done.failures[0])
             return self.failed
         items = [value for value in done.values if value is not None]
-        outbox = self.rules.outbox
-        messages = () if outbox is None else outbox.texts(items)
-        outcome: Outcome[Any] = yield Write(items, Resolved(messages))  # type: ignore[arg-type]
+        outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         if outcome.exception is not None:
             history = (*done.histories.get(0, ()), *outcome.history)
             yield from self._failed(history, outcome.exception)
             return self.failed
-        if self.rules.after_commit and items:
-            yield After(items)
-        if messages:
+        if self.rules.after_commit and outcome.value:
+            yield After(outcome.value)
+        if self.rules.outbox is not None:
             yield Send()
         return self.replayed
 

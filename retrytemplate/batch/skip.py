@@ -8,6 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import check_at_least, checked_by, whole
 from retrytemplate._values import Value
+from retrytemplate.errors import MisuseError
 from retrytemplate.policies.simple import SimpleRetryPolicy
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class SkipPolicy(Value):
         object.__setattr__(self, "_covers", lambda failure: rules.allows(1, failure))
 
     def covers(self, failure: BaseException) -> bool:
-        """Whether an item that failed so may be given up."""
-        return bool(self.on) and self._covers(failure)
+        """Whether an item that failed so may be given up: never for a fault in the program."""
+        return bool(self.on) and not isinstance(failure, MisuseError) and self._covers(failure)
 
     def has_room(self, *, skipped: int, read: int) -> bool:
         """Whether one more may be, when so many of those read have been."""

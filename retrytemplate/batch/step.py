@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Literal
 
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
     from retrytemplate.batch.journal import Run
@@ -136,6 +138,8 @@ class ChunkStep:
     :param isolate: how the items at fault are found when a chunk cannot be written: "bisect",
         "linear" (one by one), or "whole" (all of them are given up).
     :param concurrency: calls of the processor at once, in threads, or under ``run_async`` in tasks.
+    :param pure: False: the processor works in the transaction, called ``(item, transaction)``, and
+        again for each attempt to write; what fails there counts as a failed write.
     :param after_commit: ``(items) -> None``, called with what a transaction has written; not at all
         where the process dies in between.  What it raises is logged.
     :param outbox: messages about what was written, which are not lost then.
@@ -198,6 +202,7 @@ class ChunkStep:
     isolation: str = field(default="rollback", kw_only=True, validator=_one_of(*ISOLATIONS))
     isolate: str = field(default="bisect", kw_only=True, validator=_one_of(*SEARCHES))
     concurrency: int = field(default=1, kw_only=True, validator=_at_least_one)
+    pure: bool = field(default=True, kw_only=True, validator=instance_of(bool, "True or False"))
     after_commit: Callable[[Any], Any] | None = field(
         default=None, kw_only=True, validator=checked_by(_callable_or_none)
     )
@@ -218,6 +223,10 @@ class ChunkStep:
         if isinstance(self.retry, RetryTemplate) and self.backoff != NoBackoff():
             raise ValueError(
                 f"backoff must be left out where retry is a RetryTemplate, got {self.backoff!r}"
+            )
+        if not self.pure and (self.processor is None or self.concurrency > 1):
+            raise ValueError(
+                "pure=False needs a processor, and concurrency=1: it works in the one transaction"
             )
         if not self.resumable:
             warn(
@@ -256,7 +265,7 @@ class ChunkStep:
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
         """
         self._check_blocking()
-        transactions = Transactions(self.repository, self.writer, self.database, self.isolation)
+        transactions = self._transactions()
         asked = self._identity(parameters, on_existing)
         with at_work(asked.worker):
             run: Run = transactions.alone(journal.begin, asked)
@@ -274,9 +283,7 @@ class ChunkStep:
         self._check_awaited()
         asked = self._identity(parameters, on_existing)
         async with self.repository.asynchronous_engine() as engine:
-            transactions = AsyncTransactions(
-                self.repository, engine, self.writer, self.database, self.isolation
-            )
+            transactions = self._awaited_transactions(engine)
             with at_work(asked.worker):
                 run: Run = await transactions.alone(journal.begin, asked)
                 if run.status != "completed":
@@ -303,9 +310,7 @@ class ChunkStep:
         :param by: who asks, for the audit; None: this process's worker name.
         """
         self._check_blocking()
-        transactions = Transactions(
-            self.repository, self.writer, self.database, self.isolation, Ledger
-        )
+        transactions = self._transactions(Ledger)
         wanted = Wanted(self.name, ids, error, key)
         letters = transactions.alone(find, wanted)
         replaying = Replaying(by or worker_name())
@@ -324,9 +329,7 @@ class ChunkStep:
         """The same in a task of asyncio."""
         self._check_awaited()
         async with self.repository.asynchronous_engine() as engine:
-            transactions = AsyncTransactions(
-                self.repository, engine, self.writer, self.database, self.isolation, Ledger
-            )
+            transactions = self._awaited_transactions(engine, Ledger)
             letters = await transactions.alone(find, Wanted(self.name, ids, error, key))
             replaying = Replaying(by or worker_name())
             driver = AsyncDriver(**self._parts(replaying, transactions, Heartbeat(never, inf)))
@@ -410,6 +413,26 @@ class ChunkStep:
         if self.database is not None and not hasattr(self.database, "sync_engine"):
             raise MisuseError("database is an Engine: use run(), or give an AsyncEngine")
 
+    def _transactions(self, ledger: Any = journal) -> Transactions:
+        return Transactions(repository=self.repository, **self._written_with(ledger))
+
+    def _awaited_transactions(
+        self, engine: AsyncEngine, ledger: Any = journal
+    ) -> AsyncTransactions:
+        return AsyncTransactions(
+            repository=self.repository, engine=engine, **self._written_with(ledger)
+        )
+
+    def _written_with(self, ledger: Any) -> dict[str, Any]:
+        return {
+            "writer": self.writer,
+            "database": self.database,
+            "isolation": self.isolation,
+            "processor": None if self.pure else self.processor,
+            "outbox": self.outbox,
+            "ledger": ledger,
+        }
+
     def _machine(self, run: Run) -> Machine:
         return Machine(self._rules(), run, self._stopping.is_set)
 
@@ -464,6 +487,7 @@ class ChunkStep:
             isolate=self.isolate,  # type: ignore[arg-type]  # checked above
             key=self.key,
             codec=self.codec,
+            pure=self.pure,
             journals=not self.reader.seekable and self.reader.journal,
             outbox=self.outbox,
             after_commit=self.after_commit is not None,

@@ -19,7 +19,7 @@ from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Literal
 
     from sqlalchemy import Connection, Engine
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.effects import Write
     from retrytemplate.batch.journal import Closing, Run
+    from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.repository import JobRepository
 
     Isolation = Literal["rollback", "savepoint", "none"]
@@ -41,6 +42,8 @@ class Transactions:
     """Makes the attempts of a run.
 
     :param database: where the items go; None: into the repository's own transactions.
+    :param processor: of items that are to be processed in the transaction.
+    :param outbox: makes the messages that are kept with what was written.
     :param ledger: what says of a transaction what it came to: ``close`` and ``applied``.
     """
 
@@ -48,6 +51,8 @@ class Transactions:
     writer: Callable[[Any, Any], Any]
     database: Engine | None
     isolation: str
+    processor: Callable[[Any, Any], Any] | None = None
+    outbox: Outbox | None = None
     ledger: Any = journal
 
     def attempts(self, run: Run, effect: Write) -> Attempts:
@@ -73,6 +78,8 @@ class AsyncTransactions:
     writer: Callable[[Any, Any], Any]
     database: AsyncEngine | None
     isolation: str
+    processor: Callable[[Any, Any], Any] | None = None
+    outbox: Outbox | None = None
     ledger: Any = journal
 
     def attempts(self, run: Run, effect: Write) -> AsyncAttempts:
@@ -101,15 +108,24 @@ class _Attempts(Guard):
     unsettled: bool = False
     _tried: int = field(init=False, default=0)
     _open: Any = field(init=False, default=None)
+    _written: Sequence[Any] = field(init=False, default=())
+    _messages: Sequence[str] = field(init=False, default=())
 
     @property
     def closing(self) -> Closing:
         """What the attempt under way writes to the journal: those before it are in its counts."""
-        again = self._tried - 1
-        if not again:
-            return self.effect.closing
-        counts = self.effect.closing.counts + Counts(retries=again, rollbacks=again)
-        return evolve(self.effect.closing, counts=counts)
+        closing, again = self.effect.closing, self._tried - 1
+        filtered = len(self.effect.items) - len(self._written)
+        if again or filtered:
+            more = Counts(retries=again, rollbacks=again, written=-filtered, filtered=filtered)
+            closing = evolve(closing, counts=closing.counts + more)
+        return evolve(closing, messages=self._messages) if self._messages else closing
+
+    def _wrote(self, items: Sequence[Any]) -> None:
+        """These are in the transaction."""
+        self._written = items
+        if self.of.outbox is not None:
+            self._messages = self.of.outbox.texts(items)
 
     @property
     def holds(self) -> bool:
@@ -133,15 +149,18 @@ class _Attempts(Guard):
 class Attempts(_Attempts):
     """The attempts at one part of a chunk; each one is a call of ``make``."""
 
-    def make(self) -> LeaseLostError | None:
-        """One attempt.  That the run is another's now is no failure: it is given back."""
+    def make(self) -> LeaseLostError | Sequence[Any]:
+        """One attempt: what was written.
+
+        That the run is another's now is no failure of it: the error is given back.
+        """
         try:
             if not (self.unsettled and self._settled()):
                 self._tried += 1
                 self._transact()
         except LeaseLostError as lost:
             return lost
-        return None
+        return self._written
 
     def _settled(self) -> bool:
         with self.of.repository.transaction() as connection:
@@ -186,12 +205,13 @@ class Attempts(_Attempts):
         self.of.ledger.close(connection, self.of.repository.tables, self.run, self.closing)
 
     def _fill(self, connection: Connection) -> None:
-        if not self.effect.items:
-            return
-        answer = self.of.writer(self.effect.items, connection)
-        if is_awaitable(answer):
-            close_unawaited(answer)
-            raise MisuseError("the writer gives what must be awaited: use run_async()")
+        items = self.effect.items
+        if self.of.processor is not None:
+            made = (_plain("processor", self.of.processor(item, connection)) for item in items)
+            items = [item for item in made if item is not None]
+        if items:
+            _plain("writer", self.of.writer(items, connection))
+        self._wrote(items)
 
     def close(self) -> None:
         """Let go of the connection, rolled back unless committed."""
@@ -212,19 +232,36 @@ class Attempts(_Attempts):
         self.close()
 
 
+def _plain(piece: str, value: Any) -> Any:
+    if is_awaitable(value):
+        close_unawaited(value)
+        raise MisuseError(f"the {piece} gives what must be awaited: use run_async()")
+    return value
+
+
+async def _called(piece: Callable[[Any, Any], Any], given: Any, connection: AsyncConnection) -> Any:
+    """What a piece gives that works in the transaction, asynchronous or not."""
+    if is_async(piece):
+        return await piece(given, connection)
+    return await connection.run_sync(lambda inner: piece(given, inner))
+
+
 @define(eq=False)
 class AsyncAttempts(_Attempts):
     """The same in a task."""
 
-    async def make(self) -> LeaseLostError | None:
-        """One attempt.  That the run is another's now is no failure: it is given back."""
+    async def make(self) -> LeaseLostError | Sequence[Any]:
+        """One attempt: what was written.
+
+        That the run is another's now is no failure of it: the error is given back.
+        """
         try:
             if not (self.unsettled and await self._settled()):
                 self._tried += 1
                 await self._transact()
         except LeaseLostError as lost:
             return lost
-        return None
+        return self._written
 
     async def _settled(self) -> bool:
         async with self.of.engine.connect() as connection, connection.begin():
@@ -274,13 +311,13 @@ class AsyncAttempts(_Attempts):
         )
 
     async def _fill(self, connection: AsyncConnection) -> None:
-        items, writer = self.effect.items, self.of.writer
-        if not items:
-            return
-        if is_async(writer):
-            await writer(items, connection)
-        else:
-            await connection.run_sync(lambda inner: writer(items, inner))
+        items, processor = self.effect.items, self.of.processor
+        if processor is not None:
+            made = [await _called(processor, item, connection) for item in items]
+            items = [item for item in made if item is not None]
+        if items:
+            await _called(self.of.writer, items, connection)
+        self._wrote(items)
 
     async def close(self) -> None:
         """Let go of the connection, rolled back unless committed; also while it is cancelled."""

@@ -469,3 +469,47 @@ def test_a_step_can_be_shown(sqlite):
     assert "copy" in repr(sqlite.step([1]))
     assert isinstance(sqlite.step([1]).run(), Report)
     assert isinstance(sqlite.step([1]), ChunkStep)
+
+
+def test_a_processor_that_is_not_pure_works_in_the_transaction_and_once_an_attempt(world, way):
+    seen = []
+
+    def process(item, transaction):
+        seen.append(item)
+        transaction.execute(world.out.insert().values(id=item + 100, text="audit"))
+        return None if item == 2 else item
+
+    step = world.step(
+        [1, 2, 3], processor=process, pure=False, write=Flaky(3), retry=SimpleRetryPolicy(2)
+    )
+    report = run(step, way)
+    assert seen == [1, 2, 3, 1, 2, 3]
+    assert world.rows() == [1, 3, 101, 102, 103]
+    assert (report.written, report.filtered, report.retries) == (2, 1, 1)
+    assert accounted(report)
+
+
+def test_what_fails_in_such_a_processor_is_found_and_leaves_nothing(world, way):
+    def process(item, transaction):
+        transaction.execute(world.out.insert().values(id=item + 100, text="audit"))
+        return always(2)(item)
+
+    step = world.step(
+        [1, 2, 3],
+        processor=process,
+        pure=False,
+        retry=NeverRetryPolicy(),
+        skip=SkipPolicy(on=Bad),
+    )
+    run(step, way)
+    assert (world.rows(), world.letters()) == ([1, 3, 101, 103], [2])
+
+
+def test_a_fault_in_the_program_is_no_fault_of_an_item(sqlite):
+    async def awaited(item):
+        pass
+
+    step = sqlite.step([1], processor=lambda item: awaited(item), skip=SkipPolicy(on=Exception))
+    with pytest.raises(MisuseError):
+        step.run()
+    assert sqlite.letters() == []
