@@ -8,6 +8,13 @@ from retrytemplate._lazy import lazily
 
 if TYPE_CHECKING:
     from retrytemplate.batch.codec import Codec, JsonCodec
+    from retrytemplate.batch.dead_letters import (
+        AuditEntry,
+        DeadLetter,
+        DeadLetters,
+        Discarding,
+        LetterFilter,
+    )
     from retrytemplate.batch.errors import (
         CrashLoopError,
         JobRepositoryError,
@@ -34,12 +41,21 @@ if TYPE_CHECKING:
     from retrytemplate.batch.report import Report
     from retrytemplate.batch.repository import JobRepository
     from retrytemplate.batch.skip import SkipPolicy
+    from retrytemplate.batch.status import Runs, RunStatus
     from retrytemplate.batch.step import ChunkStep
     from retrytemplate.batch.writers import UpsertWriter
 
 __getattr__ = lazily(
     __name__,
     {
+        "retrytemplate.batch.dead_letters": (
+            "AuditEntry",
+            "DeadLetter",
+            "DeadLetters",
+            "Discarding",
+            "LetterFilter",
+        ),
+        "retrytemplate.batch.status": ("RunStatus", "Runs"),
         "retrytemplate.batch.errors": (
             "CrashLoopError",
             "JobRepositoryError",
@@ -77,11 +93,15 @@ __getattr__ = lazily(
 
 __all__ = [
     "AsyncCursor",
+    "AuditEntry",
     "ChunkStep",
     "Codec",
     "CrashLoopError",
     "CsvReader",
     "Cursor",
+    "DeadLetter",
+    "DeadLetters",
+    "Discarding",
     "Event",
     "Explanation",
     "FilesReader",
@@ -90,6 +110,7 @@ __all__ = [
     "JobRepositoryError",
     "JsonCodec",
     "JsonLinesReader",
+    "LetterFilter",
     "Message",
     "NotResumableError",
     "Outbox",
@@ -104,6 +125,8 @@ __all__ = [
     "RunAbandonedError",
     "RunExistsError",
     "RunInProgressError",
+    "RunStatus",
+    "Runs",
     "Scenario",
     "SequenceReader",
     "SkipLimitExceededError",

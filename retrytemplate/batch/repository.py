@@ -123,10 +123,10 @@ class JobRepository:
 
     def _looker(self) -> Engine:
         with self._lock:
-            if self._looking is None:
-                given: Any = None if self._asynchronous else self._given
-                self._looking = given or databases.looker(self._url, self.timeout)
-            return self._looking
+            given: Any = self._looking or (None if self._asynchronous else self._given)
+            looker: Engine = given or databases.looker(self._url, self.timeout)
+            self._looking = looker
+            return looker
 
     @contextmanager
     def asked(self) -> Iterator[None]:

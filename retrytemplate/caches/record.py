@@ -17,6 +17,7 @@ __all__ = [
     "MARK",
     "Phase",
     "Record",
+    "attempt_from_json",
     "brief",
     "describe",
     "from_json",
@@ -185,7 +186,7 @@ def from_json(data: Any) -> Record:
     known = {name: value for name, value in data.items() if name != "format"}
     known["last"] = _failure_from_json("last", data["last"])
     known["history"] = tuple(
-        _attempt_from_json(f"history[{place}]", each) for place, each in enumerate(data["history"])
+        attempt_from_json(f"history[{place}]", each) for place, each in enumerate(data["history"])
     )
     return Record(**known)
 
@@ -214,7 +215,12 @@ def _failure_from_json(place: str, data: dict[str, Any] | None) -> RecordedFailu
     return failure
 
 
-def _attempt_from_json(place: str, data: Any) -> AttemptRecord:
+def attempt_from_json(place: str, data: Any) -> AttemptRecord:
+    """The attempt that a JSON object holds.
+
+    :param place: of the object, for messages.
+    :raises CacheUnavailableError: it is none.
+    """
     from retrytemplate.caches import fields
 
     fields.check(place, data, fields.OBJECT)

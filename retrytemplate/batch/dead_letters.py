@@ -1,0 +1,324 @@
+"""Dead letters, for whoever looks at them and decides what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from attrs import asdict, field, frozen
+
+from retrytemplate._checks import checked_by, instance_of, text_or_none, whole
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.journal import as_value, now
+from retrytemplate.batch.repository import JobRepository
+from retrytemplate.caches.record import attempt_from_json
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TextIO
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from retrytemplate.batch.tables import Tables
+    from retrytemplate.history import AttemptRecord
+
+    State = Literal["open", "replayed", "discarded"]
+    Phase = Literal["read", "process", "write", "crash"]
+
+__all__ = [
+    "PHASES",
+    "STATES",
+    "AuditEntry",
+    "DeadLetter",
+    "DeadLetters",
+    "Discarding",
+    "LetterFilter",
+]
+
+STATES = ("open", "replayed", "discarded")
+PHASES = ("read", "process", "write", "crash")
+
+# Of letters that are read at once where all are asked for.
+PAGE = 200
+
+
+@frozen(kw_only=True)
+class AuditEntry:
+    """What somebody did with a dead letter.
+
+    :param at: when, in seconds since the epoch by the database's clock.
+    :param by: who.
+    :param action: what became of the letter.
+    """
+
+    at: float
+    by: str | None
+    action: str
+    why: str | None
+
+
+@frozen(kw_only=True)
+class DeadLetter:
+    """An item that was given up, as the job repository keeps it.
+
+    :param run: the number of the run that gave it up.
+    :param source: where the item came from, and its ``number`` there, from 1.
+    :param key: the step's key of it, as text; ``ordinal``: which one it is of that key, from 1.
+    :param phase: what failed at last: "read", "process", "write", or "crash".
+    :param payload: the item as text.
+    :param replayable: whether the step's codec can make the item of it again.
+    :param history: its failed attempts, the deaths of its process among them.
+    :param state: "open", "replayed", or "discarded"; ``resolved``: since when it is not open.
+    :param audit: what was done with it.
+    :param problem: what in its row cannot be read.
+    """
+
+    id: int
+    run: int
+    step: str
+    source: str
+    number: int
+    key: str
+    ordinal: int
+    phase: Phase
+    payload: str
+    replayable: bool
+    error_type: str
+    error_message: str
+    history: tuple[AttemptRecord, ...]
+    code_version: str | None
+    state: State
+    created: float
+    resolved: float | None
+    audit: tuple[AuditEntry, ...]
+    problem: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return asdict(self)
+
+
+def _one_of(words: tuple[str, ...]) -> Any:
+    def check(name: str, value: Any) -> None:
+        if value is not None and value not in words:
+            allowed = ", ".join(map(repr, words))
+            raise ValueError(f"{name} must be one of {allowed} or None, got {value!r}")
+
+    return checked_by(check)
+
+
+def _number_or_none(name: str, value: Any) -> None:
+    if value is not None and type(value) is not int:
+        raise TypeError(f"{name} must be an int or None, got {value!r}")
+
+
+@frozen(kw_only=True)
+class LetterFilter:
+    """Which dead letters are meant; None: whatever it is.
+
+    :param step: those of the step of this name.
+    :param run: those of the run of this number.
+    :param error: those whose last failure was of this type, with its module or without.
+    :param key: those of the item with this key.
+
+    >>> LetterFilter(state="lost")
+    Traceback (most recent call last):
+        ...
+    ValueError: state must be one of 'open', 'replayed', 'discarded' or None, got 'lost'
+    """
+
+    step: str | None = field(default=None, validator=checked_by(text_or_none))
+    run: int | None = field(default=None, validator=checked_by(_number_or_none))
+    state: State | None = field(default=None, validator=_one_of(STATES))
+    error: str | None = field(default=None, validator=checked_by(text_or_none))
+    key: str | None = field(default=None, validator=checked_by(text_or_none))
+    phase: Phase | None = field(default=None, validator=_one_of(PHASES))
+
+    def conditions(self, tables: Tables) -> list[ColumnElement[bool]]:
+        """What a statement on the letters says for it."""
+        from sqlalchemy import func, or_
+
+        column = tables.letters.c
+        exact = {"step": self.step, "run": self.run, "state": self.state, "phase": self.phase}
+        exact["item_key"] = self.key
+        wanted = [column[name] == value for name, value in exact.items() if value is not None]
+        if self.error is not None:
+            kind, behind = column.error_type, f".{self.error}"
+            last = func.substr(kind, func.length(kind) - len(behind) + 1)
+            wanted.append(or_(kind == self.error, last == behind))
+        return wanted
+
+
+def _check_told(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} must be a text that says something, got {value!r}")
+
+
+@frozen
+class Discarding:
+    """What became of the letters that were to be discarded, each by its number.
+
+    :param before: those that were discarded already: they stay as they are.
+    :param replayed: those that were replayed: nothing is left to discard.
+    :param unknown: those that are not there.
+    """
+
+    discarded: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    replayed: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+
+
+@frozen
+class DeadLetters:
+    """The dead letters of a job repository.
+
+    Every method raises ``JobRepositoryError`` where the database cannot be reached, or has no such
+    tables: nothing is made.  The filters are those of ``LetterFilter``.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from retrytemplate.batch import ChunkStep, JobRepository, SkipPolicy
+    >>> with TemporaryDirectory() as folder, JobRepository(f"sqlite:///{folder}/jobs.db") as jobs:
+    ...     step = ChunkStep(
+    ...         "invert",
+    ...         reader=[1, 0, 2],
+    ...         processor=lambda number: 1 / number,
+    ...         writer=lambda items, transaction: None,
+    ...         repository=jobs,
+    ...         skip=SkipPolicy(on=ZeroDivisionError),
+    ...     )
+    ...     report = step.run()
+    ...     letters = DeadLetters(jobs)
+    ...     [letter] = letters.page(error="ZeroDivisionError")
+    ...     done = letters.discard([letter.id], by="me", why="nobody can divide by it")
+    ...     audit = letters.find(letter.id).audit
+    >>> letter.payload, letter.phase, letter.state, len(letter.history)
+    ('0', 'process', 'open', 3)
+    >>> done.discarded, audit[0].action, audit[0].why
+    ((1,), 'discarded', 'nobody can divide by it')
+    """
+
+    repository: JobRepository = field(validator=instance_of(JobRepository, "a JobRepository"))
+
+    def page(self, *, after: int = 0, limit: int = 50, **filters: Any) -> list[DeadLetter]:
+        """Letters in the order of their numbers.
+
+        :param after: only those behind the letter of this number: the next page.
+        """
+        whole("after", after, 0)
+        whole("limit", limit, 1)
+        wanted = LetterFilter(**filters).conditions(self.repository.tables)
+        return self._read([*wanted, self.repository.tables.letters.c.id > after], limit)
+
+    def each(self, **filters: Any) -> Iterator[DeadLetter]:
+        """All of them, read a page at a time."""
+        after = 0
+        while page := self.page(after=after, limit=PAGE, **filters):
+            yield from page
+            after = page[-1].id
+
+    def count(self, **filters: Any) -> int:
+        """How many there are."""
+        from sqlalchemy import func, select
+
+        tables = self.repository.tables
+        wanted = LetterFilter(**filters).conditions(tables)
+        with self.repository.looking() as connection:
+            asked = select(func.count()).select_from(tables.letters).where(*wanted)
+            return connection.execute(asked).scalar_one()
+
+    def find(self, letter_id: int) -> DeadLetter | None:
+        """The letter of this number, or None."""
+        found = self._read([self.repository.tables.letters.c.id == letter_id], 1)
+        return found[0] if found else None
+
+    def discard(self, ids: Iterable[int], *, by: str, why: str) -> Discarding:
+        """Decide that nothing more is to be done about these items.
+
+        They are all decided about in one transaction.  Done twice it changes nothing more.
+
+        :param by: who decides, and ``why``: both stay with the letter.
+        """
+        for name, value in (("by", by), ("why", why)):
+            _check_told(name, value)
+        with self.repository.looking():
+            pass  # for the error, where there are no tables: a transaction would make them
+        became: dict[State | None, list[int]] = {}
+        with self.repository.asked(), self.repository.transaction() as connection:
+            for letter_id in dict.fromkeys(ids):
+                before = _settle(
+                    connection, self.repository.tables, letter_id, "discarded", by=by, why=why
+                )
+                became.setdefault(before, []).append(letter_id)
+        order: tuple[State | None, ...] = ("open", "discarded", "replayed", None)
+        return Discarding(*(tuple(became.get(before, ())) for before in order))
+
+    def export(self, stream: TextIO, **filters: Any) -> int:
+        """Write them as JSON, a letter a line; how many there were."""
+        written = 0
+        for letter in self.each(**filters):
+            stream.write(json.dumps(letter.as_json()) + "\n")
+            written += 1
+        return written
+
+    def _read(self, wanted: list[ColumnElement[bool]], limit: int) -> list[DeadLetter]:
+        from sqlalchemy import select
+
+        letters = self.repository.tables.letters
+        asked = select(letters).where(*wanted).order_by(letters.c.id).limit(limit)
+        with self.repository.looking() as connection:
+            rows = connection.execute(asked).mappings().all()
+        return [_letter(dict(row)) for row in rows]
+
+
+def _settle(
+    connection: Connection,
+    tables: Tables,
+    letter_id: int,
+    state: State,
+    *,
+    by: str | None,
+    why: str | None,
+) -> State | None:
+    """Let an open letter be so from now on, and write down who decided it.
+
+    It works in the connection's transaction, and waits for others that decide about the letter.
+
+    :returns: the state that it had: another one than "open" stays as it is; None: there is no such
+        letter.
+    """
+    from sqlalchemy import select
+
+    letters = tables.letters
+    time = now(connection)
+    asked = select(letters.c.state, letters.c.audit, time.label("now"))
+    row = connection.execute(asked.where(letters.c.id == letter_id).with_for_update()).first()
+    if row is None:
+        return None
+    if row.state == "open":
+        entry = AuditEntry(at=row.now, by=by, action=state, why=why)
+        audit = [*as_value(row.audit), asdict(entry)]
+        connection.execute(
+            letters.update()
+            .where(letters.c.id == letter_id)
+            .values(state=state, resolved=row.now, audit=json.dumps(audit))
+        )
+    return cast("State", row.state)
+
+
+def _letter(row: dict[str, Any]) -> DeadLetter:
+    history: tuple[AttemptRecord, ...] = ()
+    audit: tuple[AuditEntry, ...] = ()
+    problem = None
+    attempts, told = row.pop("attempts"), row.pop("audit")
+    try:
+        history = tuple(
+            attempt_from_json(f"attempts[{place}]", each)
+            for place, each in enumerate(as_value(attempts))
+        )
+        audit = tuple(AuditEntry(**each) for each in as_value(told))
+    except (JobRepositoryError, CacheUnavailableError, TypeError) as exc:
+        problem = str(exc)
+    row["key"], row["replayable"] = row.pop("item_key"), bool(row["replayable"])
+    return DeadLetter(history=history, audit=audit, problem=problem, **row)

@@ -1,0 +1,202 @@
+"""How runs stand, for whoever asks the journal: no run is taken, nothing is locked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from attrs import asdict, field, frozen
+
+from retrytemplate._checks import at_least_one, instance_of
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.journal import Counts, as_failure, as_value, now
+from retrytemplate.batch.marker import Marker
+from retrytemplate.batch.places import is_gone
+from retrytemplate.batch.repository import JobRepository
+from retrytemplate.batch.tables import COUNTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement
+
+    from retrytemplate.batch.report import Status
+    from retrytemplate.errors import RecordedFailure
+
+    State = Status | Literal["died"]
+
+__all__ = ["RunStatus", "Runs"]
+
+# The columns that are fields of the same name.
+AS_THEY_ARE = """
+step generation worker lease_until progress code_version started taken done_before updated ended now
+""".split()
+
+
+@frozen(kw_only=True)
+class RunStatus:
+    """A run as the journal has it.  Times are seconds since the epoch by the database's clock.
+
+    :param parameters: JSON values.
+    :param generation: how many runs there were with this step and these parameters, this one
+        included.
+    :param state: the run's status; "died": it is under way by its row, and nobody has it.
+    :param worker: who has it, and ``lease_until`` when, unless that is renewed.
+    :param pending: items of the chunk in flight that are in no other count, as far as is known.
+    :param progress: which share of the source is read, from 0 to 1, where the reader knows it.
+    :param careful: a process died with the chunk in flight: its items go one by one.
+    :param suspects: how many of them are left; None: nobody is suspected, or they were not counted
+        yet.
+    :param alone: the one that is under way by itself, by its place in the chunk, from 1.
+    :param error: what ended it.
+    :param taken: when who has it, or had it last, took it; ``done_before`` items were done by then.
+    :param now: when this was asked.
+    :param problem: what in its row cannot be read.
+    """
+
+    run_id: int
+    step: str
+    parameters: dict[str, Any]
+    generation: int
+    state: State
+    worker: str | None
+    lease_until: float | None
+    counts: Counts
+    pending: int
+    progress: float | None
+    careful: bool
+    suspects: int | None
+    alone: int | None
+    exactly_once: bool
+    error: RecordedFailure | None
+    code_version: str | None
+    started: float
+    taken: float | None
+    done_before: int
+    updated: float
+    ended: float | None
+    now: float
+    problem: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is at work on it, or is supposed to be."""
+        return self.state not in ("running", "died")
+
+    @property
+    def rate(self) -> float | None:
+        """Items a second since it was taken last."""
+        if self.taken is None:
+            return None
+        until = self.now if self.state == "running" else self.ended or self.updated
+        done = self.counts.done - self.done_before
+        return done / (until - self.taken) if until > self.taken else None
+
+    def remaining(self, rate: float | None = None) -> float | None:
+        """Seconds to the end at this rate, if what is left is like what was done; None: unknown.
+
+        :param rate: items a second; None: those since the run was taken.
+        """
+        pace = self.rate if rate is None else rate
+        if self.over or not pace or not self.progress or not self.counts.done:
+            return None
+        return self.counts.done * (1.0 - self.progress) / self.progress / pace
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values, the counts beside the others."""
+        data = asdict(self, recurse=False)
+        counts, error = data.pop("counts"), data.pop("error")
+        told = None if error is None else {"type": error.type_name, "message": error.message}
+        rate, remaining = self.rate, self.remaining()
+        return data | asdict(counts) | {"error": told, "rate": rate, "remaining": remaining}
+
+
+@frozen
+class Runs:
+    """The runs of a job repository, for whoever only looks.
+
+    Every method raises ``JobRepositoryError`` where the database cannot be reached, or has no such
+    tables: nothing is made.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from retrytemplate.batch import ChunkStep, JobRepository
+    >>> with TemporaryDirectory() as folder, JobRepository(f"sqlite:///{folder}/jobs.db") as jobs:
+    ...     step = ChunkStep(
+    ...         "count", reader=range(5), writer=lambda items, transaction: None, repository=jobs
+    ...     )
+    ...     report = step.run({"day": "2026-11-21"})
+    ...     [run] = Runs(jobs).page()
+    >>> run.run_id, run.step, run.parameters, run.state, run.counts.written
+    (1, 'count', {'day': '2026-11-21'}, 'completed', 5)
+    """
+
+    repository: JobRepository = field(validator=instance_of(JobRepository, "a JobRepository"))
+
+    def page(
+        self,
+        *,
+        step: str | None = None,
+        status: Status | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[RunStatus]:
+        """Runs, the newest first.
+
+        :param step: only those of the step of this name.
+        :param status: only those whose row has it; that of a run that died is "running".
+        :param before: only those that are older than the run of this number: the next page.
+        """
+        at_least_one("limit", limit)
+        runs = self.repository.tables.runs
+        wanted = [
+            column == value
+            for column, value in ((runs.c.step, step), (runs.c.status, status))
+            if value is not None
+        ]
+        if before is not None:
+            wanted.append(runs.c.id < before)
+        return self._read(wanted, limit)
+
+    def find(self, run_id: int) -> RunStatus | None:
+        """The run of this number, or None."""
+        found = self._read([self.repository.tables.runs.c.id == run_id], 1)
+        return found[0] if found else None
+
+    def _read(self, wanted: Sequence[ColumnElement[bool]], limit: int) -> list[RunStatus]:
+        from sqlalchemy import select
+
+        runs = self.repository.tables.runs
+        with self.repository.looking() as connection:
+            asked = select(runs, now(connection).label("now")).where(*wanted)
+            rows = connection.execute(asked.order_by(runs.c.id.desc()).limit(limit)).all()
+        return [_status(row) for row in rows]
+
+
+def _status(row: Any) -> RunStatus:
+    problem = None
+    try:
+        marker, error = Marker.from_json(as_value(row.marker)), as_failure(row.error)
+    except JobRepositoryError as exc:
+        marker, error, problem = Marker(), None, str(exc)
+    counted = marker.careful and marker.count is not None
+    return RunStatus(
+        run_id=row.id,
+        parameters=json.loads(row.parameters),
+        state=_state(row),
+        counts=Counts(*(getattr(row, name) for name in COUNTS)),
+        pending=marker.waiting,
+        careful=marker.careful,
+        suspects=marker.waiting if counted else None,
+        alone=None if marker.alone is None else marker.alone + 1,
+        exactly_once=bool(row.exactly_once),
+        error=error,
+        problem=problem,
+        **{name: getattr(row, name) for name in AS_THEY_ARE},
+    )
+
+
+def _state(row: Any) -> State:
+    if row.status != "running":
+        return cast("State", row.status)
+    held = row.lease_until > row.now and not is_gone(row.worker, row.place)
+    return "running" if held else "died"

@@ -1,0 +1,204 @@
+"""Dead letters, for whoever looks at them and decides."""
+
+import io
+import json
+import threading
+
+import pytest
+
+from retrytemplate import SimpleRetryPolicy
+from retrytemplate.batch import DeadLetters, JobRepository, JobRepositoryError, SkipPolicy
+
+
+class Odd(Exception):
+    """What odd items raise."""
+
+
+class VeryOdd(Exception):
+    """What 5 raises."""
+
+
+def fail(item):
+    if item == 5:
+        raise VeryOdd("five")
+    if item % 2:
+        raise Odd(f"item {item}")
+    return item
+
+
+@pytest.fixture
+def letters(world):
+    """Those of the items 1, 3, 5 of the step "copy", and of 7 in the writer of "other"."""
+    skip = {"skip": SkipPolicy(on=Exception), "retry": SimpleRetryPolicy(2)}
+    world.step(range(1, 7), process=fail, key=lambda item: f"k{item}", **skip).run()
+    world.step([7], write=lambda item, _: fail(item), name="other", **skip).run()
+    return DeadLetters(world.jobs)
+
+
+def numbers(letters):
+    return [int(letter.payload) for letter in letters]
+
+
+def test_a_letter_has_what_was_known_of_the_item_when_it_was_given_up(letters):
+    letter = letters.find(letters.page()[0].id)
+
+    assert (letter.step, letter.source, letter.number) == ("copy", "items", 1)
+    assert (letter.key, letter.ordinal, letter.phase) == ("k1", 1, "process")
+    assert (letter.payload, letter.replayable, letter.code_version) == ("1", True, None)
+    assert letter.error_type.endswith("test_dead_letters.Odd")
+    assert letter.error_message == "item 1"
+    assert (letter.state, letter.resolved, letter.audit, letter.problem) == ("open", None, (), None)
+
+
+def test_the_history_of_a_letter_is_one_of_attempt_records(letters):
+    history = letters.page()[0].history
+    assert [attempt.number for attempt in history] == [1, 2]
+    assert history[0].type_name.endswith(".Odd")
+    assert "Traceback" in history[0].traceback
+    assert history[1].duration >= 0
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, [1, 3, 5, 7]),
+        ({"step": "copy"}, [1, 3, 5]),
+        ({"step": "cop"}, []),
+        ({"run": 2}, [7]),
+        ({"state": "open"}, [1, 3, 5, 7]),
+        ({"state": "discarded"}, []),
+        ({"error": "Odd"}, [1, 3, 7]),
+        ({"error": "odd"}, []),
+        ({"error": "dd"}, []),
+        ({"error": f"{__name__}.VeryOdd"}, [5]),
+        ({"key": "k3"}, [3]),
+        ({"phase": "write"}, [7]),
+        ({"phase": "process", "error": "Odd", "step": "copy"}, [1, 3]),
+    ],
+)
+def test_filters_leave_the_letters_that_fit_all_of_them(letters, filters, found):
+    assert numbers(letters.page(**filters)) == found
+    assert letters.count(**filters) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ({"state": "lost"}, "state must be one of 'open', 'replayed', 'discarded' or None"),
+        ({"phase": "reading"}, "phase must be one of 'read', 'process', 'write', 'crash' or None"),
+        ({"key": 3}, "key must be"),
+        ({"step": b"copy"}, "step must be"),
+        ({"error": ValueError}, "error must be"),
+        ({"run": "2"}, "run must be an int or None, got '2'"),
+        ({"limit": 0}, "limit must be"),
+        ({"after": -1}, "after must be"),
+    ],
+)
+def test_what_cannot_be_a_filter_is_refused_by_name(letters, filters, says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        letters.page(**filters)
+
+
+def test_pages_follow_each_other(letters):
+    first = letters.page(limit=3)
+    assert numbers(first) == [1, 3, 5]
+    assert numbers(letters.page(after=first[-1].id)) == [7]
+    assert letters.page(after=10**6) == []
+
+
+def test_all_of_them_are_read_a_page_at_a_time(letters, monkeypatch):
+    monkeypatch.setattr("retrytemplate.batch.dead_letters.PAGE", 2)
+    assert numbers(letters.each()) == [1, 3, 5, 7]
+
+
+def test_a_discarded_letter_says_who_decided_it_and_why(letters):
+    target = letters.page()[1].id
+    done = letters.discard([target], by="ada", why="a duplicate")
+    letter = letters.find(target)
+
+    assert (done.discarded, done.before, done.replayed, done.unknown) == ((target,), (), (), ())
+    assert letter.state == "discarded"
+    [entry] = letter.audit
+    assert (entry.by, entry.action, entry.why) == ("ada", "discarded", "a duplicate")
+    assert letter.created <= letter.resolved == entry.at
+
+
+def test_a_letter_is_discarded_once(letters):
+    target = letters.page()[0].id
+    letters.discard([target, target], by="ada", why="first")
+    again = letters.discard([target], by="bob", why="second")
+
+    assert (again.discarded, again.before) == ((), (target,))
+    assert [entry.by for entry in letters.find(target).audit] == ["ada"]
+
+
+def test_what_was_replayed_is_not_discarded_and_what_is_not_there_is_named(letters, world):
+    first, *_ = letters.page()
+    world.step(name="copy").replay([first.id])
+    done = letters.discard([99, first.id], by="ada", why="never mind")
+
+    assert (done.discarded, done.replayed, done.unknown) == ((), (first.id,), (99,))
+    assert letters.find(first.id).state == "replayed"
+    assert [entry.action for entry in letters.find(first.id).audit] == ["replayed"]
+
+
+def test_of_two_who_discard_a_letter_at_once_one_decides(letters, world):
+    target = letters.page()[0].id
+    start, became = threading.Barrier(4), []
+
+    def discard(name):
+        with JobRepository(world.url, prefix=world.prefix, timeout=30) as jobs:
+            start.wait(30)
+            became.append(DeadLetters(jobs).discard([target], by=name, why="at once"))
+
+    threads = [threading.Thread(target=discard, args=(f"p{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sorted(len(each.discarded) for each in became) == [0, 0, 0, 1]
+    assert sum(len(each.before) for each in became) == 3
+    assert len(letters.find(target).audit) == 1
+
+
+@pytest.mark.parametrize("told", [{"by": " "}, {"why": ""}, {"by": None}, {"why": 3}])
+def test_who_and_why_must_be_said(letters, told):
+    with pytest.raises(ValueError, match=f"{next(iter(told))} must be a text that says something"):
+        letters.discard([1], **{"by": "ada", "why": "x"} | told)
+    assert letters.count(state="open") == 4
+
+
+def test_an_export_has_a_letter_a_line_with_all_that_is_known(letters):
+    stream = io.StringIO()
+    assert letters.export(stream, step="copy") == 3
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["key"] for line in lines] == ["k1", "k3", "k5"]
+    assert [attempt["number"] for attempt in lines[0]["history"]] == [1, 2]
+    assert lines[0]["audit"] == []
+    assert lines[2]["error_message"] == "five"
+
+
+def test_a_letter_that_cannot_be_read_spoils_no_other_one(letters, world):
+    broken, whole, *_ = letters.page()
+    table = world.jobs.tables.letters
+    for column, text in (("attempts", '[{"number": 1}]'), ("audit", "[{}]"), ("attempts", "[")):
+        with world.jobs.transaction() as transaction:
+            change = table.update().where(table.c.id == broken.id)
+            transaction.execute(change.values({column: text}))
+        found, other, *_ = letters.page()
+        assert found.problem
+        assert found.payload == broken.payload
+        assert other == whole
+
+
+def test_a_database_without_tables_is_said_to_have_none_and_none_are_made(tmp_path):
+    path = tmp_path / "jobs.db"
+    path.touch()
+    with JobRepository(f"sqlite:///{path}") as jobs:
+        letters = DeadLetters(jobs)
+        for ask in (letters.page, letters.count, lambda: letters.discard([1], by="a", why="b")):
+            with pytest.raises(JobRepositoryError, match=r"has no tables batch_\*"):
+                ask()
+    assert path.stat().st_size == 0
