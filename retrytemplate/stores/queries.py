@@ -9,6 +9,8 @@ from retrytemplate.errors import MisuseError
 from retrytemplate.stores.engines import unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from sqlalchemy import Connection, Engine, TextClause
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -49,10 +51,32 @@ async def run_async(
     try:
         if connection is not None:
             return _rows(await connection.execute(_text(statement), parameters))
-        async with engine.connect() as own:
-            return _rows(await own.execute(_text(statement), parameters))
+        rows = _run_own(engine, statement, parameters)
+        return await (_whole(rows) if engine.dialect.name == "sqlite" else rows)
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc) from exc
+
+
+async def _run_own(engine: AsyncEngine, statement: str, parameters: dict[str, Any]) -> Rows:
+    async with engine.connect() as own:
+        return _rows(await own.execute(_text(statement), parameters))
+
+
+async def _whole(rows: Coroutine[Any, Any, Rows]) -> Rows:
+    """The rows of a statement that a cancellation waits for: they all have a bound.
+
+    Cut off in a file of SQLite, it keeps the lock until the collector finds what is left of it.
+    """
+    import asyncio
+
+    running = asyncio.ensure_future(rows)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # seen: it has no other reader
+        raise
 
 
 def check_connection(connection: Any) -> None:

@@ -1,6 +1,9 @@
 """What cuts into a step: a signal, a cancellation, a transaction that is rolled back."""
 
+import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 from redis.connection import Connection
@@ -33,6 +36,28 @@ def test_a_signal_before_the_answer_is_read_leaves_it_to_nobody(valkey, monkeypa
     with pytest.raises(KeyboardInterrupt):
         cache.peek(KEY)
     assert template.execute(lambda context: "handled", state=RetryState("m1")) == "handled"
+
+
+def test_a_cancelled_task_leaves_no_lock_on_a_file(sqlite):
+    async def main():
+        cache = sqlite.async_cache(timeout=1.0)
+        template = RetryTemplate(cache=cache, name="work")
+        for number in range(40):
+            task = asyncio.create_task(template.execute_async(int, state=RetryState(number)))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.to_thread(write)
+        await cache.close()
+
+    def write():
+        path = sqlite.engine.url.database
+        with closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+
+    asyncio.run(main())
 
 
 def test_a_record_that_cannot_be_read_leaves_the_key_as_it_was(made, store):
