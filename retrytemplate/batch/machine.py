@@ -15,6 +15,7 @@ from retrytemplate.batch.effects import After, Mark, Process, Read, ReadRecords,
 from retrytemplate.batch.errors import (
     CrashLoopError,
     ProcessDiedError,
+    ReaderError,
     SkipLimitExceededError,
 )
 from retrytemplate.batch.isolation import Search
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.events import Event
     from retrytemplate.batch.isolation import Isolate
     from retrytemplate.batch.journal import Closing, Run
+    from retrytemplate.batch.marker import Marker
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.report import Status
     from retrytemplate.batch.skip import SkipPolicy
@@ -124,17 +126,40 @@ class Machine:
 
     def _read(self) -> Generator[Any, Any, Chunk | None]:
         marker = self.run.marker
+        self._check_stray(marker)
         if marker.payloads is not None:
             return Chunk(self._kept(marker.payloads), marker)
         try:
             read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
         except Exception as exc:
             raise _Fatal(exc) from None
+        self._check_same(read, marker)
         if not read.records.items:
             return None
         chunk = Chunk(read, marker)
         yield from self._tell([self._teller.event("read", chunk, numbers=chunk.left)])
         return chunk
+
+    def _check_stray(self, marker: Marker) -> None:
+        """End the run where no item is what the process dies of; reading, perhaps."""
+        if marker.stray > self.rules.max_crashes:
+            raise _Fatal(
+                CrashLoopError(
+                    f"the process died {marker.stray} times around this chunk, with no item of it "
+                    "under way"
+                )
+            )
+
+    def _check_same(self, read: ReadRecords, marker: Marker) -> None:
+        """End the run where a chunk that was begun is not there any more."""
+        found = len(read.records.items)
+        if marker.count is not None and found != marker.count:
+            raise _Fatal(
+                ReaderError(
+                    f"{read.records.source} has {found} items where the chunk under way had "
+                    f"{marker.count}: give the step the source that it had, or begin the run anew"
+                )
+            )
 
     def _kept(self, payloads: Sequence[str]) -> ReadRecords:
         """The items that the journal has; where they came from stands in the position."""
@@ -239,12 +264,11 @@ class Machine:
     def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
         good = [index for index in chunk.left if index not in chunk.gone]
         written = [index for index in good if chunk.values[index] is not None]
-        self._check_covered(outcome)
-        if len(written) < 2 or self.rules.isolate == "whole":
+        if len(written) > 1 and self._worth_a_search(outcome):
+            yield from self._search(chunk, written)
+        else:
             for index in written:
                 self._at_fault(chunk, index, outcome)
-        else:
-            yield from self._search(chunk, written)
         rest = [index for index in chunk.left if index not in chunk.gone]
         if rest or chunk.letters:  # the filtered ones, and what the last part came to
             yield from self._mark(chunk, chunk.closing(rest), rest)
@@ -256,15 +280,17 @@ class Machine:
             if outcome.ok:
                 search.good()
                 continue
-            self._check_covered(outcome)
             if search.bad():
                 self._at_fault(chunk, part[0], outcome)
 
-    def _check_covered(self, outcome: Outcome[Any]) -> None:
-        """End the run for a failure that no item is given up for."""
+    def _worth_a_search(self, outcome: Outcome[Any]) -> bool:
+        """Whether an item may be given up for it, or did not have its own attempts yet.
+
+        Of a chunk in which several items fail now and then, each may need one.
+        """
         assert outcome.exception is not None
-        if not self.rules.skip.covers(outcome.exception):
-            raise _Fatal(outcome.exception)
+        covered = self.rules.skip.covers(outcome.exception)
+        return self.rules.isolate != "whole" and (covered or outcome.attempts > 1)
 
     def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
         assert outcome.exception is not None
@@ -274,13 +300,6 @@ class Machine:
     # A process died with this chunk.
 
     def _one_by_one(self, chunk: Chunk) -> Steps:
-        if chunk.marker.stray > self.rules.max_crashes:
-            raise _Fatal(
-                CrashLoopError(
-                    f"the process died {chunk.marker.stray} times around this chunk, with no item "
-                    "of it under way"
-                )
-            )
         for index in list(chunk.left):
             deaths = chunk.marker.deaths.get(index, ())
             if len(deaths) >= self.rules.max_crashes:
@@ -302,7 +321,6 @@ class Machine:
             return
         outcome = yield from self._write(chunk, [index], alone=self._next(chunk, index))
         if not outcome.ok:
-            self._check_covered(outcome)
             self._at_fault(chunk, index, outcome)
 
     def _next(self, chunk: Chunk, index: int) -> int | None:

@@ -1,10 +1,16 @@
 """Worlds to run steps in."""
 
+import os
+import sys
 from itertools import count
 
 import pytest
 
 from tests.batch.world import World
+
+# Processes that die: on one version, and where a process can be forked.
+if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
+    collect_ignore = ["test_crashes.py", "test_kills.py", "test_takeover.py"]
 
 _worlds = count(1)
 

@@ -1,0 +1,179 @@
+"""Items that kill the process that has them, and whoever starts it again.
+
+RETRYTEMPLATE_SEEDS is the number of runs with many items in flight, 20 by default.
+"""
+
+import json
+import os
+from itertools import count
+
+import pytest
+from attrs import evolve
+
+from retrytemplate.batch import ReaderError
+from tests.batch.killing import Mill, Plan, go
+from tests.batch.nursery import nursery
+
+SEEDS = int(os.environ.get("RETRYTEMPLATE_SEEDS", "20"))
+MOST_STARTS = 30
+DIED = "retrytemplate.batch.errors.ProcessDiedError"
+
+turns = count(1)
+
+
+@pytest.fixture(scope="module")
+def forked():
+    with nursery() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def mills(request, tmp_path_factory, forked):
+    folder = tmp_path_factory.mktemp("mill")
+    url = f"sqlite:///{folder}/jobs.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    made = {way: Mill(url, "crash", way, str(folder)) for way in ("sync", "async")}
+    made["sync"].prepare()
+    for mill in made.values():
+        forked.warm(mill.run, Plan(), next(turns))
+    yield made
+    made["sync"].clear()
+
+
+@pytest.fixture
+def supervise(forked):
+    """Start a process again as often as it dies; how often it did."""
+
+    def run(mill, plan, turn):
+        for deaths in range(MOST_STARTS):
+            if forked.run(go, mill, plan, turn) == 0:
+                return deaths
+        return pytest.fail(f"still dying after {MOST_STARTS} starts")
+
+    return run
+
+
+def poisoned(plan, mill, turn):
+    """Whether the deadly ones are dead letters, and all others are written once."""
+    return mill.result(turn) == [plan.written, sorted(plan.deadly)]
+
+
+@pytest.mark.parametrize("place", ["process", "write"])
+@pytest.mark.parametrize("death", ["exits", "is killed", "segfaults"])
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_an_item_that_kills_its_process_costs_three_deaths(mills, supervise, way, death, place):
+    mill, turn = mills[way], next(turns)
+    plan = Plan(items=120, chunk_size=100, deadly={57: death}, place=place)
+    assert supervise(mill, plan, turn) == 3
+    assert poisoned(plan, mill, turn)
+    (letter,) = mill.letters(turn)
+    assert (letter.phase, letter.error_type) == ("crash", DIED)
+    attempts = json.loads(letter.attempts)
+    assert [each["type_name"] for each in attempts] == [DIED, DIED]
+    assert len({each["process"] for each in attempts}) == 2
+    row = mill.row(turn)
+    assert (row.deaths, row.dead, row.skipped, row.read) == (3, 1, 0, 120)
+
+
+@pytest.mark.parametrize("items", [[1], [1, 2], [30, 99, 100], [1, 50, 51, 52, 100]])
+def test_several_in_one_chunk_cost_one_death_and_two_each(mills, supervise, items):
+    mill, turn = mills["sync"], next(turns)
+    plan = Plan(items=120, chunk_size=100, deadly=dict.fromkeys(items, "is killed"))
+    assert supervise(mill, plan, turn) == 1 + 2 * len(items)
+    assert poisoned(plan, mill, turn)
+
+
+def test_it_is_the_same_in_a_chunk_of_a_thousand(mills, supervise):
+    mill, turn = mills["sync"], next(turns)
+    plan = Plan(items=1000, chunk_size=1000, deadly={700: "is killed"})
+    assert supervise(mill, plan, turn) == 3
+    assert poisoned(plan, mill, turn)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_of_many_in_flight_only_the_deadly_one_is_given_up(mills, supervise, way):
+    mill = mills[way]
+    for seed in range(SEEDS // 2):
+        turn = next(turns)
+        deadly = {1 + seed * 7 % 24: "is killed"}
+        plan = Plan(items=24, chunk_size=24, deadly=deadly, concurrency=16, seed=seed)
+        assert supervise(mill, plan, turn) == 3, f"seed {seed}"
+        assert poisoned(plan, mill, turn), f"seed {seed}"
+
+
+def test_items_that_cannot_be_read_again_are_kept_through_the_deaths(mills, supervise):
+    mill, turn = mills["sync"], next(turns)
+    plan = Plan(items=25, chunk_size=10, deadly=dict.fromkeys([12, 25], "exits"), forward=True)
+    assert supervise(mill, plan, turn) == 6
+    assert poisoned(plan, mill, turn)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_where_reading_kills_the_process_the_run_ends_after_some_deaths(mills, supervise, way):
+    mill, turn = mills[way], next(turns)
+    plan = Plan(items=9, chunk_size=4, deadly={6: "is killed"}, place="read")
+    assert supervise(mill, plan, turn) == 4
+    row = mill.row(turn)
+    assert (row.status, row.written, row.dead) == ("failed", 4, 0)
+    assert "CrashLoopError" in row.error
+    report = mill.run(Plan(items=9, chunk_size=4), turn)  # it is mended
+    assert (report.status, report.written) == ("completed", 9)
+
+
+# A clean end says that nobody is to blame.
+
+
+def suspect(forked, mill, plan, turn):
+    """Let a process die with item 3, and another one, that goes item by item."""
+    for _ in range(2):
+        assert forked.run(go, mill, plan, turn) != 0
+    assert mill.marker(turn).careful
+    assert mill.marker(turn).alone == 2
+
+
+def blames_nobody(mill, turn):
+    marker = mill.marker(turn)
+    return not marker.careful and marker.alone is None and mill.row(turn).worker is None
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_run_that_was_interrupted_suspects_nobody(mills, forked, way):
+    mill, turn = mills[way], next(turns)
+    plan = Plan(deadly={3: "is killed"}, max_crashes=9)
+    suspect(forked, mill, plan, turn)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            mill.run(evolve(plan, deadly={3: "is interrupted"}), turn)
+        assert blames_nobody(mill, turn)
+    report = mill.run(Plan(), turn)
+    assert (report.status, report.dead, report.deaths) == ("completed", 0, 2)
+    assert mill.result(turn) == [list(range(1, 9)), []]
+
+
+def test_a_run_that_was_stopped_suspects_nobody(mills, forked):
+    mill, turn = mills["sync"], next(turns)
+    plan = Plan(deadly={3: "is killed"}, max_crashes=9)
+    suspect(forked, mill, plan, turn)
+    step = mill.step(Plan(), turn, mill.looking)
+    step.stop()
+    assert step.run({"turn": turn}).status == "stopped"
+    assert blames_nobody(mill, turn)
+    assert mill.run(Plan(), turn).written == 8
+
+
+# What was read is not lost where the source has changed.
+
+
+def test_a_source_that_became_shorter_than_the_chunk_in_flight_ends_the_run(mills, forked):
+    mill = mills["sync"]
+    for items in (4, 6):
+        turn = next(turns)
+        suspect_at = Plan(deadly={7: "is killed"}, chunk_size=4, max_crashes=9)
+        for _ in range(2):
+            assert forked.run(go, mill, suspect_at, turn) != 0
+        report = mill.run(Plan(items=items), turn)
+        assert report.status == "failed"
+        assert isinstance(report.exception, ReaderError)
+        report = mill.run(Plan(), turn)
+        assert (report.status, report.written) == ("completed", 8)

@@ -1,0 +1,138 @@
+"""A process that is killed between any two statements: nothing is lost, nothing is doubled.
+
+RETRYTEMPLATE_KILLS is the number of runs with failures drawn at random, 50 by default.
+"""
+
+import os
+from itertools import count
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.batch.killing import ALWAYS, Mill, Plan, go_to
+from tests.batch.nursery import nursery
+
+EXAMPLES = int(os.environ.get("RETRYTEMPLATE_KILLS", "50"))
+KILLED = -9
+
+turns = count(1)
+
+
+@pytest.fixture(scope="module")
+def forked():
+    with nursery() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def mills(request, tmp_path_factory, forked):
+    """A mill for each way to run a step, on the same tables."""
+    folder = tmp_path_factory.mktemp("mill")
+    url = f"sqlite:///{folder}/jobs.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    made = {way: Mill(url, "mill", way, str(folder)) for way in ("sync", "async")}
+    made["sync"].prepare()
+    for mill in made.values():
+        forked.warm(mill.run, Plan(write={1: ALWAYS}), next(turns))
+    yield made
+    made["sync"].clear()
+
+
+def is_accounted(mill, turn):
+    """Whether the journal knows where each item is that it has read."""
+    row = mill.row(turn)
+    return row.read == row.written + row.filtered + row.dead + mill.marker(turn).waiting
+
+
+def die(forked, mill, plan, turn, boundary):
+    """Run until it is killed at that boundary; whether it was."""
+    code = forked.run(go_to, mill, plan, turn, boundary)
+    assert code in (0, KILLED)
+    assert mill.row(turn) is None or is_accounted(mill, turn)
+    return code == KILLED
+
+
+def ended(mill, plan, turn):
+    """The report of whoever goes on after the last kill, which nobody disturbs."""
+    report = mill.run(plan, turn)
+    row = mill.row(turn)
+    assert report.status == row.status == "completed"
+    assert is_accounted(mill, turn)
+    assert (row.read, row.dead, row.filtered) == (plan.items, len(plan.dead), len(plan.left_out))
+    return report
+
+
+# Killed once, everywhere.
+
+SCENARIO_E = Plan(
+    items=7, chunk_size=5, max_crashes=9, process={6: 1}, write={3: ALWAYS}, filtered=frozenset([4])
+)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_e_a_run_killed_at_any_boundary_ends_as_one_that_nobody_killed(mills, forked, way):
+    mill = mills[way]
+    for boundary in count(1):
+        turn = next(turns)
+        was_killed = die(forked, mill, SCENARIO_E, turn, boundary)
+        ended(mill, SCENARIO_E, turn)
+        assert mill.result(turn) == [[1, 2, 5, 6, 7], [3]], f"killed at boundary {boundary}"
+        if not was_killed:
+            break
+    assert boundary > 50
+
+
+# Killed several times, with any failures.
+
+
+@st.composite
+def plans(draw, **more):
+    items, attempts = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    often = st.sampled_from([*range(1, attempts), ALWAYS])
+    at_fault = st.dictionaries(st.integers(1, items), often, max_size=3)
+    return Plan(
+        items=items,
+        chunk_size=draw(st.integers(1, 5)),
+        attempts=attempts,
+        process=draw(at_fault),
+        write=draw(at_fault),
+        filtered=draw(st.frozensets(st.integers(1, items), max_size=2)),
+        isolate=draw(st.sampled_from(["bisect", "linear"])),
+        isolation=draw(st.sampled_from(["rollback", "savepoint"])),
+        max_crashes=9,
+        **more,
+    )
+
+
+WAYS = st.sampled_from(["sync", "async"])
+BOUNDARIES = st.lists(st.integers(5, 60), min_size=1, max_size=3)
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None)
+@given(plan=plans(), forward=st.booleans(), way=WAYS, boundaries=BOUNDARIES)
+def test_whatever_fails_and_wherever_it_is_killed_each_item_is_in_one_place_once(
+    mills, forked, plan, forward, way, boundaries
+):
+    plan, mill, turn = evolve(plan, forward=forward), mills[way], next(turns)
+    for boundary in boundaries:
+        die(forked, mill, plan, turn, boundary)
+    report = ended(mill, plan, turn)
+    assert mill.result(turn) == [plan.written, plan.dead]
+    assert report.written == len(plan.written)
+
+
+@settings(max_examples=EXAMPLES // 5, deadline=None)
+@given(plan=plans(elsewhere=True), way=WAYS, boundaries=BOUNDARIES)
+def test_into_another_database_every_item_is_written_at_least_once(
+    mills, forked, plan, way, boundaries
+):
+    mill, turn = mills[way], next(turns)
+    for boundary in boundaries:
+        die(forked, mill, plan, turn, boundary)
+    report = ended(mill, plan, turn)
+    written, dead = mill.result(turn)
+    assert (sorted(set(written)), dead) == (plan.written, plan.dead)
+    assert not report.exactly_once
