@@ -6,6 +6,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
@@ -223,7 +224,8 @@ class Driver(_Driver):
                     raise
 
         with ThreadPoolExecutor(self.concurrency, "retrytemplate-batch") as pool:
-            futures = [pool.submit(work) for _ in range(self.concurrency)]
+            # A deadline around the run holds in the threads too.
+            futures = [pool.submit(copy_context().run, work) for _ in range(self.concurrency)]
             try:
                 for future in futures:
                     future.result()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from retrytemplate import NeverRetryPolicy, SimpleRetryPolicy
 from retrytemplate.batch import SkipPolicy
 from retrytemplate.batch.isolation import Search
-from tests.batch.test_scenarios import Bad, always, skipping
+from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import accounted, run
 
 
@@ -99,3 +99,16 @@ def test_what_was_written_before_the_run_failed_in_mid_search_is_not_written_aga
     report = run(sqlite.step(items, chunk_size=5), way)
     assert sqlite.rows() == [1, 2, 4, 5]
     assert (report.read, report.written, report.dead, report.pending) == (5, 4, 1, 0)
+
+
+def test_items_that_fail_now_and_then_have_their_own_attempts_each(sqlite, way):
+    """No attempt at the whole chunk goes well, though no item is at fault."""
+    fails = {item: Flaky(item) for item in range(1, 9)}
+
+    def write(item, _):
+        fails[item](item)
+
+    step = sqlite.step(range(1, 9), write=write, chunk_size=8, retry=SimpleRetryPolicy(2))
+    report = run(step, way)
+    assert (report.status, report.written, report.dead) == ("completed", 8, 0)
+    assert sqlite.rows() == [1, 2, 3, 4, 5, 6, 7, 8]
