@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from codecs import lookup
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -42,14 +43,15 @@ def checked_encoding(encoding: Any) -> str:
     """The encoding; an error for one whose lines cannot be told apart by their bytes."""
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be a str, got {encoding!r}")
-    if encoding.lower().replace("_", "-") == "utf-8-sig":
-        return "utf-8"  # the mark at the beginning is passed over anyway
     allowed = "encoding must be one in which a line ends with the byte 10, like utf-8 or cp1252"
     try:
-        plain = "a\n".encode(encoding) == b"a\n"
+        found = lookup(encoding).name
+        plain = "a\n".encode(encoding)
     except LookupError:
         raise ValueError(f"{allowed}, got the unknown {encoding!r}") from None
-    if not plain:
+    if found == "utf-8-sig":
+        return "utf-8"  # the mark at the beginning is passed over anyway
+    if plain != b"a\n":
         raise ValueError(f"{allowed}, got {encoding!r}: convert the file")
     return encoding
 
@@ -62,6 +64,7 @@ class LineFile:
     file: BufferedReader
     number: int = 0
     _head: int = 0
+    _size: int = 0
 
     @classmethod
     def open(cls, path: str) -> LineFile:
@@ -87,6 +90,7 @@ class LineFile:
             )
         start = len(BOM) if self.file.read(len(BOM)) == BOM else 0
         self.file.seek(0)
+        self._size = self.size()
         self._head = crc32(self.file.readline())
         self.file.seek(start)
 
@@ -127,9 +131,9 @@ class LineFile:
         """Of the file, as it is now."""
         return os.fstat(self.file.fileno()).st_size
 
-    def check_end(self) -> None:
-        """Raise if the end is only there because the file was cut meanwhile."""
-        if self.size() < self.file.tell():
+    def check_size(self) -> None:
+        """Raise if the file was cut: what was read last may be half a record."""
+        if self.size() < self._size:
             raise ReaderError(f"{self.path} became shorter while it was read: {ANEW}")
 
 
@@ -145,8 +149,7 @@ class LineCursor(Cursor):
         file = self._file
         file.file.seek(self.position["offset"])  # where a read that failed may not have left it
         records = self._read(limit, file.number + 1)
-        if not records:
-            file.check_end()
+        file.check_size()
         file.number += len(records)
         self.position = file.position()
         return records

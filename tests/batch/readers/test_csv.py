@@ -186,14 +186,13 @@ def test_a_file_that_grew_within_its_last_line_is_refused(path):
         reader.open(position)
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_refused(path):
-    reader = CsvReader(raw(path, b"id\n" + b"1\n" * io.DEFAULT_BUFFER_SIZE))
-    with reader.open() as cursor:
+def test_a_file_that_is_cut_while_it_is_read_gives_no_half_record(path):
+    with CsvReader(raw(path, b"id\n" + b"12\n" * io.DEFAULT_BUFFER_SIZE)).open() as cursor:
         cursor.read(1)
-        os.truncate(path, 5)
-        with pytest.raises(ReaderError, match="became shorter while it was read"):
-            while cursor.read(1000):
-                pass
+        os.truncate(path, io.DEFAULT_BUFFER_SIZE * 2)
+        for _ in range(2):
+            with pytest.raises(ReaderError, match="became shorter while it was read"):
+                cursor.read(10**6)
 
 
 def test_a_file_that_is_not_there_is_told_at_open_with_its_folder(tmp_path, monkeypatch):
@@ -234,6 +233,8 @@ def test_the_position_of_another_reader_is_refused(path, position):
         ({"path": ""}, TypeError, "path must be a non-empty str or os.PathLike, got ''"),
         ({"encoding": None}, TypeError, "encoding must be a str, got None"),
         ({"encoding": "utf-16"}, ValueError, "got 'utf-16': convert the file"),
+        ({"encoding": "cp037"}, ValueError, "got 'cp037': convert the file"),
+        ({"encoding": "rot13"}, ValueError, "got the unknown 'rot13'"),
         ({"encoding": "klingon"}, ValueError, "got the unknown 'klingon'"),
         ({"fields": "id"}, TypeError, "fields must be distinct names, at least one, got the text"),
         ({"fields": [1]}, TypeError, r"fields must be distinct names, at least one, got \(1,\)"),
