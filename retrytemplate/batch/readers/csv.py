@@ -81,6 +81,8 @@ class CsvReader(Reader):
         return f"CsvReader({self.name!r}{''.join(told)})"
 
 
+# Lists that are there at once: with more of them the garbage collector sets out again and again.
+FEW = 100
 DEFAULTS = {"encoding": "utf-8", "fields": None, "strict": True}
 
 
@@ -133,14 +135,16 @@ class CsvCursor(LineCursor):
 
     def _at_once(self, limit: int, first: int) -> Records | None:
         """All as dicts; None: something is wrong with some of them."""
+        fields, size = self._fields, {len(self._fields)}
+        items: list[Any] = []
         try:
-            rows = list(islice(self._rows, limit))
+            while rows := list(islice(self._rows, min(limit - len(items), FEW))):
+                if set(map(len, rows)) != size:
+                    return None
+                items += [dict(zip(fields, row)) for row in rows]  # noqa: B905  # of one size
         except (csv.Error, ValueError):
             return None
-        fields = self._fields
-        if rows and set(map(len, rows)) != {len(fields)}:
-            return None
-        return Records([dict(zip(fields, row)) for row in rows], self._file.path, first)  # noqa: B905
+        return Records(items, self._file.path, first)
 
     def _one_by_one(self, limit: int, first: int) -> Records:
         items: list[Any] = []
