@@ -71,7 +71,8 @@ class UpsertWriter:
 
         if isinstance(transaction, Connection):
             return self._write(transaction, items)
-        from sqlalchemy.ext.asyncio import AsyncConnection
+        with extra("sql", "an AsyncConnection"):
+            from sqlalchemy.ext.asyncio import AsyncConnection
 
         if isinstance(transaction, AsyncConnection):
             return transaction.run_sync(self._write, items)

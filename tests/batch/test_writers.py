@@ -1,5 +1,6 @@
 """The writer of a table, on SQLite and PostgreSQL."""
 
+import sys
 from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from sqlalchemy import (
     text,
 )
 
+from retrytemplate import MissingExtraError
 from retrytemplate.batch import UpsertWriter
 from tests.batch.place import KINDS, Place
 
@@ -244,6 +246,15 @@ def test_another_kind_of_database_is_refused(sqlite):
     ):
         UpsertWriter(table)([{"id": 1}], connection)
     engine.dispose()
+
+
+def test_without_sqlalchemy_the_error_names_the_extra(monkeypatch):
+    for module in list(sys.modules):
+        if module.partition(".")[0] == "sqlalchemy":
+            monkeypatch.setitem(sys.modules, module, None)
+    expected = r"^an UpsertWriter needs sqlalchemy: pip install 'retrytemplate\[batch\]'$"
+    with pytest.raises(MissingExtraError, match=expected):
+        UpsertWriter(None)
 
 
 def test_the_statements_that_it_keeps_are_bounded(sqlite):

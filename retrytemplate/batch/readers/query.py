@@ -72,7 +72,8 @@ class QueryReader(Reader):
         self._pages = _Pages.of(statement, self.key, self.name)
         self._blocks = isinstance(engine, Engine)
         if not self._blocks:
-            from sqlalchemy.ext.asyncio import AsyncEngine
+            with extra("sql", "an AsyncEngine"):
+                from sqlalchemy.ext.asyncio import AsyncEngine
 
             if not isinstance(engine, AsyncEngine):
                 raise TypeError(f"engine must be an engine of sqlalchemy, got {engine!r}")

@@ -1,5 +1,6 @@
 """The reader of a query, on SQLite and PostgreSQL."""
 
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -17,6 +18,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from retrytemplate import MissingExtraError
 from retrytemplate.batch import QueryReader, ReaderError
 from tests.batch.place import KINDS, Place
 from tests.batch.readers.reading import in_pieces, items, listed, whole
@@ -211,6 +213,15 @@ def test_bad_settings_are_refused(sqlite, arguments, error, message):
     with pytest.raises(error) as caught:
         QueryReader(**{"statement": select(table), "engine": sqlite.engine} | arguments)
     assert str(caught.value).startswith(message)
+
+
+def test_without_sqlalchemy_the_error_names_the_extra(monkeypatch):
+    for module in list(sys.modules):
+        if module.partition(".")[0] == "sqlalchemy":
+            monkeypatch.setitem(sys.modules, module, None)
+    expected = r"^a QueryReader needs sqlalchemy: pip install 'retrytemplate\[batch\]'$"
+    with pytest.raises(MissingExtraError, match=expected):
+        QueryReader("SELECT 1 AS id", engine=None)
 
 
 def test_it_shows_no_password():
