@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate.errors import CacheUnavailableError
@@ -47,7 +48,7 @@ def engine(url: Any, timeout: float) -> Engine:
 def async_engine(url: Any, timeout: float) -> AsyncEngine:
     """The same for asyncio."""
     with extra("sql", "a context cache on SQL"):
-        import greenlet  # noqa: F401  # SQLAlchemy asks for it late, and speaks of its own extra
+        import_module("greenlet")  # SQLAlchemy asks for it late, and speaks of its own extra
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
     if isinstance(url, AsyncEngine):
         _check(url.url)
