@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.stores.entries import Entries
 
-__all__ = ["NAMED", "hidden", "opened", "options"]
+__all__ = ["NAMED", "hidden", "opened", "options", "refused", "url_of", "without_secrets"]
 
 NAMED = "RETRYTEMPLATE_STORE"
 SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?://", re.IGNORECASE)
@@ -42,16 +42,20 @@ PASSWORD = re.compile(
 )
 
 
-def options() -> ArgumentParser:
-    """The options that say which store, for the parsers of verbs."""
+def options(prefix: str = "retry", of: str = "its cache") -> ArgumentParser:
+    """The options that say which store, for the parsers of verbs.
+
+    :param prefix: the usual one.
+    :param of: what was made with it.
+    """
     parser = ArgumentParser(add_help=False)
     add = parser.add_argument_group("the store").add_argument
     add("--store", metavar="URL", help=f"its URL (default: the environment's {NAMED})")
     add(
         "--store-prefix",
-        default="retry",
+        default=prefix,
         metavar="NAME",
-        help="the prefix that its cache was made with (default: %(default)s)",
+        help=f"the prefix that {of} was made with (default: %(default)s)",
     )
     return parser
 
@@ -63,9 +67,7 @@ def opened(args: Namespace) -> Iterator[Entries]:
     :raises UsageError: there is no URL, or none that can serve.
     :raises WorkError: the store cannot be reached, or has nothing there.
     """
-    url = args.store or os.environ.get(NAMED)
-    if not url:
-        raise UsageError(f"--store: a URL is needed, here or as {NAMED}: one {ALLOWED}")
+    url = url_of(args, ALLOWED)
     try:
         entries = _entries(url, args.store_prefix)
         try:
@@ -73,7 +75,18 @@ def opened(args: Namespace) -> Iterator[Entries]:
         finally:
             entries.close()
     except CacheUnavailableError as error:
-        raise WorkError(_without_secrets(str(error), url)) from None
+        raise WorkError(without_secrets(error, url)) from None
+
+
+def url_of(args: Namespace, allowed: str) -> str:
+    """The URL that the arguments or the environment give.
+
+    :raises UsageError: there is none.
+    """
+    url: str | None = args.store or os.environ.get(NAMED)
+    if not url:
+        raise UsageError(f"--store: a URL is needed, here or as {NAMED}: one {allowed}")
+    return url
 
 
 def _entries(url: str, prefix: str) -> Entries:
@@ -96,8 +109,13 @@ def _entries(url: str, prefix: str) -> Entries:
     try:
         return kind(url, prefix)
     except (TypeError, ValueError) as error:
-        option = "--store-prefix" if str(error).startswith("prefix") else "--store"
-        raise UsageError(f"{option}: {_without_secrets(str(error), url)}") from None
+        raise refused(error, url) from None
+
+
+def refused(error: Exception, url: str) -> UsageError:
+    """The error of a URL or a prefix that cannot serve, by the option that gave it."""
+    option = "--store-prefix" if str(error).startswith("prefix") else "--store"
+    return UsageError(f"{option}: {without_secrets(error, url)}")
 
 
 def hidden(text: str) -> str:
@@ -109,8 +127,9 @@ def hidden(text: str) -> str:
     return PASSWORD.sub(lambda found: f"{found[1] or found[3]}{STARS}", text)
 
 
-def _without_secrets(text: str, url: str) -> str:
+def without_secrets(error: Exception, url: str) -> str:
     """What an error says, the passwords of the URL taken out wherever they stand."""
+    text = str(error)
     for found in PASSWORD.finditer(url):
         secret = found[2] or found[4]
         for form in filter(None, (secret, unquote(secret or ""))):

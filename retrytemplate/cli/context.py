@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _stores
-from retrytemplate.cli.usage import WorkError, whole_number
+from retrytemplate.cli.usage import WorkError, agreed, print_json, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sized
+    from collections.abc import Iterator, Mapping, Sized
 
     from retrytemplate.stores.entries import Entries, Entry
 
@@ -116,7 +115,7 @@ def _list(args: argparse.Namespace, entries: Entries) -> int:
     page, more = found[: args.limit], len(found) > args.limit
     if args.json:
         last = page[-1].key if more else None
-        _print_json({"keys": [_summary(each) for each in page], "next": last})
+        print_json({"keys": [_summary(each) for each in page], "next": last})
     else:
         from retrytemplate.cli._context_screen import Screen
 
@@ -135,7 +134,7 @@ def _show(args: argparse.Namespace, entries: Entries) -> int:
     if entry is None:
         raise WorkError(f"nothing is kept under {args.key!r}")
     if args.json:
-        _print_json(entry.as_json())
+        print_json(entry.as_json())
     else:
         from retrytemplate.cli._context_screen import Screen
 
@@ -146,13 +145,13 @@ def _show(args: argparse.Namespace, entries: Entries) -> int:
 def _forget(args: argparse.Namespace, entries: Entries) -> int:
     asked = {key: entries.find(key) for key in args.keys}
     found = {key: entry for key, entry in asked.items() if entry is not None}
-    if found and not args.yes and _is_terminal() and not _agreed(found):
+    if found and not args.yes and not agreed(f"Forget {_keys(found)}?", _facts(found)):
         raise WorkError("nothing is forgotten")
     for key in found:
         entries.forget(key)
     unknown = [key for key in asked if key not in found]
     if args.json:
-        _print_json({"forgotten": list(found), "unknown": unknown})
+        print_json({"forgotten": list(found), "unknown": unknown})
     else:
         print(f"{_keys(found)} forgotten")
     if unknown:
@@ -160,24 +159,11 @@ def _forget(args: argparse.Namespace, entries: Entries) -> int:
     return 0
 
 
-def _is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _agreed(found: Mapping[str, Entry]) -> bool:
-    """Ask whoever sits there."""
+def _facts(found: Mapping[str, Entry]) -> Iterator[str]:
     for key, entry in found.items():
         holder = f", held by {entry.worker!r}" if entry.held else ""
-        print(f"{key!r}: {entry.phase}, failed {entry.record.failures}{holder}", file=sys.stderr)
-    print(f"Forget {_keys(found)}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+        yield f"{key!r}: {entry.phase}, failed {entry.record.failures}{holder}"
 
 
 def _keys(several: Sized) -> str:
     return "1 key" if len(several) == 1 else f"{len(several)} keys"
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    print(json.dumps(value, indent=2))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
 
-__all__ = ["UsageError", "WorkError", "console", "extra", "whole_number"]
+__all__ = [
+    "UsageError",
+    "WorkError",
+    "agreed",
+    "console",
+    "extra",
+    "print_json",
+    "seconds",
+    "whole_number",
+]
 
 # Where the environment says that the terminal has no columns at all.
 USUAL_WIDTH = 80
@@ -53,3 +63,35 @@ def whole_number(most: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def seconds(least: float, most: float) -> Callable[[str], float]:
+    """Read an argument that must be a number of seconds in this range."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not least <= number <= most:
+            raise ArgumentTypeError(f"must be seconds from {least:g} to {most:g}, got {text!r}")
+        return number
+
+    return read
+
+
+def print_json(value: Any) -> None:
+    """Print it as JSON."""
+    import json
+
+    print(json.dumps(value, indent=2))
+
+
+def agreed(question: str, facts: Iterable[str]) -> bool:
+    """Ask whoever sits at the terminal, if there is one; without one nobody has to be asked."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return True
+    for fact in facts:
+        print(fact, file=sys.stderr)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
