@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate.caches.claims import refuse_connection
 from retrytemplate.caches.sizes import RECORD_LIMIT
@@ -18,7 +18,6 @@ from retrytemplate.stores.settings import seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from typing import TypeVar
 
     from redis import Redis
     from redis.asyncio import Redis as AsyncRedis
@@ -28,14 +27,15 @@ if TYPE_CHECKING:
     from retrytemplate.stores.performers import Step
     from retrytemplate.stores.settings import OnStoreError
 
-    T = TypeVar("T")
+T = TypeVar("T")
+C = TypeVar("C", bound="Redis | AsyncRedis")
 
 __all__ = ["AsyncRedisRetryContextCache", "RedisRetryContextCache"]
 
 DAY = 86400
 
 
-class _OnRedis(DurableCache):
+class _OnRedis(DurableCache, Generic[C]):
     """What both caches on Redis are made of."""
 
     prefixes = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -45,10 +45,24 @@ class _OnRedis(DurableCache):
     _pool: Any
     _connections: Any
 
-    def _set_up(self, url: Any, ttl: Seconds) -> None:
+    def __init__(
+        self,
+        url: str | C,
+        lease: Seconds = 30.0,
+        ttl: Seconds = DAY,
+        prefix: str = "retry",
+        *,
+        timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
+        clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
+    ) -> None:
+        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._url = url
         self.ttl: float = seconds("ttl", ttl)
         self._connect()
+        self._begin_life()
 
     def _connect(self) -> None:
         """Have connections, and calls that no other process has made."""
@@ -73,7 +87,7 @@ class _OnRedis(DurableCache):
         return before
 
 
-class RedisRetryContextCache(_OnRedis, BlockingCache):
+class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
     """Contexts in Redis or Valkey: they outlive the process, and several processes share them.
 
     :param url: of the server (``redis://``, ``rediss://`` or ``unix://``, as redis-py has them), or
@@ -102,23 +116,6 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
 
     asynchronous_twin = "AsyncRedisRetryContextCache"
 
-    def __init__(
-        self,
-        url: str | Redis,
-        lease: Seconds = 30.0,
-        ttl: Seconds = DAY,
-        prefix: str = "retry",
-        *,
-        timeout: Seconds = 5.0,
-        redact: Callable[[str], str] | None = None,
-        record_limit: int = RECORD_LIMIT,
-        clock: Clock | None = None,
-        on_store_error: OnStoreError = "raise",
-    ) -> None:
-        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._set_up(url, ttl)
-        self._begin_life()
-
     def __iter__(self) -> Iterator[str]:
         """Every key that has a record, in no order; one more than once, maybe."""
         cursor = None
@@ -139,7 +136,7 @@ class RedisRetryContextCache(_OnRedis, BlockingCache):
             self._pool.disconnect()
 
 
-class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
+class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
     """The asynchronous twin of ``RedisRetryContextCache``, for asyncio.
 
     The settings are the same; a client is a ``redis.asyncio.Redis``.  One event loop at a time can
@@ -149,23 +146,6 @@ class AsyncRedisRetryContextCache(_OnRedis, AwaitedCache):
     >>> AsyncRedisRetryContextCache("redis://localhost/7", prefix="orders:retry")
     <AsyncRedisRetryContextCache localhost:6379/7 prefix='orders:retry'>
     """
-
-    def __init__(
-        self,
-        url: str | AsyncRedis,
-        lease: Seconds = 30.0,
-        ttl: Seconds = DAY,
-        prefix: str = "retry",
-        *,
-        timeout: Seconds = 5.0,
-        redact: Callable[[str], str] | None = None,
-        record_limit: int = RECORD_LIMIT,
-        clock: Clock | None = None,
-        on_store_error: OnStoreError = "raise",
-    ) -> None:
-        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._set_up(url, ttl)
-        self._begin_life()
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Every key that has a record, in no order; one more than once, maybe."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._checks import duration, limit_or_none
 from retrytemplate.caches.sizes import RECORD_LIMIT
@@ -15,7 +16,6 @@ from retrytemplate.stores.steps import SQLClaim, Steps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from typing import TypeVar
 
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from retrytemplate.stores.performers import Step
     from retrytemplate.stores.settings import OnStoreError
 
-    T = TypeVar("T")
+T = TypeVar("T")
+E = TypeVar("E", bound="Engine | AsyncEngine")
 
 __all__ = ["AsyncSQLRetryContextCache", "SQLRetryContextCache"]
 
 
-class _OnSQL(DurableCache):
+class _OnSQL(DurableCache, Generic[E]):
     """What both caches on SQL are made of."""
 
     prefixes = re.compile(r"[a-z_][a-z0-9_]{0,39}")
@@ -38,13 +39,42 @@ class _OnSQL(DurableCache):
 
     _claims = SQLClaim
 
-    def _steps_on(self, dialect: str, ttl: Seconds | None) -> Steps:
+    def __init__(
+        self,
+        url: str | E,
+        lease: Seconds = 30.0,
+        ttl: Seconds | None = None,
+        prefix: str = "retry",
+        *,
+        timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
+        clock: Clock | None = None,
+        on_store_error: OnStoreError = "raise",
+    ) -> None:
+        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
+        self._engine: E = self._engine_of(url)
+        self._others = self._engine.pool is getattr(url, "pool", None)
         self.ttl: float | None = duration(ttl)
         limit_or_none("ttl", self.ttl)
-        return Steps(dialect, self.prefix, self.lease, self.ttl)
+        self._steps = Steps(self._engine.dialect.name, self.prefix, self.lease, self.ttl)
+        self._begin_life()
+
+    @abstractmethod
+    def _engine_of(self, url: str | E) -> E:
+        """The engine that is given, or one made for the URL."""
+
+    def _place(self) -> object:
+        return self._engine.url.set(query={})  # a password may be in it
+
+    def _reconnect(self) -> object:
+        engine: Any = getattr(self._engine, "sync_engine", self._engine)
+        before: object = engine.pool
+        engine.dispose(close=False)
+        return before
 
 
-class SQLRetryContextCache(_OnSQL, BlockingCache):
+class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
     """Contexts in a database: they outlive the process, and several processes share them.
 
     :param url: of the database, as SQLAlchemy writes it, or an ``Engine``.  SQLite serves the
@@ -72,24 +102,8 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
 
     asynchronous_twin = "AsyncSQLRetryContextCache"
 
-    def __init__(
-        self,
-        url: str | Engine,
-        lease: Seconds = 30.0,
-        ttl: Seconds | None = None,
-        prefix: str = "retry",
-        *,
-        timeout: Seconds = 5.0,
-        redact: Callable[[str], str] | None = None,
-        record_limit: int = RECORD_LIMIT,
-        clock: Clock | None = None,
-        on_store_error: OnStoreError = "raise",
-    ) -> None:
-        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._engine = engines.engine(url, self.timeout)
-        self._others = self._engine.pool is getattr(url, "pool", None)
-        self._steps = self._steps_on(self._engine.dialect.name, ttl)
-        self._begin_life()
+    def _engine_of(self, url: str | Engine) -> Engine:
+        return engines.engine(url, self.timeout)
 
     def __iter__(self) -> Iterator[str]:
         after = ""
@@ -103,20 +117,12 @@ class SQLRetryContextCache(_OnSQL, BlockingCache):
     def _check_connection(self, connection: Any) -> None:
         queries.check_connection(connection)
 
-    def _place(self) -> object:
-        return self._engine.url.set(query={})  # a password may be in it
-
     def _disconnect(self) -> None:
         if not self._others:
             self._engine.dispose()
 
-    def _reconnect(self) -> object:
-        before = self._engine.pool
-        self._engine.dispose(close=False)
-        return before
 
-
-class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
+class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
     """The asynchronous twin of ``SQLRetryContextCache``, for asyncio.
 
     The settings are the same; an engine is an ``AsyncEngine``.  One event loop at a time can use
@@ -132,24 +138,8 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
     >>> asyncio.run(main())
     """
 
-    def __init__(
-        self,
-        url: str | AsyncEngine,
-        lease: Seconds = 30.0,
-        ttl: Seconds | None = None,
-        prefix: str = "retry",
-        *,
-        timeout: Seconds = 5.0,
-        redact: Callable[[str], str] | None = None,
-        record_limit: int = RECORD_LIMIT,
-        clock: Clock | None = None,
-        on_store_error: OnStoreError = "raise",
-    ) -> None:
-        super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._engine = engines.async_engine(url, self.timeout)
-        self._others = self._engine.pool is getattr(url, "pool", None)
-        self._steps = self._steps_on(self._engine.dialect.name, ttl)
-        self._begin_life()
+    def _engine_of(self, url: str | AsyncEngine) -> AsyncEngine:
+        return engines.async_engine(url, self.timeout)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""
@@ -165,14 +155,6 @@ class AsyncSQLRetryContextCache(_OnSQL, AwaitedCache):
     def _check_connection(self, connection: Any) -> None:
         queries.check_async_connection(connection)
 
-    def _place(self) -> object:
-        return self._engine.url.set(query={})  # a password may be in it
-
     async def _disconnect(self) -> None:
         if not self._others:
             await self._engine.dispose()
-
-    def _reconnect(self) -> object:
-        before = self._engine.sync_engine.pool
-        self._engine.sync_engine.dispose(close=False)
-        return before
