@@ -112,7 +112,7 @@ class UpsertWriter:
 
 def _checked_columns(name: str, value: Any, table: Table) -> tuple[str, ...]:
     allowed = f"{name} must name columns of {table} ({', '.join(table.c.keys())})"
-    if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         raise TypeError(f"{allowed} in a list or tuple, got {value!r}")
     names = tuple(value)
     if not all(each in table.c for each in names):

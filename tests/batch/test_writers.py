@@ -217,6 +217,7 @@ def sqlite(request):
     [
         ({"table": "orders"}, TypeError, "table must be a sqlalchemy Table, got 'orders'"),
         ({"key": "id"}, TypeError, r"key must name columns of .* in a list or tuple, got 'id'"),
+        ({"key": 7}, TypeError, r"key must name columns of .* in a list or tuple, got 7"),
         ({"key": [1]}, TypeError, r"key must name columns of .* in a list or tuple, got \[1\]"),
         ({"key": ()}, ValueError, "key must name one column at least, got none"),
         ({"key": ["number"]}, ValueError, r"key must name columns of .* \(id, sku\), got \('numb"),

@@ -97,8 +97,8 @@ def _checked_dialect(dialect: dict[str, Any]) -> dict[str, Any]:
 
 def _checked_fields(fields: Any) -> tuple[str, ...]:
     allowed = "fields must be distinct names, at least one"
-    if isinstance(fields, str):
-        raise TypeError(f"{allowed}, got the text {fields!r}")
+    if not isinstance(fields, list | tuple):
+        raise TypeError(f"{allowed}, in a list or tuple, got {fields!r}")
     names = tuple(fields)
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"{allowed}, got {names!r}")

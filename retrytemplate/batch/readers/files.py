@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from retrytemplate.batch.readers.base import Cursor, Reader, Records, part
 from retrytemplate.batch.readers.csv import CsvReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
 
     from retrytemplate.batch.readers.base import JSON
@@ -48,7 +48,7 @@ class FilesReader(Reader):
         each: Callable[[str | PathLike[str]], Reader] = CsvReader,
     ) -> None:
         allowed = "paths must be paths of files, each once, at least one"
-        if isinstance(paths, str | bytes | os.PathLike):
+        if isinstance(paths, str | bytes) or not isinstance(paths, Iterable):
             raise TypeError(f"{allowed}, got {paths!r}")
         given = tuple(paths)
         if not callable(each):

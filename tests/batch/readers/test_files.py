@@ -1,6 +1,7 @@
 """The reader of several files."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,8 @@ def test_the_progress_counts_files(files):
     ("paths", "each", "error", "message"),
     [
         ("orders.csv", CsvReader, TypeError, "paths must be paths of files, .* got 'orders.csv'"),
+        (Path("a.csv"), CsvReader, TypeError, "paths must be paths of files, .* got PosixPath"),
+        (7, CsvReader, TypeError, "paths must be paths of files, .* got 7"),
         ([], CsvReader, ValueError, r"paths must be paths of files, each once, at least one, got"),
         (["a", "b", "a"], CsvReader, ValueError, "paths must be paths of files, each once"),
         ([7], CsvReader, TypeError, "path must be a non-empty str or os.PathLike, got 7"),
