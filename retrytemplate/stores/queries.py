@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import MisuseError
@@ -11,7 +10,7 @@ from retrytemplate.stores.engines import unavailable
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from sqlalchemy import Connection, Engine, TextClause
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -28,10 +27,10 @@ def run(engine: Engine, connection: Connection | None, order: Order, step: str) 
     statement, parameters = order
     try:
         if connection is not None:
-            return _rows(connection.execute(_text(statement), parameters))
+            return _rows(connection.execute(statement, parameters))
         with engine.connect() as own:
             try:
-                return _rows(own.execute(_text(statement), parameters))
+                return _rows(own.execute(statement, parameters))
             except SQLAlchemyError:
                 raise
             except BaseException:  # a signal: what the statement holds must not stay held
@@ -50,16 +49,16 @@ async def run_async(
     statement, parameters = order
     try:
         if connection is not None:
-            return _rows(await connection.execute(_text(statement), parameters))
-        rows = _run_own(engine, statement, parameters)
+            return _rows(await connection.execute(statement, parameters))
+        rows = _run_own(engine, order)
         return await (_whole(rows) if engine.dialect.name == "sqlite" else rows)
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc) from exc
 
 
-async def _run_own(engine: AsyncEngine, statement: str, parameters: dict[str, Any]) -> Rows:
+async def _run_own(engine: AsyncEngine, order: Order) -> Rows:
     async with engine.connect() as own:
-        return _rows(await own.execute(_text(statement), parameters))
+        return _rows(await own.execute(*order))
 
 
 async def _whole(rows: Coroutine[Any, Any, Rows]) -> Rows:
@@ -105,13 +104,6 @@ def _check(connection: Any, kind: type) -> None:
     options = inner.get_execution_options()
     if options.get("isolation_level") == "AUTOCOMMIT":
         raise MisuseError("connection must be in a transaction, got one that commits by itself")
-
-
-@lru_cache(maxsize=256)
-def _text(statement: str) -> TextClause:
-    from sqlalchemy import text
-
-    return text(statement)
 
 
 def _rows(result: Any) -> Rows:

@@ -22,11 +22,13 @@ from retrytemplate.stores.transactions import follow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy import TextClause
+
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
     from retrytemplate.stores.performers import Step
 
-    Order = tuple[str, dict[str, Any]]
+    Order = tuple[TextClause, dict[str, Any]]
     Rows = Sequence[Sequence[Any]]
 
 __all__ = ["LockedError", "SQLClaim", "Steps"]
@@ -68,7 +70,7 @@ class Steps:
         self.ttl = ttl
         self._begun = count(1)
         self._ready = False
-        self._texts: dict[str, str] = {}
+        self._made: dict[str, TextClause] = {}
 
     def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[SQLClaim]:
         """Take the key, or say why not."""
@@ -235,10 +237,13 @@ class Steps:
         return bool(rows)
 
     def _order(self, statement: str, **parameters: Any) -> Order:
-        text = self._texts.get(statement)
-        if text is None:
-            text = self._texts[statement] = sql.in_dialect(statement, self.dialect, self.prefix)
-        return text, parameters
+        made = self._made.get(statement)
+        if made is None:
+            from sqlalchemy import text
+
+            made = text(sql.in_dialect(statement, self.dialect, self.prefix))
+            self._made[statement] = made
+        return made, parameters
 
 
 def _mine(claim: Claim) -> dict[str, Any]:
