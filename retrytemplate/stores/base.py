@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate._checks import whole
 from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.stores.forks import follow, keep
+from retrytemplate.stores.leases import LeasedClaim
 from retrytemplate.stores.renewers import RenewingTask, RenewingThread
 from retrytemplate.stores.settings import Settings, seconds
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
-    from retrytemplate.stores.leases import LeasedClaim
     from retrytemplate.stores.performers import Step
 
     T = TypeVar("T")
@@ -60,7 +60,7 @@ class Steps(Protocol):
 class DurableCache(Settings, ABC):
     """What both kinds are, beside their settings."""
 
-    _claims: ClassVar[type[LeasedClaim]]
+    _claims: type[LeasedClaim] = LeasedClaim
     _steps: Steps
     _renewer: Any
 

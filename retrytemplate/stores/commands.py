@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Command = tuple[Any, ...]
     Asked = Callable[[str | None, Command], Step[Any]]
 
-__all__ = ["RedisClaim", "Steps", "moment", "repeated"]
+__all__ = ["Steps", "moment", "repeated"]
 
 AT_ONCE = 1000
 MOST = 6e9
@@ -39,12 +39,6 @@ SPECIAL = re.compile(r"[*?\[\]\\]")
 ESCAPED = r"\\\g<0>"
 END = "0"
 """The cursor of a scan, before and after it."""
-
-
-class RedisClaim(LeasedClaim):
-    """A claim as the key has it."""
-
-    __slots__ = ()
 
 
 class Steps:
@@ -61,7 +55,7 @@ class Steps:
         self._calls = count(1)
         self._origin = os.urandom(6).hex()
 
-    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[RedisClaim]:
+    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[LeasedClaim]:
         """Take the key, or say why not."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
@@ -72,7 +66,7 @@ class Steps:
             holder, ends = reply
             raise in_progress(key, holder.decode(), moment(ends))
         fence, ends, rest = reply.split(b"\n", 2)
-        claim = RedisClaim(key, worker, None, int(fence), moment(ends))
+        claim = LeasedClaim(key, worker, None, int(fence), moment(ends))
         claim.lease = seconds
         if rest != b"\n" and not fresh:
             try:
@@ -82,12 +76,12 @@ class Steps:
                 raise
         return claim
 
-    def renew(self, claim: RedisClaim) -> Step[None]:
+    def renew(self, claim: LeasedClaim) -> Step[None]:
         """Extend the lease by what it was at first."""
         ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
         claim.lease_until = moment(ends)
 
-    def fail(self, claim: RedisClaim, record: Record) -> Step[None]:
+    def fail(self, claim: LeasedClaim, record: Record) -> Step[None]:
         """Write the record; hold on to the key if the record says so."""
         held = record.worker is not None
         times = (claim.lease, self._ttl, int(held))
@@ -95,18 +89,18 @@ class Steps:
         claim.lease_until = moment(ends) if held else None
         claim.version = record.version
 
-    def succeed(self, claim: RedisClaim, remember: float | None, connection: None) -> Step[None]:
+    def succeed(self, claim: LeasedClaim, remember: float | None, connection: None) -> Step[None]:
         """Leave no more than the fence, or a mark."""
         if remember is None:
             yield from self._held(scripts.FINISH, claim)
         else:
             yield from self._held(scripts.REMEMBER, claim, min(remember, MOST))
 
-    def release(self, claim: RedisClaim) -> Step[None]:
+    def release(self, claim: LeasedClaim) -> Step[None]:
         """Leave the key as it was found."""
         yield from self._of(scripts.GIVE_BACK, claim, self._ttl)
 
-    def holds(self, claim: RedisClaim) -> Step[bool]:
+    def holds(self, claim: LeasedClaim) -> Step[bool]:
         """Whether the key names the claim, and its lease is not over."""
         return bool((yield from self._of(scripts.HOLDS, claim)))
 
@@ -156,14 +150,14 @@ class Steps:
 
     # -- commands --------------------------------------------------------------------------------
 
-    def _held(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
+    def _held(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Step[Any]:
         """What a write of the claim answers; an error where it is not the one in force."""
         answer = yield from self._of(script, claim, *arguments)
         if answer is None:
             raise lost(claim)
         return answer
 
-    def _of(self, script: Script, claim: RedisClaim, *arguments: Any) -> Step[Any]:
+    def _of(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Step[Any]:
         mine = (claim.worker, claim.fence, self._token())
         return (yield from self._run(repeated, script, claim.key, *mine, *arguments))
 
@@ -199,7 +193,7 @@ def moment(text: bytes) -> float:
     return int(text) / 1e6
 
 
-def _add_past(claim: RedisClaim, worker: bytes, text: bytes) -> None:
+def _add_past(claim: LeasedClaim, worker: bytes, text: bytes) -> None:
     """What was known of the key: whose attempt was lost, if one was, and the record."""
     claim.lost = worker.decode() or None
     if text:

@@ -49,9 +49,6 @@ class Leases:
         self._came = False  # a claim, since it was last asked when to look
         self._shortest = math.inf
 
-    def __len__(self) -> int:
-        return len(self._leases)
-
     def took(self, claim: LeasedClaim, now: float) -> float:
         """A claim was taken, or renewed; when it is due."""
         rest = claim.lease * USUALLY

@@ -10,7 +10,7 @@ from retrytemplate.caches.claims import refuse_connection
 from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.stores import pools
 from retrytemplate.stores.base import AwaitedCache, BlockingCache, DurableCache
-from retrytemplate.stores.commands import END, RedisClaim, Steps
+from retrytemplate.stores.commands import END, Steps
 from retrytemplate.stores.connections import AsyncConnections, Connections
 from retrytemplate.stores.keys import from_stored
 from retrytemplate.stores.performers import perform, perform_async
@@ -41,7 +41,6 @@ class _OnRedis(DurableCache, Generic[C]):
     prefixes = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
     prefix_must_be = "1 to 100 of letters, digits and _ . : -"
 
-    _claims = RedisClaim
     _pool: Any
     _connections: Any
 

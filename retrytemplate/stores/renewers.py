@@ -58,11 +58,6 @@ class RenewingThread:
         with self._lock:
             self._leases.drop(claim)
 
-    def wake(self) -> None:
-        """Look at the clock now."""
-        with self._lock:
-            self._changed.notify()
-
     def stop(self) -> None:
         """Let go of every claim; return when the thread has ended."""
         with self._lock:
@@ -140,11 +135,6 @@ class RenewingTask:
         """Renew this claim no more."""
         self._leases.drop(claim)
 
-    def wake(self) -> None:
-        """Look at the clock now."""
-        if self._changed is not None:
-            self._changed.set()
-
     async def stop(self) -> None:
         """Let go of every claim; return when the task has ended.
 
@@ -154,7 +144,8 @@ class RenewingTask:
 
         task, self._task = self._task, None
         self._leases = Leases()
-        self.wake()
+        if self._changed is not None:
+            self._changed.set()
         if task is not None and not task.done():
             await asyncio.wait([task])
 

@@ -97,7 +97,11 @@ class Renewals:
 
 def pass_time(renewer, clock, seconds):
     clock.advance(seconds)
-    renewer.wake()
+    if isinstance(renewer, RenewingTask):
+        renewer._changed.set()
+        return
+    with renewer._lock:
+        renewer._changed.notify()
 
 
 @pytest.fixture
@@ -139,7 +143,7 @@ def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
     renewer = RenewingThread(Renewals(LeaseLostError("gone")), clock.monotonic)
     renewer.add(held())
     pass_time(renewer, clock, 10)
-    until(lambda: len(renewer._leases) == 0)
+    until(lambda: renewer._leases.next() is None)
     renewer.stop()
 
 
@@ -216,7 +220,7 @@ def test_a_cache_renews_nothing_that_another_took_over(store, clock):
     store.age(31)
     taken = store.cache().begin(KEY, worker="two")
     pass_time(cache._renewer, clock, 10)
-    until(lambda: len(cache._renewer._leases) == 0)
+    until(lambda: cache._renewer._leases.next() is None)
     assert store.row(KEY)["lease_until"] == taken.lease_until
 
 
@@ -261,7 +265,7 @@ async def test_a_task_renews_what_is_due_and_goes_on_after_an_error(clock):
 async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
     renewals = Renewals(LeaseLostError("gone"))
     renewer = RenewingTask(renewals.later, clock.monotonic)
-    renewer.add(held("lost"))
+    renewer.add(lost := held("lost"))
     pass_time(renewer, clock, 10)
     await asked(renewals)
     renewer.add(ended := held("ended"))
@@ -269,7 +273,7 @@ async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
     renewer.drop(ended)
     pass_time(renewer, clock, 10)
     assert await asked(renewals) is other
-    assert len(renewer._leases) == 1
+    assert not renewer._leases.has(lost)
     await renewer.stop()
 
 
@@ -307,5 +311,5 @@ async def test_an_asynchronous_one_renews_beside_a_lease_of_any_length_too(store
 
 
 def test_a_claim_of_another_cache_is_refused(store):
-    with pytest.raises(TypeError, match=r"claim must be a (SQL|Redis)Claim, got"):
+    with pytest.raises(TypeError, match=r"claim must be a (SQL|Leased)Claim, got"):
         store.cache().renew(Claim(KEY, "one", None, 1))
