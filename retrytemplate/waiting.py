@@ -19,8 +19,9 @@ def wait_rest(execution: Execution, rest: float) -> Steps:
     """Wait for what is left of a deferred wait, or say when to come again."""
     if rest <= 0:
         return
-    state, deadline = execution.context._state, execution.deadline
-    if state is not None and state.defer_backoff == "raise":
+    state: Any = execution.context._state  # which deferred it
+    deadline = execution.deadline
+    if state.defer_backoff == "raise":
         execution.end = UNTOUCHED
         execution.error = RetryLater(
             f"the next attempt is due in {rest:g} seconds", retry_after=rest
@@ -46,8 +47,8 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
     if delay is None:
         context._verdict = False
         return
-    state = context._state
-    if rethrown and state is not None and state.defer_backoff is not None:
+    state: Any = context._state
+    if rethrown and state.defer_backoff is not None:
         context._not_before = plan.clock.time() + delay
         error = yield from execution.tell(plan.on_backoff, context, delay)
         if error is not None:
