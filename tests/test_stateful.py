@@ -1015,6 +1015,19 @@ def test_a_policy_of_ones_own_is_asked_before_the_first_attempt(way):
 
 
 @every_way
+def test_a_policy_that_raises_before_the_first_attempt_is_said_to_and_no_attempt_is_made(way):
+    class Broken(RetryPolicy):
+        def allows(self, failures, failure):
+            return 1 / 0
+
+    callback = Script("value")
+    with pytest.raises(TerminatedRetryError, match="the policy could not be asked") as caught:
+        way(made(policy=Broken()), callback)
+    assert type(caught.value.__cause__) is ZeroDivisionError
+    assert callback.calls == 0
+
+
+@every_way
 @pytest.mark.parametrize("limit", ["timeout", "deadline"])
 def test_an_attempt_that_outlasts_its_limit_unheard_fails(way, limit):
     clock = VirtualClock()

@@ -296,6 +296,20 @@ def test_a_failure_that_another_error_keeps_from_being_recorded_is_behind_it(way
     assert caught.value.__context__ is failure
 
 
+@every_way
+def test_a_key_that_a_signal_keeps_from_being_taken_has_nothing_written_under_it(way):
+    asked = []
+
+    def down(step, record):
+        asked.append(step)
+        return step == "begin"
+
+    template, _ = on(down, error=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        way(template, Script("value"), state=KEY)
+    assert set(asked) == {"begin"}
+
+
 # -- away between two attempts in place ---------------------------------------------------------
 
 

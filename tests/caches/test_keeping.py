@@ -51,6 +51,18 @@ def test_a_success_that_changes_nothing_writes_nothing_at_its_end():
     assert writes(lambda context: context.attributes["seen"].append(17)) == reading + 1
 
 
+def test_a_circuit_that_is_refreshed_begins_anew():
+    template, refreshed = breaker(), RetryState("circuit", force_refresh=True, rollback_for=())
+    for _ in range(2):
+        with pytest.raises(ExhaustedRetryError):
+            template.execute(fails, state=CIRCUIT)
+    with pytest.raises(ExhaustedRetryError):
+        template.execute(lambda context: "open", state=CIRCUIT)
+
+    assert template.execute(lambda context: "closed", state=refreshed) == "closed"
+    assert template.execute(lambda context: "closed", state=CIRCUIT) == "closed"
+
+
 def test_a_success_counts_as_an_attempt_of_a_circuit_and_as_no_failure():
     template = breaker()
     template.execute(lambda context: context.attributes.update(seen=17), state=CIRCUIT)

@@ -175,6 +175,21 @@ def test_a_transaction_that_rolls_back_leaves_a_failed_attempt_and_a_free_key(st
     assert work() == 0
 
 
+def test_a_signal_that_rolls_the_transaction_back_leaves_a_free_key(store, work):
+    template = templates(store)
+
+    def handle(context):
+        with store.engine.begin() as connection:
+            do_work(store, connection)
+            context.complete_in(connection)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        template.execute(handle, state=RetryState("m1", remember=60))
+    assert template.execute(lambda context: "next", state=RetryState("m1")) == "next"
+    assert work() == 0
+
+
 def without_commit(engine, context):
     with engine.connect() as connection:
         context.complete_in(connection)
