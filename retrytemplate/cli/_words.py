@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "clean", "cut", "fitted", "moment", "span"]
+__all__ = ["ago", "clean", "clock", "cut", "fitted", "moment", "span"]
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -91,3 +91,14 @@ def moment(seconds: float) -> str:
     except (OverflowError, ValueError, OSError):  # no year that a calendar has
         return f"{seconds:g} s after 1970"
     return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03} UTC"
+
+
+def clock(seconds: float) -> str:
+    """So much time as hours, minutes and seconds.
+
+    >>> clock(0), clock(75.4), clock(90_061)
+    ('0:00', '1:15', '25:01:01')
+    """
+    minutes, rest = divmod(int(max(seconds, 0)), MINUTE)
+    hours, minutes = divmod(minutes, MINUTE)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

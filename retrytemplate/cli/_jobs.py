@@ -1,0 +1,144 @@
+"""A step that a file holds: ``job.py:step``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import traceback
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import is_async
+from retrytemplate.cli.usage import UsageError, WorkError
+from retrytemplate.errors import MisuseError, RetryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from types import ModuleType
+    from typing import TypeVar
+
+    from retrytemplate.batch import ChunkStep
+
+    T = TypeVar("T")
+
+__all__ = ["load", "parameters_of", "performed"]
+
+FORM = "FILE:NAME, such as job.py:step"
+# Frames that say nothing about somebody's file.
+OURS = (__file__, "<frozen importlib")
+
+
+def load(text: str) -> ChunkStep:
+    """The step that *text* names; the file is run, as Python runs a script's imports.
+
+    :raises UsageError: there is no such file, or no step of that name in it.
+    """
+    from retrytemplate.batch import ChunkStep
+
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name:
+        raise UsageError(f"{text!r}: must be {FORM}")
+    module = _run(Path(file))
+    found = getattr(module, name, None)
+    if found is None:
+        steps = [each for each, value in vars(module).items() if isinstance(value, ChunkStep)]
+        there = f", only {', '.join(steps)}" if steps else ""
+        raise UsageError(f"{file} has no {name}{there}")
+    if callable(found):
+        with _told(f"{name}() of {file}"):
+            found = found()
+    if not isinstance(found, ChunkStep):
+        raise UsageError(
+            f"{name} of {file} must be a ChunkStep, or a function without arguments that returns "
+            f"one, got {found!r}"
+        )
+    return found
+
+
+def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parameters as JSON values; what is no JSON is text.
+
+    >>> parameters_of(["day=2026-11-21", "limit=20", 'part="7"'])
+    {'day': '2026-11-21', 'limit': 20, 'part': '7'}
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name or name in found:
+            raise UsageError(f"--parameter: must be NAME=VALUE, each name once, got {pair!r}")
+        found[name] = _value(value)
+    return found
+
+
+def performed(
+    step: ChunkStep,
+    blocking: Callable[[], T],
+    awaited: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    asynchronous: bool,
+) -> T:
+    """What the step gives in this thread, by one of two ways.
+
+    :param asynchronous: the awaited one in any case; else it is taken where a piece of the step
+        can be seen to need it.
+    :raises UsageError: it is the wrong one.
+    :raises WorkError: the step refuses it, or is cut off.
+    """
+    try:
+        return asyncio.run(awaited()) if asynchronous or _is_awaited(step) else blocking()
+    except MisuseError as error:
+        hint = "; for this command: --async" if "run_async" in str(error) else ""
+        raise UsageError(f"{error}{hint}") from None
+    except RetryError as error:
+        raise WorkError(str(error)) from None
+
+
+def _is_awaited(step: ChunkStep) -> bool:
+    return (
+        is_async(step.processor) or is_async(step.writer) or hasattr(step.database, "sync_engine")
+    )
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    # As for a script: what lies beside it can be imported.  An exception's class is named after
+    # the file, as where another module imports it.
+    sys.path.insert(0, str(path.resolve().parent))
+    name = path.stem if path.stem not in sys.modules else f"job_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # classes look their module up there
+    with _told(str(path)):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Where somebody's code fails: its traceback, without this command's own part in it."""
+    try:
+        yield
+    except Exception as error:
+        shown = traceback.TracebackException.from_exception(error)
+        theirs = [each for each in shown.stack if not each.filename.startswith(OURS)]
+        if theirs:
+            shown.stack = traceback.StackSummary.from_list(theirs)
+            print("".join(shown.format()), end="", file=sys.stderr)
+        raise UsageError(f"{what} cannot be run: {error!r}") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except ValueError:
+        return text
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")

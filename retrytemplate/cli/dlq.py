@@ -1,0 +1,303 @@
+"""``retrytemplate dlq``: the dead letters of chunk steps, and what becomes of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.batch.dead_letters import PHASES, STATES
+from retrytemplate.cli import _jobs, _journal, _stores
+from retrytemplate.cli.usage import UsageError, WorkError, print_json, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retrytemplate.batch import DeadLetters
+
+__all__ = ["add_parser", "run"]
+
+MOST = 10_000
+USUAL = 50
+HIGHEST = 2**63 - 1
+ANY = "any"
+
+DESCRIPTION = """\
+Look at the dead letters of chunk steps: the items that were given up, each with its payload and the
+history of its attempts; replay them when the cause is mended, or discard them.
+"""
+
+EPILOG = """\
+examples:
+  retrytemplate dlq list --store sqlite:///jobs.db
+  retrytemplate dlq show 17 --store sqlite:///jobs.db
+  retrytemplate dlq replay job.py:step --error PriceError
+  retrytemplate dlq discard 17 18 --why "test orders" --store sqlite:///jobs.db
+  retrytemplate dlq export --state any --store sqlite:///jobs.db > letters.jsonl
+
+exit codes:
+  0 done   1 the store cannot be reached, has no such letter, or a replay failed   2 wrong use
+  130 interrupted
+"""
+
+LIST_EPILOG = f"""\
+examples:
+  retrytemplate dlq list --store sqlite:///jobs.db
+  retrytemplate dlq list --step reprice-orders --error PriceError
+  retrytemplate dlq list --state any --after 17 --limit 200
+  {_stores.NAMED}=postgresql://me@host/db retrytemplate dlq list --json
+
+In the table what is too long for the terminal is cut; show and --json have it whole.
+"""
+
+SHOW_EPILOG = """\
+examples:
+  retrytemplate dlq show 17 --store sqlite:///jobs.db
+  retrytemplate dlq show 17 --json
+"""
+
+DISCARD_EPILOG = """\
+examples:
+  retrytemplate dlq discard 17 18 --why "test orders" --store sqlite:///jobs.db
+  retrytemplate dlq discard 17 --by ada --why "paid by hand" --json
+
+What is discarded stays, with who decided it, when and why.  Done twice it changes nothing more; a
+letter that was replayed is not discarded.
+"""
+
+EXPORT_EPILOG = """\
+examples:
+  retrytemplate dlq export --store sqlite:///jobs.db > letters.jsonl
+  retrytemplate dlq export --state any --phase write
+
+A letter a line, as JSON with all that is known of it.  A summary goes to standard error.
+"""
+
+REPLAY_EPILOG = """\
+examples:
+  retrytemplate dlq replay job.py:step
+  retrytemplate dlq replay job.py:step 17 18 --by ada
+  retrytemplate dlq replay job.py:step --error PriceError --json
+
+Each item of an open letter is processed and written as if it were read again, in one transaction
+with its letter: a letter is replayed once.  What fails again stays open, with those attempts in its
+history.  Items that killed their process are replayed only where their letters are named.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb, and its own verbs, to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "dlq",
+        help="look at dead letters, replay and discard them",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    listing = _add(verbs, "list", "the letters, a line each", LIST_EPILOG)
+    _add_filters(listing)
+    listing.add_argument(
+        "--after", type=_number, default=0, metavar="ID", help="begin behind it: the next page"
+    )
+    listing.add_argument(
+        "--limit",
+        type=whole_number(MOST),
+        default=USUAL,
+        metavar="N",
+        help="so many letters at most (default: %(default)s)",
+    )
+    showing = _add(verbs, "show", "all that is known of a letter", SHOW_EPILOG)
+    showing.add_argument("id", type=_number, metavar="ID")
+    discarding = _add(verbs, "discard", "decide that nothing more is to be done", DISCARD_EPILOG)
+    discarding.add_argument("ids", type=_number, nargs="+", metavar="ID")
+    discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
+    discarding.add_argument("--why", required=True, metavar="TEXT", help="stays with the letter")
+    _add_filters(_add(verbs, "export", "write letters as lines of JSON", EXPORT_EPILOG))
+    replaying = _add(
+        verbs, "replay", "process and write the items of open letters", REPLAY_EPILOG, stored=False
+    )
+    _add_replaying(replaying)
+    return parser
+
+
+_number = whole_number(HIGHEST)
+
+
+def _add(
+    verbs: Any, name: str, does: str, epilog: str, *, stored: bool = True
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog=epilog,
+        parents=[_journal.options()] if stored else [],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return parser
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("which letters").add_argument
+    add("--step", metavar="NAME", help="only those of this step")
+    add("--run", type=_number, metavar="RUN", dest="of_run", help="only those of this run")
+    add(
+        "--state",
+        choices=(*STATES, ANY),
+        default="open",
+        help="only those in this state (default: %(default)s)",
+    )
+    add("--error", metavar="TYPE", help="only those whose last failure was of this type")
+    add("--key", metavar="KEY", help="only those of the item with this key")
+    add("--phase", choices=PHASES, help="only those that failed at this at last")
+
+
+def _add_replaying(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
+    add("ids", type=_number, nargs="*", metavar="ID", help="only these letters")
+    add("--error", metavar="TYPE", help="only those whose last failure was of this type")
+    add("--key", metavar="KEY", help="only those of the item with this key")
+    add("--by", metavar="NAME", help="who replays them (default: who is logged in)")
+    add(
+        "--async",
+        action="store_true",
+        dest="asynchronous",
+        help="use replay_async(), where it cannot be seen that it is needed",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, show, discard, export or replay; the exit code."""
+    from retrytemplate.batch import DeadLetters
+
+    if args.action == "replay":
+        return _replay(args)
+    does = {"list": _list, "show": _show, "discard": _discard, "export": _export}[args.action]
+    with _journal.opened(args) as repository:
+        return does(args, DeadLetters(repository))
+
+
+def _filters(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "step": args.step or None,
+        "run": args.of_run,
+        "state": None if args.state == ANY else args.state,
+        "error": args.error or None,
+        "key": args.key or None,
+        "phase": args.phase,
+    }
+
+
+def _list(args: argparse.Namespace, letters: DeadLetters) -> int:
+    found = letters.page(after=args.after, limit=args.limit + 1, **_filters(args))
+    page, more = found[: args.limit], len(found) > args.limit
+    if args.json:
+        short = [
+            {name: value for name, value in each.as_json().items() if name != "history"}
+            | {"attempts": len(each.history)}
+            for each in page
+        ]
+        print_json({"letters": short, "next": page[-1].id if more else None})
+    else:
+        from retrytemplate.cli._dlq_screen import DlqScreen
+
+        DlqScreen().list(page, more=more)
+    return 0
+
+
+def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
+    letter = letters.find(args.id)
+    if letter is None:
+        raise WorkError(f"there is no dead letter {args.id}")
+    if args.json:
+        print_json(letter.as_json())
+    else:
+        from retrytemplate.cli._dlq_screen import DlqScreen
+
+        DlqScreen().show(letter)
+    return 0
+
+
+def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
+    try:
+        done = letters.discard(args.ids, by=_who(args.by), why=args.why)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
+    if args.json:
+        print_json(
+            {
+                "discarded": done.discarded,
+                "before": done.before,
+                "replayed": done.replayed,
+                "unknown": done.unknown,
+            }
+        )
+    else:
+        again = f", {_letters(done.before)} before" if done.before else ""
+        print(f"{_letters(done.discarded)} discarded{again}")
+    if done.replayed:
+        raise WorkError(f"replayed already: {_ids(done.replayed)}")
+    if done.unknown:
+        raise WorkError(f"there is no dead letter {_ids(done.unknown)}")
+    return 0
+
+
+def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
+    number = letters.export(sys.stdout, **_filters(args))
+    print(f"{number} letter{'' if number == 1 else 's'}", file=sys.stderr)
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():
+        step = _jobs.load(args.job)
+        asked = {"error": args.error, "key": args.key, "by": _who(args.by)}
+        ids = args.ids or None
+        try:
+            report = _jobs.performed(
+                step,
+                lambda: step.replay(ids, **asked),
+                lambda: step.replay_async(ids, **asked),
+                asynchronous=args.asynchronous,
+            )
+        finally:
+            step.repository.close()
+    if args.json:
+        print_json(
+            {"replayed": report.replayed, "failed": report.failed, "skipped": report.skipped}
+        )
+    else:
+        print(f"{_letters(report.replayed)} replayed")
+    known = {*report.replayed, *report.failed, *report.skipped}
+    missed = {
+        "failed again": report.failed,
+        "skipped": report.skipped,
+        "no open letter of this step": [each for each in args.ids if each not in known],
+    }
+    for what, which in missed.items():
+        if which:
+            print(f"retrytemplate dlq: {what}: {_ids(which)}", file=sys.stderr)
+    return 1 if any(missed.values()) else 0
+
+
+def _who(named: str | None) -> str:
+    if named is not None:
+        return named
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # as the versions of Python have it
+        raise UsageError("--by: nobody is logged in: say who you are") from None
+
+
+def _letters(ids: Sequence[int]) -> str:
+    return "1 letter" if len(ids) == 1 else f"{len(ids)} letters"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))

@@ -1,0 +1,286 @@
+"""``retrytemplate dlq`` as a user runs it, on a real database."""
+
+import getpass
+import json
+import re
+import sys
+
+import pytest
+
+from retrytemplate import SimpleRetryPolicy
+from retrytemplate.batch import DeadLetters, SkipPolicy
+from retrytemplate.cli import main
+from tests.batch.world import World
+from tests.cli.jobs import Place, lines_of
+
+
+class PriceError(Exception):
+    """There is no price."""
+
+
+def fail(item):
+    if item % 2:
+        raise PriceError(f"no price for {item}")
+    return item
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(request, tmp_path, monkeypatch):
+    """Where the items 1, 3 and 5 of one step are dead letters, and 7 of another one."""
+    if request.param == "sqlite":
+        url, prefix = f"sqlite:///{tmp_path}/jobs.db", "batch"
+    else:
+        url, prefix = request.getfixturevalue("postgres_url"), "cli_dlq"
+    made = World(url, prefix)
+    settings = {"skip": SkipPolicy(on=PriceError), "retry": SimpleRetryPolicy(2)}
+    made.step(range(6), process=fail, key=lambda item: f"order-{item}", **settings).run()
+    made.step([7], write=lambda item, _: fail(item), name="ship", **settings).run()
+    monkeypatch.setenv("RETRYTEMPLATE_STORE", url)
+    monkeypatch.setenv("COLUMNS", "80")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ids(world):
+    return [letter.id for letter in DeadLetters(world.jobs).page()]
+
+
+@pytest.fixture
+def dlq(world, capsys):
+    """The exit code, what the command prints, and what it says beside it."""
+
+    def run(*args):
+        code = main(["dlq", *map(str, args), "--store-prefix", world.prefix])
+        out, err = capsys.readouterr()
+        return code, [line.rstrip() for line in out.splitlines()], err
+
+    return run
+
+
+@pytest.fixture
+def shown(dlq):
+    def run(*args):
+        code, lines, err = dlq(*args)
+        assert (code, err) == (0, "")
+        return lines
+
+    return run
+
+
+def keys(lines):
+    return [line.split()[2] for line in lines[2:]]
+
+
+# -- list ----------------------------------------------------------------------------------------
+
+
+def test_letters_have_a_line_each(shown):
+    head, rule, *lines = shown("list")
+    assert head.split() == "id step key phase tries state age last failure".split()
+    assert set(rule) == {"─"}
+    assert re.fullmatch(
+        r" *\d+  copy  order-1  process      2  open   0 s  PriceError: no price for 1", lines[0]
+    )
+    assert lines[3].split()[1:6] == ["ship", "items:1", "write", "2", "open"]
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["--step", "copy"], ["order-1", "order-3", "order-5"]),
+        (["--phase", "write"], ["items:1"]),
+        (["--key", "order-3"], ["order-3"]),
+        (["--error", "PriceError", "--step", "ship"], ["items:1"]),
+        (["--state", "any", "--limit", "4"], ["order-1", "order-3", "order-5", "items:1"]),
+    ],
+)
+def test_filters_leave_the_letters_that_fit(shown, args, found):
+    assert keys(shown("list", *args)) == found
+
+
+def test_where_no_letter_fits_that_is_said(shown):
+    for args in (["--state", "discarded"], ["--error", "price"], ["--run", "99"]):
+        assert shown("list", *args) == ["There is no such letter."]
+
+
+def test_the_next_page_is_named(shown, ids):
+    assert shown("list", "--limit", 3)[-1] == f"There are more: --after {ids[2]}"
+    assert keys(shown("list", "--after", ids[2])) == ["items:1"]
+
+
+def test_the_list_for_machines_has_no_histories_and_names_the_next_page(shown, ids):
+    page = json.loads("\n".join(shown("list", "--limit", 1, "--json")))
+    [letter] = page["letters"]
+    assert page["next"] == letter["id"] == ids[0]
+    assert (letter["key"], letter["attempts"], letter["payload"]) == ("order-1", 2, "1")
+    assert "history" not in letter
+    assert json.loads("\n".join(shown("list", "--json")))["next"] is None
+
+
+def test_long_names_are_cut_so_that_no_line_is_wider_than_the_terminal(world, shown):
+    step = world.step(
+        [9],
+        process=lambda item: fail(item) if item else item,
+        name="long",
+        key=lambda item: "customer/" * 20 + "last",
+        skip=SkipPolicy(on=Exception),
+    )
+    step.run()
+    [line] = shown("list", "--step", "long")[2:]
+    assert len(line) <= 80
+    assert re.search(r"custom\S*…\S*last ", line)
+
+
+# -- show ----------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_shown_with_its_attempts(shown, ids):
+    text = "\n".join(shown("show", ids[0]))
+    assert text.startswith(f"dead letter {ids[0]}\nstep          copy, run 1\n")
+    for line in ("key           order-1", "payload       1", "phase         process"):
+        assert f"\n{line}\n" in text
+    assert re.search(r"\nattempt 1, ended .* process \d+\n  Traceback", text)
+    assert re.search(r"\nattempt 2, .*\n(  .*\n)+  .*PriceError: no price for 1$", text)
+
+
+def test_a_letter_for_machines_has_its_history(shown, ids):
+    letter = json.loads("\n".join(shown("show", ids[0], "--json")))
+    assert [attempt["number"] for attempt in letter["history"]] == [1, 2]
+    assert (letter["state"], letter["audit"], letter["problem"]) == ("open", [], None)
+
+
+def test_a_letter_that_is_not_there_is_a_failure(dlq):
+    assert dlq("show", 99) == (1, [], "retrytemplate dlq: there is no dead letter 99\n")
+
+
+# -- discard -------------------------------------------------------------------------------------
+
+
+def test_letters_are_discarded_with_who_and_why(shown, ids):
+    assert shown("discard", *ids[:2], "--by", "ada", "--why", "test orders") == [
+        "2 letters discarded"
+    ]
+    assert keys(shown("list")) == ["order-5", "items:1"]
+    assert keys(shown("list", "--state", "discarded")) == ["order-1", "order-3"]
+    [audit] = [line for line in shown("show", ids[0]) if line.startswith("discarded")]
+    assert re.fullmatch(r"discarded     \d{4}-.* UTC by ada: test orders", audit)
+
+
+def test_discarded_twice_a_letter_stays_as_it_is(world, shown, ids):
+    shown("discard", ids[0], "--by", "ada", "--why", "first")
+    assert shown("discard", *ids[:2], "--by", "bob", "--why", "second") == [
+        "1 letter discarded, 1 letter before"
+    ]
+    assert [each.by for each in DeadLetters(world.jobs).find(ids[0]).audit] == ["ada"]
+
+
+def test_who_is_logged_in_decides_unless_somebody_is_named(world, shown, ids):
+    shown("discard", ids[0], "--why", "x")
+    assert DeadLetters(world.jobs).find(ids[0]).audit[0].by == getpass.getuser()
+
+
+def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids):
+    code, lines, err = dlq("discard", 99, ids[0], "--why", "x", "--json")
+    assert (code, err) == (1, "retrytemplate dlq: there is no dead letter 99\n")
+    assert json.loads("\n".join(lines)) == {
+        "discarded": [ids[0]],
+        "before": [],
+        "replayed": [],
+        "unknown": [99],
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("discard", "1"), "the following arguments are required: --why"),
+        (("discard", "1", "--why", " "), "--why must be a text that says something, got ' '"),
+        (("discard", "x", "--why", "y"), "must be a whole number from 1 to"),
+        (("list", "--state", "lost"), "invalid choice: 'lost'"),
+        (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),
+        (("show",), "the following arguments are required: ID"),
+        ((), "the following arguments are required: VERB"),
+    ],
+)
+def test_wrong_use_says_what_is_allowed(world, capsys, args, says):
+    prefix = ["--store-prefix", world.prefix] if args else []
+    try:
+        code = main(["dlq", *args, *prefix])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert says in capsys.readouterr().err
+
+
+# -- export --------------------------------------------------------------------------------------
+
+
+def test_an_export_is_a_letter_a_line_and_says_beside_it_how_many(dlq, shown, ids):
+    shown("discard", ids[0], "--why", "x")
+    code, lines, err = dlq("export", "--step", "copy", "--state", "any")
+    letters = [json.loads(line) for line in lines]
+    assert (code, err) == (0, "3 letters\n")
+    assert [letter["key"] for letter in letters] == ["order-1", "order-3", "order-5"]
+    assert [letter["state"] for letter in letters] == ["discarded", "open", "open"]
+    assert all(len(letter["history"]) == 2 for letter in letters)
+
+
+def test_what_is_for_machines_needs_no_extra(shown, ids, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    for args in (["list"], ["show", ids[0]], ["discard", ids[0], "--why", "x"]):
+        assert json.loads("\n".join(shown(*args, "--json")))
+
+
+# -- replay --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Where the job's item 7 has a dead letter."""
+    made = Place(tmp_path)
+    done = made.run("batch", "run", f"{made.job}:skipping", BAD="7")
+    assert (done.returncode, 7 in made.rows()) == (0, False)
+    return made
+
+
+def test_a_letter_is_replayed_with_the_step_of_a_file(place):
+    replayed = place.run("dlq", "replay", f"{place.job}:skipping", "--by", "ada")
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert replayed.stdout.splitlines()[-1] == "1 letter replayed"
+    assert place.rows() == list(range(12))
+
+    [letter] = lines_of(place.run("dlq", "export", "--state", "replayed").stdout)
+    assert [(each["action"], each["by"]) for each in letter["audit"]] == [("replayed", "ada")]
+
+
+def test_what_fails_again_stays_open_and_exits_with_1(place):
+    replayed = place.run("dlq", "replay", f"{place.job}:skipping", "--json", BAD="7")
+    assert replayed.returncode == 1
+    assert json.loads(replayed.stdout) == {"replayed": [], "failed": [1], "skipped": []}
+    assert replayed.stderr.endswith("retrytemplate dlq: failed again: 1\n")
+    assert "open" in place.run("dlq", "list").stdout
+
+
+def test_a_letter_is_replayed_once_and_only_with_its_own_step(place):
+    assert place.run("dlq", "replay", f"{place.job}:skipping", "1").returncode == 0
+    for name in ("skipping", "step"):
+        again = place.run("dlq", "replay", f"{place.job}:{name}", "1")
+        assert again.returncode == 1
+        assert again.stderr == "retrytemplate dlq: no open letter of this step: 1\n"
+
+
+def test_only_the_letters_that_fit_are_replayed(place):
+    for args in (["--error", "KeyError"], ["--key", "x"]):
+        done = place.run("dlq", "replay", f"{place.job}:skipping", *args)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 letters replayed")
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "discard", "export", "replay"])
+def test_each_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["dlq", verb, "--help"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert f"  retrytemplate dlq {verb} " in out
+    assert "--json" in out
