@@ -121,7 +121,6 @@ class _Driver:
     def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         if isinstance(outcome.value, LeaseLostError):
             raise outcome.value
-        attempts.check(outcome.exception)
         if outcome.ok:
             self.run.took(attempts.closing)
         return evolve(outcome, history=watched.history(outcome))
@@ -250,7 +249,7 @@ class Driver(_Driver):
         watched = Watched(attempts.make)
         with attempts:
             outcome: Outcome[Any] = self._for(attempts, effect).outcome(watched)
-        return self._wrote(attempts, watched, outcome)
+        return self._wrote(attempts, watched, attempts.settle(outcome))
 
     def _mark(self, effect: Mark) -> None:
         self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
@@ -380,7 +379,7 @@ class AsyncDriver(_Driver):
         async with self.transactions.attempts(self.run, effect) as attempts:
             template, watched = self._for(attempts, effect), AsyncWatched(attempts.make)
             outcome: Outcome[Any] = await template.outcome_async(watched)
-        return self._wrote(attempts, watched, outcome)
+        return self._wrote(attempts, watched, await attempts.settle(outcome))
 
     async def _mark(self, effect: Mark) -> None:
         await self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)

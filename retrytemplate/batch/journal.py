@@ -19,7 +19,7 @@ from retrytemplate.batch.errors import (
     RunInProgressError,
 )
 from retrytemplate.batch.marker import Marker
-from retrytemplate.batch.places import here, is_gone
+from retrytemplate.batch.places import here, is_gone, is_here
 from retrytemplate.batch.report import Report
 from retrytemplate.batch.tables import COUNTS
 from retrytemplate.errors import LeaseLostError, RecordedFailure
@@ -147,8 +147,7 @@ def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
         row = _latest(connection, tables, asked)
     elif asked.on_existing == "refuse":
         raise RunExistsError(f"{_named(asked)} exists, {row.status}, as run {row.id}")
-    if row.status == "running" and row.worker is not None:
-        _check_over(connection, asked, row)
+    _check_over(asked, row)
     if asked.on_existing == "restart" and row.fence:
         if row.status != "completed":
             abandon(connection, tables, row.id)
@@ -176,6 +175,8 @@ def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
         .order_by(runs.c.generation.desc())
         .limit(1)
     )
+    # Where another process has the row, it may have made a newer one by the time it lets go.
+    connection.execute(found.with_for_update()).first()
     return connection.execute(found.with_for_update()).first()
 
 
@@ -205,9 +206,14 @@ def _insert(connection: Connection, tables: Tables, asked: Identity, generation:
     )
 
 
-def _check_over(connection: Connection, asked: Identity, row: Any) -> None:
+def _is_held(row: Any) -> bool:
+    """Whether who has it has not said that it let go."""
+    return bool(row.status == "running" and row.worker is not None)
+
+
+def _check_over(asked: Identity, row: Any) -> None:
     """Raise unless the lease is over, or the process that had it is gone."""
-    if row.lease_until > row.now and not is_gone(row.worker, row.place):
+    if _is_held(row) and row.lease_until > row.now and not is_gone(row.worker, row.place):
         raise RunInProgressError(
             f"{_named(asked)} is under way in {row.worker}, whose lease has "
             f"{row.lease_until - row.now:.1f} s left",
@@ -225,10 +231,14 @@ def _run(row: Any, asked: Identity) -> Run:
         fence=row.fence + 1,
         seq=row.seq,
         status=row.status,
-        counts=Counts(*(getattr(row, name) for name in COUNTS)),
+        counts=_counts(row),
         marker=Marker.from_json(as_value(row.marker)),
         error=as_failure(row.error),
     )
+
+
+def _counts(row: Any) -> Counts:
+    return Counts(*(getattr(row, name) for name in COUNTS))
 
 
 def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
@@ -237,7 +247,7 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
             f"{_named(run.identity)} {row.status} after {run.counts.read} items, and its reader "
             "cannot give them again: begin anew with 'restart'"
         )
-    if row.status == "running" and row.worker is not None:  # it died
+    if _is_held(row) and not is_here(row.place):  # it died
         run.counts += Counts(deaths=1)
         run.marker = run.marker.after_death(row.worker, row.now)
     run.status, run.error = "running", None
@@ -286,22 +296,32 @@ def close(connection: Connection, tables: Tables, run: Run, closing: Closing) ->
 
 
 def applied(connection: Connection, tables: Tables, run: Run) -> bool:
-    """Whether the transaction whose commit was not answered is in the database.
+    """Whether the transaction whose commit was not answered is in the database."""
+    return bool(_held(connection, tables, run).seq == run.seq + 1)
 
-    It takes the row's lock: a commit that is still under way there comes to its end first.
-    """
+
+def _held(connection: Connection, tables: Tables, run: Run) -> Any:
+    """The run's row, locked: a commit that is still under way there comes to its end first."""
     from sqlalchemy import select
 
     runs = tables.runs
-    held = select(runs.c.fence, runs.c.seq).where(runs.c.id == run.id).with_for_update()
-    row = connection.execute(held).one()
+    row = connection.execute(select(runs).where(runs.c.id == run.id).with_for_update()).one()
     if row.fence != run.fence:
         raise _lost(run)
-    return bool(row.seq == run.seq + 1)
+    return row
+
+
+def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
+    """Take over what a commit has written that was cut off, by a signal perhaps."""
+    row = _held(connection, tables, run)
+    if row.seq != run.seq:
+        run.seq, run.counts = row.seq, _counts(row)
+        run.marker = Marker.from_json(as_value(row.marker))
 
 
 def end(connection: Connection, tables: Tables, run: Run, status: Status) -> None:
     """Let go of the run."""
+    _catch_up(connection, tables, run)
     marker = run.marker.after_stop()
     error = (
         None
@@ -371,7 +391,7 @@ def _update(
 ) -> None:
     runs = tables.runs
     time = now(connection)
-    changed = connection.execute(
+    change = (
         runs.update()
         .where(
             runs.c.id == run.id,
@@ -385,8 +405,20 @@ def _update(
             **values,
         )
     )
-    if changed.rowcount != 1:
+    if connection.dialect.name == "postgresql":
+        change = change.returning(_bound(run.identity.lease))
+    if connection.execute(change).rowcount != 1:
         raise _lost(run)
+
+
+def _bound(lease: float) -> Any:
+    """Lets the server end the transaction when it stands still for a lease.
+
+    Only the commit follows: who stops before it must not keep the others from the row for ever.
+    """
+    from sqlalchemy import func
+
+    return func.set_config("idle_in_transaction_session_timeout", f"{lease * 1000:.0f}", True)
 
 
 def _lost(run: Run) -> LeaseLostError:

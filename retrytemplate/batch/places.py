@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["at_work", "here", "is_gone"]
+__all__ = ["at_work", "here", "is_gone", "is_here"]
 
 _at_work: set[str] = set()
 
@@ -36,6 +36,11 @@ def here() -> str | None:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
         return f"{_namespace()} {boot} {os.getpid()} {_start(os.getpid())}"
     return None
+
+
+def is_here(place: str | None) -> bool:
+    """Whether it is this process."""
+    return place is not None and place == here()
 
 
 def is_gone(worker: str, place: str | None) -> bool:

@@ -76,7 +76,7 @@ class JobRepository:
         self._engine: Engine | None = None
         self._looking: Engine | None = None
         self._lock = threading.RLock()
-        self._created = False
+        self.created = False
         self._seen = False
 
     def __repr__(self) -> str:
@@ -108,6 +108,7 @@ class JobRepository:
         with self.engine.connect() as connection, connection.begin():
             self.create(connection)
             yield connection
+        self.created = True  # not before it is committed
 
     @contextmanager
     def looking(self) -> Iterator[Connection]:
@@ -154,9 +155,8 @@ class JobRepository:
 
     def create(self, connection: Connection) -> None:
         """Create the tables where they are missing."""
-        if not self._created:
+        if not self.created:
             create(connection, self.tables)
-            self._created = True
 
     def abandon(self, run_id: int) -> bool:
         """Give a run up by hand: whoever still has it can write no more, and nobody resumes it.

@@ -13,7 +13,6 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import journal
-from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import Counts
 from retrytemplate.errors import LeaseLostError, MisuseError
 from retrytemplate.guards import Guard
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.journal import Closing, Run
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.repository import JobRepository
+    from retrytemplate.outcome import Outcome
 
     Isolation = Literal["rollback", "savepoint", "none"]
 
@@ -92,7 +92,9 @@ class AsyncTransactions:
         with repository.asked():
             async with self.engine.connect() as connection, connection.begin():
                 await connection.run_sync(repository.create)
-                return await connection.run_sync(does, repository.tables, *arguments)
+                answer = await connection.run_sync(does, repository.tables, *arguments)
+            repository.created = True
+            return answer
 
 
 @define(eq=False)
@@ -136,13 +138,18 @@ class _Attempts(Guard):
         """Whether a transaction in which an attempt failed can take no other one."""
         return not self.holds or self.unsettled or bool(connection.invalidated)
 
-    def check(self, failure: BaseException | None) -> None:
-        """Raise where no attempt found out what became of a commit: nothing is decided on that."""
-        if self.unsettled:
-            raise JobRepositoryError(
-                "a commit was not answered, and the database cannot be asked about it: resume the "
-                f"run when it can; the last failure was {failure!r}"
-            ) from failure
+    def _doubts(self, outcome: Outcome[Any]) -> bool:
+        """Whether nothing can be decided on a failure before the database was asked."""
+        from sqlalchemy.exc import InterfaceError, OperationalError
+
+        failure = outcome.exception
+        away = isinstance(failure, (InterfaceError, OperationalError))
+        return failure is not None and (self.unsettled or away)
+
+    def _succeeded(self, outcome: Outcome[Any]) -> Outcome[Any]:
+        """The commit that was not answered came to pass."""
+        history = outcome.history[:-1]
+        return evolve(outcome, value=self._written, exception=None, history=history)
 
 
 @define(eq=False)
@@ -161,6 +168,17 @@ class Attempts(_Attempts):
         except LeaseLostError as lost:
             return lost
         return self._written
+
+    def settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
+        """The outcome, which a commit may have come to that was taken for a failure.
+
+        :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
+        """
+        if not self._doubts(outcome):
+            return outcome
+        with self.of.repository.asked():
+            unsettled, done = self.unsettled, self._settled()
+        return self._succeeded(outcome) if unsettled and done else outcome
 
     def _settled(self) -> bool:
         with self.of.repository.transaction() as connection:
@@ -262,6 +280,17 @@ class AsyncAttempts(_Attempts):
         except LeaseLostError as lost:
             return lost
         return self._written
+
+    async def settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
+        """The outcome, which a commit may have come to that was taken for a failure.
+
+        :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
+        """
+        if not self._doubts(outcome):
+            return outcome
+        with self.of.repository.asked():
+            unsettled, done = self.unsettled, await self._settled()
+        return self._succeeded(outcome) if unsettled and done else outcome
 
     async def _settled(self) -> bool:
         async with self.of.engine.connect() as connection, connection.begin():

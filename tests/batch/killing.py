@@ -14,12 +14,12 @@ from attrs import field, frozen
 from sqlalchemy import Column, Integer, MetaData, Table, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from retrytemplate import SimpleRetryPolicy
+from retrytemplate import RetryError, SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, ForwardReader, JobRepository, SkipPolicy, databases
 from retrytemplate.batch.marker import Marker
 from tests.stores import crashing
 
-__all__ = ["ALWAYS", "Bad", "Mill", "Plan", "go", "go_to"]
+__all__ = ["ALWAYS", "Bad", "Mill", "Plan", "go", "go_to", "say"]
 
 
 def interrupted():
@@ -43,7 +43,7 @@ class Plan:
     :param deadly: what the process dies of, by item; *place*: while it does what with it.
     :param elsewhere: whether the items go to another engine than the journal.
     :param forward: whether the reader cannot give an item again.
-    :param stall: the item, or "commit", at which the first process to come there stands still.
+    :param stall: the item at whose *place* the first process to come there stands still.
     :param seed: of how long each item takes; None: no time.
     """
 
@@ -157,14 +157,16 @@ class Mill:
         durations = [random.random() / 500 for _ in range(plan.items + 1)]
 
         def fail(what, item, times):
-            if item == plan.stall and plan.place == what and self.tries(turn, "stall", item) == 1:
-                os.kill(os.getpid(), signal.SIGSTOP)
+            if item == plan.stall and plan.place == what:
+                self.stall(turn)
             if item in plan.deadly and plan.place == what:
                 DEATHS[plan.deadly[item]]()
             if item in times and self.tries(turn, what, item) <= times[item]:
                 raise Bad(f"{what} {item}")
 
         def processor(item):
+            if item == plan.stall and plan.place == "commit":
+                event.listen(blocking(jobs._given), "commit", lambda _: self.stall(turn))
             if plan.seed is not None:
                 time.sleep(durations[item])
             fail("process", item, plan.process)
@@ -195,6 +197,11 @@ class Mill:
             isolation=plan.isolation,
             concurrency=plan.concurrency,
         )
+
+    def stall(self, turn):
+        """Stand still, the first time."""
+        if self.tries(turn, "stall", 0) == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def reader(self, plan, turn):
         """All items; of a stream those that no process has taken into its journal yet."""
@@ -305,3 +312,12 @@ def go(mill, plan, turn):
 def go_to(mill, plan, turn, number):
     """A process that kills itself at the n-th boundary, if there are as many."""
     mill.run(plan, turn, kill_at(number))
+
+
+def say(mill, plan, turn, witness):
+    """A process that goes to the end, and says how that was."""
+    try:
+        how = mill.run(plan, turn).status
+    except RetryError as error:
+        how = type(error).__name__
+    witness.add("ended", turn, how=how)

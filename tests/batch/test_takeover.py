@@ -1,0 +1,371 @@
+"""Runs that change hands, commits whose answer is lost, and servers that go away."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import count
+from urllib.parse import urlsplit
+
+import pytest
+from attrs import evolve
+from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy.exc import IntegrityError
+
+from retrytemplate import (
+    FixedBackoff,
+    MaxAttemptsRetryPolicy,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.batch import (
+    JobRepositoryError,
+    RunInProgressError,
+    SkipPolicy,
+    journal,
+)
+from retrytemplate.batch.places import at_work
+from retrytemplate.testing import VirtualClock
+from tests.batch.killing import Mill, Plan, say
+from tests.batch.nursery import processes
+from tests.batch.world import World, accounted, run
+from tests.stores import postgres
+from tests.stores.proxy import Proxy
+from tests.stores.witness import Witness
+
+LEASE = 0.5
+turns = count(1)
+worlds = count(1)
+
+
+@pytest.fixture
+def witness(tmp_path):
+    made = Witness(tmp_path / "witness")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def mill(request, tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    made = Mill(url, f"taken{next(worlds)}", "sync", str(tmp_path))
+    made.prepare()
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def on_postgresql(postgres_url, tmp_path):
+    made = Mill(postgres_url, f"taken{next(worlds)}", "sync", str(tmp_path), LEASE)
+    made.prepare()
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def stalled(witness):
+    """Let a process run a plan until it stands still; how to let it go on, and what it says."""
+    holders = []
+
+    def start(mill, plan, turn):
+        holder = processes.Process(target=say, args=(mill, plan, turn, witness), daemon=True)
+        holders.append(holder)
+        holder.start()
+        while state(holder.pid) != "T":
+            assert holder.exitcode is None
+            time.sleep(0.005)
+
+        def go_on():
+            os.kill(holder.pid, signal.SIGCONT)
+            holder.join()
+            (row,) = witness.rows("ended")
+            return row["how"]
+
+        return go_on
+
+    yield start
+    for each in holders:
+        each.kill()
+        each.join()
+
+
+def state(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def take_over(mill, plan, turn):
+    """The report of who takes the run as soon as the lease is over."""
+    while True:
+        try:
+            return mill.run(plan, turn)
+        except RunInProgressError:
+            time.sleep(0.01)
+
+
+ALL = [list(range(1, 9)), []]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("place", ["process", "write", "commit"])
+def test_who_stands_still_past_its_lease_is_overtaken_and_commits_nothing_more(
+    on_postgresql, stalled, way, place
+):
+    mill, turn = evolve(on_postgresql, way=way), next(turns)
+    plan = Plan(stall=6, place=place)
+    go_on = stalled(mill, plan, turn)
+    report = take_over(mill, plan, turn)
+    assert (report.status, report.written, report.deaths) == ("completed", 8, 1)
+    assert go_on() == "LeaseLostError"
+    assert mill.result(turn) == ALL
+
+
+def test_of_two_processes_at_once_the_second_is_told_who_has_the_run(mill, stalled):
+    turn = next(turns)
+    go_on = stalled(mill, Plan(stall=6), turn)
+    with pytest.raises(RunInProgressError, match="is under way in") as raised:
+        mill.run(Plan(), turn)
+    assert raised.value.worker == mill.row(turn).worker
+    assert go_on() == "completed"
+    assert (mill.result(turn), mill.row(turn).deaths) == (ALL, 0)
+
+
+@pytest.mark.parametrize("on_existing", ["resume", "restart"])
+def test_of_two_that_begin_anew_at_once_the_second_is_told_too(postgresql, on_existing):
+    jobs, tables = postgresql.jobs, postgresql.jobs.tables
+    postgresql.step([1, 2, 3]).run()
+
+    def begin(on_existing):
+        asked = postgresql.step()._identity({}, on_existing)
+        working.enter_context(at_work(asked.worker))
+        with jobs.transaction() as transaction:
+            run = journal.begin(transaction, tables, asked)
+            if not second:
+                second.append(pool.submit(begin, second_one))
+                wait_for_lock(jobs)
+        return run
+
+    second, second_one = [], on_existing
+    with ExitStack() as working, ThreadPoolExecutor(1) as pool:
+        first = begin("restart")
+        with pytest.raises(RunInProgressError) as raised:
+            second[0].result()
+    assert raised.value.worker == first.identity.worker
+
+
+def wait_for_lock(jobs):
+    """Until somebody waits for what another transaction has."""
+    asked = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with jobs.engine.connect() as connection:
+        while not connection.execute(asked).scalar():
+            connection.rollback()
+            time.sleep(0.01)
+
+
+# Commits whose answer is lost.
+
+
+@pytest.fixture
+def proxied(postgres_url):
+    """A world behind a proxy."""
+    place = urlsplit(postgres_url)
+    with Proxy(place.port, place.hostname) as proxy:
+        user, at, _ = place.netloc.rpartition("@")
+        url = place._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
+        world = World(url, f"cut{next(worlds)}")
+        yield world, proxy
+        world.close()
+
+
+def once(does, *arguments):
+    """What does it for the first item 2."""
+    left = [1]
+
+    def process(item, _=None):
+        if item == 2 and left:
+            left.pop()
+            does(*arguments)
+        return item
+
+    return process
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize(("when", "rollbacks"), [("before", 1), ("after", 0)])
+def test_what_is_committed_without_an_answer_is_written_once(
+    proxied, way, when, rollbacks, attempts
+):
+    world, proxy = proxied
+    retry = MaxAttemptsRetryPolicy(attempts)
+    cutting = once(proxy.cut, when, b"COMMIT")
+    first = run(world.step(range(1, 6), process=cutting, retry=retry), way)
+    assert proxy.cuts == 1
+    assert accounted(first)
+    if attempts == 1 and when == "before":
+        assert (first.status, first.error.type_name) == (
+            "failed",
+            "sqlalchemy.exc.OperationalError",
+        )
+    else:
+        assert first.status == "completed"
+    report = run(world.step(range(1, 6), retry=retry), way)
+    assert (report.written, report.rollbacks, report.deaths) == (5, rollbacks, 0)
+    assert world.rows() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_could_not_be_told_whether_it_began_can_begin(proxied, way, when):
+    world, proxy = proxied
+    with world.jobs.transaction() as transaction:
+        world.jobs.tables.metadata.drop_all(transaction)
+    world.jobs.close()
+    world.jobs = type(world.jobs)(world.url, prefix=world.prefix)
+    proxy.cut(when, b"COMMIT")
+    with pytest.raises(JobRepositoryError):
+        run(world.step([1, 2, 3]), way)
+    report = run(world.step([1, 2, 3]), way)
+    assert (report.status, report.written, report.deaths) == ("completed", 3, 0)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, when):
+    """The signal comes around the commit, which is applied or not."""
+    step = postgresql.step(range(1, 6))
+
+    def interrupt(*_):
+        event.remove(engine, *asked)
+        raise KeyboardInterrupt
+
+    engine = postgresql.jobs.engine
+    asked = ("commit", interrupt)
+    if when == "after":
+        original = engine.dialect.do_commit
+
+        def do_commit(connection):
+            original(connection)
+            if postgresql.processed()[-1:] == [5]:
+                del engine.dialect.do_commit
+                raise KeyboardInterrupt
+
+        engine.dialect.do_commit = do_commit
+    else:
+        step = postgresql.step(range(1, 6), process=once(event.listen, engine, *asked))
+    with pytest.raises(KeyboardInterrupt):
+        step.run()
+    report = postgresql.step(range(1, 6)).run()
+    assert (report.status, report.written, report.deaths) == ("completed", 5, 0)
+    assert postgresql.rows() == [1, 2, 3, 4, 5]
+
+
+DEFERRED = "UNIQUE (text) DEFERRABLE INITIALLY DEFERRED"
+
+
+def test_an_item_that_the_commit_refuses_is_found_and_given_up(postgresql, way):
+    table = postgresql.out
+    with postgresql.jobs.transaction() as transaction:
+        transaction.execute(text(f"ALTER TABLE {table.name} ADD {DEFERRED}"))
+        transaction.execute(table.insert().values(id=100, text="same"))
+
+    def write(items, transaction):
+        for item in items:
+            transaction.execute(table.insert().values(id=item, text=str(item)))
+            if item == 2:
+                transaction.execute(table.update().where(table.c.id == 2).values(text="same"))
+
+    step = postgresql.step(
+        range(1, 6), writer=write, skip=SkipPolicy(on=IntegrityError), chunk_size=5
+    )
+    report = run(step, way)
+    assert (report.status, report.written, report.dead) == ("completed", 4, 1)
+    assert (postgresql.rows(), postgresql.letters()) == ([1, 3, 4, 5, 100], [2])
+
+
+# A server that dies.
+
+
+@pytest.fixture(scope="module")
+def server(postgres_binaries, tmp_path_factory):
+    """A server that may be killed."""
+    with postgres.started(postgres_binaries, tmp_path_factory.mktemp("batch") / "server") as made:
+        yield made
+
+
+@pytest.fixture
+def mortal(server):
+    """A world on it."""
+    world = World(server.url, f"mortal{next(worlds)}")
+    yield world
+    world.close()
+
+
+def restart(server):
+    server.kill()
+    server.start()
+
+
+def test_a_server_that_dies_and_comes_back_costs_an_attempt(mortal, server, way):
+    step = mortal.step(range(1, 6), process=once(restart, server), retry=MaxAttemptsRetryPolicy(3))
+    report = run(step, way)
+    assert (report.status, report.written, report.dead) == ("completed", 5, 0)
+    mortal.jobs.close()  # its connections are dead
+    assert mortal.rows() == [1, 2, 3, 4, 5]
+
+
+def test_while_the_server_is_away_no_item_is_given_up_and_the_run_can_be_resumed(
+    mortal, server, way
+):
+    settings = {"retry": MaxAttemptsRetryPolicy(2), "skip": SkipPolicy(on=Exception)}
+    with pytest.raises(JobRepositoryError):
+        run(mortal.step(range(1, 6), process=once(server.kill), **settings), way)
+    server.start()
+    mortal.jobs.close()  # its connections are dead
+    report = run(mortal.step(range(1, 6), **settings), way)
+    assert (report.status, report.written, report.dead) == ("completed", 5, 0)
+    assert report.deaths == 0
+    assert mortal.rows() == [1, 2, 3, 4, 5]
+
+
+# Between two attempts.
+
+
+class Watching(VirtualClock):
+    """Sees, each time somebody sleeps, how many transactions are open and idle on the server."""
+
+    def __init__(self, world):
+        super().__init__()
+        self.engine = create_engine(make_url(world.url).set(drivername="postgresql+psycopg"))
+        self.found = []
+
+    def look(self):
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+        with self.engine.connect() as connection:
+            self.found.append(connection.execute(text(asked)).scalar())
+
+    def sleep(self, delay):
+        self.look()
+        super().sleep(delay)
+
+    async def sleep_async(self, delay):
+        self.look()
+        await super().sleep_async(delay)
+
+
+@pytest.mark.parametrize("isolation", ["rollback", "savepoint", "none"])
+def test_no_transaction_is_open_during_a_backoff(postgresql, way, isolation):
+    left = [1, 2]
+
+    def failing(item, _):
+        if item == 3 and left:
+            raise ValueError(left.pop())
+
+    clock = Watching(postgresql)
+    template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(60), clock=clock)
+    report = run(
+        postgresql.step([1, 2, 3], write=failing, retry=template, isolation=isolation), way
+    )
+    clock.engine.dispose()
+    assert (report.status, clock.sleeps, clock.found) == ("completed", [60, 60], [0, 0])
+    assert postgresql.rows() == [1, 2, 3]
