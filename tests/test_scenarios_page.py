@@ -1,0 +1,57 @@
+"""The page of scenarios: what the reference did, and what steps of ours do now."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = Path("docs/batch-scenarios.md")
+
+
+def run(root, *arguments):
+    """In a process of its own: the tool forks."""
+    return subprocess.run(
+        [sys.executable, root / "tools/scenarios.py", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the tool and of what it reads."""
+    for path in (Path("tools/scenarios.py"), PAGE.with_suffix(".toml")):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    return tmp_path
+
+
+def test_the_page_of_scenarios_is_what_steps_do():
+    done = run(ROOT, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_page_that_is_missing_fails_the_check_and_is_not_made_by_it(project):
+    done = run(project, "--check")
+    assert done.returncode == 1
+    assert "run python tools/scenarios.py" in done.stderr
+    assert not (project / PAGE).exists()
+
+
+def test_a_page_is_made_of_what_is_listed(project):
+    listed = project / PAGE.with_suffix(".toml")
+    listed.write_text(listed.read_text().replace("the cache of the counts is full", "the end"))
+    assert run(project).returncode == 0
+    assert "under a new key; then the end | not measured |" in (project / PAGE).read_text()
+
+
+def test_a_scenario_that_nobody_runs_is_refused(project):
+    listed = project / PAGE.with_suffix(".toml")
+    listed.write_text(listed.read_text().replace("[L]", "[Z]"))
+    done = run(project)
+    assert done.returncode == 1
+    assert "listed are A, B, C, D, E, F, G, I, J, K, Z, M, N; run are A" in done.stderr
