@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from retrytemplate import _checks
 from retrytemplate._checks import checked_by, instance_of, is_async
@@ -108,6 +107,16 @@ _at_least_one = checked_by(_checks.at_least_one)
 def _cut(error: BaseException) -> Status:
     """How a run has ended that was cut off."""
     return "failed" if isinstance(error, Exception) else "stopped"
+
+
+@define
+class _Flag:
+    """Whether a stop was asked for.
+
+    It has no lock: a signal handler would wait for ever for one that the code it interrupts holds.
+    """
+
+    asked: bool = False
 
 
 @frozen(eq=False)
@@ -217,7 +226,7 @@ class ChunkStep:
     code_version: str | None = field(
         default=None, kw_only=True, validator=checked_by(_checks.text_or_none)
     )
-    _stopping: threading.Event = field(init=False, factory=threading.Event, repr=False)
+    _stop: _Flag = field(init=False, factory=_Flag, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.retry, RetryTemplate) and self.backoff != NoBackoff():
@@ -247,7 +256,7 @@ class ChunkStep:
 
     def stop(self) -> None:
         """Let the run end after the chunk that it is at; from any thread, or a signal handler."""
-        self._stopping.set()
+        self._stop.asked = True
 
     def run(
         self, parameters: Mapping[str, Any] | None = None, on_existing: OnExisting = "resume"
@@ -377,7 +386,7 @@ class ChunkStep:
                 transactions.alone(journal.end, run, _cut(error))
             raise
         finally:
-            self._stopping.clear()
+            self._stop.asked = False
         transactions.alone(journal.end, run, status)
 
     async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
@@ -399,7 +408,7 @@ class ChunkStep:
                 await asyncio.shield(ending)
             raise
         finally:
-            self._stopping.clear()
+            self._stop.asked = False
         await transactions.alone(journal.end, run, status)
 
     def _check_blocking(self) -> None:
@@ -434,7 +443,7 @@ class ChunkStep:
         }
 
     def _machine(self, run: Run) -> Machine:
-        return Machine(self._rules(), run, self._stopping.is_set)
+        return Machine(self._rules(), run, lambda: self._stop.asked)
 
     def _parts(self, run: Run | Replaying, transactions: Any, heartbeat: Any) -> dict[str, Any]:
         return {

@@ -1,6 +1,7 @@
 """A step's settings, its runs, and how they are known."""
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -513,3 +514,21 @@ def test_a_fault_in_the_program_is_no_fault_of_an_item(sqlite):
     with pytest.raises(MisuseError):
         step.run()
     assert sqlite.letters() == []
+
+
+def test_a_signal_handler_may_stop_a_run_at_any_moment(sqlite):
+    """A handler runs between two lines of whatever it interrupts."""
+    step = sqlite.step(range(6))
+    files = {threading.__file__, sys.modules[ChunkStep.__module__].__file__}
+
+    def interrupted(frame, event, argument):
+        if frame.f_code.co_filename in files:
+            step.stop()
+        return interrupted
+
+    sys.settrace(interrupted)
+    try:
+        report = step.run()
+    finally:
+        sys.settrace(None)
+    assert report.status == "stopped"
