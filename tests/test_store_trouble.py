@@ -244,6 +244,16 @@ def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(w
 
 
 @every_way
+def test_behind_what_a_listener_raises_about_the_last_write_is_the_failure(way):
+    template, _ = on(at_the_end, listeners=[Raises()])
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(LookupError, match="from the hook") as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__context__ is failure
+
+
+@every_way
 def test_a_failure_goes_before_any_error_of_the_last_write(way):
     template, _ = on(at_the_end, error=RuntimeError)
     failure = ValueError("the callback's own")
