@@ -10,11 +10,10 @@ from warnings import warn
 
 from attrs import define, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate._checks import checked_by, instance_of, is_async
+from retrytemplate._checks import instance_of, is_async
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
-from retrytemplate.batch import journal
+from retrytemplate.batch import checks, journal
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
 from retrytemplate.batch.errors import JobRepositoryError
@@ -38,7 +37,7 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Literal
 
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -54,54 +53,6 @@ if TYPE_CHECKING:
 __all__ = ["ChunkStep"]
 
 ON_EXISTING = ("resume", "restart", "refuse")
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"{name} must be a non-empty str, got {value!r}")
-
-
-def _callable(name: str, value: Any) -> None:
-    if not callable(value) or isinstance(value, type):
-        raise TypeError(f"{name} must be a function, got {value!r}")
-
-
-def _callable_or_none(name: str, value: Any) -> None:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function or None, got {value!r}")
-
-
-def _one_of(*words: str) -> Any:
-    def check(name: str, value: Any) -> None:
-        if value not in words:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
-
-    return checked_by(check)
-
-
-def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(value)
-
-
-def _codec(name: str, value: Any) -> None:
-    _checks.has_methods(name, value, "encode", "decode")
-
-
-def _listeners(name: str, value: Any) -> None:
-    for each in value:
-        _checks.has_methods(name, each, "on_event")
-
-
-def _none_skipped(value: Any) -> Any:
-    return SkipPolicy() if value is None else value
-
-
-def _engine_or_none(name: str, value: Any) -> None:
-    if value is not None and not (hasattr(value, "connect") and hasattr(value, "dialect")):
-        raise TypeError(f"{name} must be an engine of sqlalchemy or None, got {value!r}")
-
-
-_at_least_one = checked_by(_checks.at_least_one)
 
 
 def _cut(error: BaseException) -> Status:
@@ -178,17 +129,17 @@ class ChunkStep:
     Source: the chunk-oriented, fault-tolerant step of Spring Batch.
     """
 
-    name: str = field(validator=checked_by(_text))
+    name: str = field(validator=checks.name)
     reader: Any = field(kw_only=True, converter=as_reader)
     processor: Callable[[Any], Any] | None = field(
-        default=None, kw_only=True, validator=checked_by(_callable_or_none)
+        default=None, kw_only=True, validator=checks.function_or_none
     )
-    writer: Callable[[Any, Any], Any] = field(kw_only=True, validator=checked_by(_callable))
-    chunk_size: int = field(default=100, kw_only=True, validator=_at_least_one)
+    writer: Callable[[Any, Any], Any] = field(kw_only=True, validator=checks.function)
+    chunk_size: int = field(default=100, kw_only=True, validator=checks.at_least_one)
     repository: JobRepository = field(
         kw_only=True, validator=instance_of(JobRepository, "a JobRepository")
     )
-    database: Any = field(default=None, kw_only=True, validator=checked_by(_engine_or_none))
+    database: Any = field(default=None, kw_only=True, validator=checks.database)
     retry: RetryPolicy | RetryTemplate = field(
         factory=SimpleRetryPolicy,
         kw_only=True,
@@ -200,20 +151,20 @@ class ChunkStep:
     skip: SkipPolicy = field(
         default=None,
         kw_only=True,
-        converter=_none_skipped,
+        converter=checks.skip_policy,
         validator=instance_of(SkipPolicy, "a SkipPolicy or None"),
     )
-    max_crashes: int = field(default=2, kw_only=True, validator=_at_least_one)
+    max_crashes: int = field(default=2, kw_only=True, validator=checks.at_least_one)
     key: Callable[[Any], Any] | None = field(
-        default=None, kw_only=True, validator=checked_by(_callable_or_none)
+        default=None, kw_only=True, validator=checks.function_or_none
     )
-    codec: Codec = field(factory=JsonCodec, kw_only=True, validator=checked_by(_codec))
-    isolation: str = field(default="rollback", kw_only=True, validator=_one_of(*ISOLATIONS))
-    isolate: str = field(default="bisect", kw_only=True, validator=_one_of(*SEARCHES))
-    concurrency: int = field(default=1, kw_only=True, validator=_at_least_one)
+    codec: Codec = field(factory=JsonCodec, kw_only=True, validator=checks.codec)
+    isolation: str = field(default="rollback", kw_only=True, validator=checks.one_of(*ISOLATIONS))
+    isolate: str = field(default="bisect", kw_only=True, validator=checks.one_of(*SEARCHES))
+    concurrency: int = field(default=1, kw_only=True, validator=checks.at_least_one)
     pure: bool = field(default=True, kw_only=True, validator=instance_of(bool, "True or False"))
     after_commit: Callable[[Any], Any] | None = field(
-        default=None, kw_only=True, validator=checked_by(_callable_or_none)
+        default=None, kw_only=True, validator=checks.function_or_none
     )
     outbox: Outbox | None = field(
         default=None,
@@ -221,11 +172,9 @@ class ChunkStep:
         validator=instance_of((Outbox, type(None)), "an Outbox or None"),
     )
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=_tuple, validator=checked_by(_listeners)
+        default=(), kw_only=True, converter=checks.tuple_of, validator=checks.listeners
     )
-    code_version: str | None = field(
-        default=None, kw_only=True, validator=checked_by(_checks.text_or_none)
-    )
+    code_version: str | None = field(default=None, kw_only=True, validator=checks.text_or_none)
     _stop: _Flag = field(init=False, factory=_Flag, repr=False)
 
     def __attrs_post_init__(self) -> None:
