@@ -133,7 +133,7 @@ def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
     """Run the step's rules on the scenario, with waits that take no time."""
     process, write, table = _Fails(scenario.process), _Fails(scenario.write), _Table()
 
-    def processor(item: int) -> int | None:
+    def processor(item: int, _: Any = None) -> int | None:
         process.at(item)
         return None if item in scenario.filtered else item
 

@@ -27,6 +27,18 @@ def test_nothing_of_the_step_itself_is_run_or_written(sqlite):
     assert (sqlite.calls, sqlite.rows()) == ([], [])
 
 
+def test_a_processor_that_works_in_the_transaction_fails_in_it(sqlite):
+    step = sqlite.step(pure=False, retry=SimpleRetryPolicy(1), skip=SkipPolicy(on=Bad))
+    told = step.explain(Scenario(items=2, process={2: Bad()}))
+    assert str(told).splitlines() == [
+        "tx1  write [1,2] fails (Bad); ROLLBACK",
+        "tx2  write [1]; COMMIT",
+        "tx3  write [2] fails (Bad); ROLLBACK",
+        "tx4  dead letter 2; COMMIT",
+        "completed: read 2, written 1, filtered 0, dead 1, retries 0, rollbacks 2",
+    ]
+
+
 def test_waits_take_no_time(sqlite):
     step = sqlite.step(retry=SimpleRetryPolicy(3), backoff=FixedBackoff(3600.0))
     told = step.explain(Scenario(items=1, process={1: [Bad(), Bad()]}))
