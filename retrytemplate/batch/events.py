@@ -33,10 +33,10 @@ class Event:
     """One thing that happened in a run.
 
     :param kind: "started", "ended": the run; "read": *numbers* were; "processed", "filtered":
-        items were; "failed": an attempt at an item failed in the phase "read" or "process";
-        "rolled back": an attempt to write *numbers* was; "written": *numbers* were; "given up":
-        an item has a dead letter; "died": the process that had the run; "not sent": a message is
-        still in the outbox.
+        items were; "failed": an attempt to process an item did; "rolled back": an attempt to write
+        *numbers* was; "written": *numbers* were; "given up": an item has a dead letter; "died": the
+        process that had the run; "not sent": a message is still in the outbox.
+    :param phase: "read", "process", "write" or "crash".
     :param numbers: of the items in their source, from 1.
     :param attempt: which attempt of this item, or of this part, from 1.
     :param transaction: the number of the transaction in this process, from 1; None: it happened
