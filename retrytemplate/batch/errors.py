@@ -107,7 +107,7 @@ class ProcessDiedError(RetryError):
 
 
 class JobRepositoryError(RetryError):
-    """The job repository cannot be reached, or holds what cannot be read.
+    """The job repository, or the database of a step's items, cannot be reached, or cannot be read.
 
     Raised by whatever uses the repository.  What was committed stands; the run can be resumed when
     the database is back.

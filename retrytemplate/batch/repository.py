@@ -130,7 +130,7 @@ class JobRepository:
             return looker
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
+    def asked(self, what: str = "the job repository") -> Iterator[None]:
         """Around what the repository does on its own: its errors say so."""
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -138,7 +138,7 @@ class JobRepository:
             yield
         except SQLAlchemyError as exc:
             text = str(getattr(exc, "orig", None) or exc).strip().partition("\n")[0]
-            raise JobRepositoryError(f"the job repository cannot be used: {text}") from exc
+            raise JobRepositoryError(f"{what} cannot be used: {text}") from exc
 
     @asynccontextmanager
     async def asynchronous_engine(self) -> AsyncIterator[AsyncEngine]:

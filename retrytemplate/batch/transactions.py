@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ISOLATIONS", "AsyncAttempts", "AsyncTransactions", "Attempts", "Transactions"]
 
 ISOLATIONS = ("rollback", "savepoint", "none")
+ELSEWHERE = "the database of the items"
 
 
 @define
@@ -178,6 +179,9 @@ class Attempts(_Attempts):
             return outcome
         with self.of.repository.asked():
             unsettled, done = self.unsettled, self._settled()
+        if self.of.database is not None:
+            with self.of.repository.asked(ELSEWHERE), self.of.database.connect():
+                pass
         return self._succeeded(outcome) if unsettled and done else outcome
 
     def _settled(self) -> bool:
@@ -290,6 +294,10 @@ class AsyncAttempts(_Attempts):
             return outcome
         with self.of.repository.asked():
             unsettled, done = self.unsettled, await self._settled()
+        if self.of.database is not None:
+            with self.of.repository.asked(ELSEWHERE):
+                async with self.of.database.connect():
+                    pass
         return self._succeeded(outcome) if unsettled and done else outcome
 
     async def _settled(self) -> bool:

@@ -1,5 +1,6 @@
 """Runs that change hands, commits whose answer is lost, and servers that go away."""
 
+import asyncio
 import os
 import signal
 import time
@@ -20,9 +21,11 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.batch import (
+    JobRepository,
     JobRepositoryError,
     RunInProgressError,
     SkipPolicy,
+    databases,
     journal,
 )
 from retrytemplate.batch.places import at_work
@@ -260,6 +263,28 @@ def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, 
     assert postgresql.rows() == [1, 2, 3, 4, 5]
 
 
+def test_a_run_that_is_cancelled_while_it_commits_suspects_nobody(world):
+    async def cancelled():
+        engine = databases.async_engine(databases.check_url(world.url), 20.0)
+        jobs = JobRepository(engine, prefix=world.prefix)
+
+        def cancel(*_):
+            event.remove(engine.sync_engine, "commit", cancel)
+            task.cancel()
+
+        process = once(event.listen, engine.sync_engine, "commit", cancel)
+        step = world.step(range(1, 6), process=process, repository=jobs)
+        task = asyncio.create_task(step.run_async())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await engine.dispose()
+
+    asyncio.run(cancelled())
+    report = world.step(range(1, 6)).run()
+    assert (report.status, report.written, report.deaths) == ("completed", 5, 0)
+    assert world.rows() == [1, 2, 3, 4, 5]
+
+
 DEFERRED = "UNIQUE (text) DEFERRABLE INITIALLY DEFERRED"
 
 
@@ -325,6 +350,50 @@ def test_while_the_server_is_away_no_item_is_given_up_and_the_run_can_be_resumed
     report = run(mortal.step(range(1, 6), **settings), way)
     assert (report.status, report.written, report.dead) == ("completed", 5, 0)
     assert report.deaths == 0
+    assert mortal.rows() == [1, 2, 3, 4, 5]
+
+
+async def disposing(running, engine):
+    try:
+        return await running
+    finally:
+        await engine.dispose()
+
+
+def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
+    postgresql, server, mortal, way
+):
+    """The journal is elsewhere, and can be written."""
+    url = databases.check_url(server.url)
+    table = mortal.out
+
+    def write(items, transaction):
+        transaction.execute(table.insert(), [{"id": item, "text": ""} for item in items])
+
+    def begun(**process):
+        make = databases.engine if way == "sync" else databases.async_engine
+        database = make(url, 5.0)
+        step = postgresql.step(
+            range(1, 6),
+            writer=write,
+            database=database,
+            retry=MaxAttemptsRetryPolicy(2),
+            skip=SkipPolicy(on=Exception),
+            **process,
+        )
+        if way == "sync":
+            try:
+                return step.run()
+            finally:
+                database.dispose()
+        return asyncio.run(disposing(step.run_async(), database))
+
+    with pytest.raises(JobRepositoryError, match="the database of the items cannot be used"):
+        begun(process=once(server.kill))
+    server.start()
+    mortal.jobs.close()  # its connections are dead
+    report = begun()
+    assert (report.status, report.written, report.dead, report.deaths) == ("completed", 5, 0, 0)
     assert mortal.rows() == [1, 2, 3, 4, 5]
 
 
