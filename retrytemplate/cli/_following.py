@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import contextmanager
+from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define, field
@@ -47,6 +48,7 @@ STYLES = {
     "stopped": "yellow",
     "abandoned": "yellow",
 }
+UNDER_WAY = "cyan"
 
 
 class Teller(Protocol):
@@ -221,7 +223,7 @@ class Bar:
 
     def _head(self, run: RunStatus) -> RenderableType:
         told = " ".join((f"run {run.run_id} of {run.step}", *named_parameters(run)))
-        return self._text((told, "bold"), (run.state, STYLES.get(run.state, "cyan")))
+        return self._text((told, "bold"), (run.state, STYLES.get(run.state, UNDER_WAY)))
 
     def _line(self, run: RunStatus, rate: float | None) -> RenderableType:
         from rich.progress_bar import ProgressBar
@@ -229,7 +231,15 @@ class Bar:
 
         known = run.progress is not None or run.over
         share = 1.0 if run.state == "completed" else run.progress or 0.0
-        bar = ProgressBar(1.0 if known else None, share, pulse=not known)
+        style = STYLES.get(run.state, UNDER_WAY)
+        bar = ProgressBar(
+            1.0 if known else None,
+            share,
+            pulse=not known,
+            complete_style=style,
+            finished_style=style,
+            pulse_style=style,
+        )
         left = run.remaining(rate)
         grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
         grid.add_column(ratio=1)
@@ -239,7 +249,7 @@ class Bar:
             bar,
             f"{share:.0%}" if known else "",
             "" if rate is None else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s",
-            "" if left is None else f"{clock(left)} left",
+            "" if left is None else f"{clock(ceil(left))} left",
         )
         return grid
 

@@ -107,7 +107,9 @@ def _run(path: Path) -> ModuleType:
         raise UsageError(f"there is no file {path}")
     # As for a script: what lies beside it can be imported.  An exception's class is named after
     # the file, as where another module imports it.
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     name = path.stem if path.stem not in sys.modules else f"job_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

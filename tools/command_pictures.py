@@ -1,0 +1,179 @@
+"""Draw what the verbs ``batch`` and ``dlq`` show into the images of the docs.
+
+It runs a real job in a folder of its own: one run to the end, one whose process dies, and looks at
+both meanwhile::
+
+    python tools/command_pictures.py
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from sqlalchemy import text
+
+from retrytemplate import SimpleRetryPolicy
+from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, SkipPolicy
+from retrytemplate.cli._batch_screen import BatchScreen
+from retrytemplate.cli._dlq_screen import DlqScreen
+from retrytemplate.cli._following import Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from retrytemplate.batch import RunStatus
+    from retrytemplate.cli._screen import Screen
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+WIDTH = 96
+ORDERS = 3000
+# Fonts from elsewhere: a picture is to show without the net.
+FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+KILLER = 1707
+
+
+class PriceError(Exception):
+    """There is no price for an order."""
+
+
+class Service:
+    """Answers most orders."""
+
+    def __init__(self, dies: bool = False) -> None:
+        self.random = random.Random(7)
+        self.failed: set[int] = set()
+        self.dies = dies
+
+    def price(self, order: int) -> int | None:
+        time.sleep(0.002)
+        if self.dies and order == KILLER:
+            os._exit(9)
+        if order % 331 == 0:
+            raise PriceError(f"SKU-{order % 400:04} has no price")
+        if self.random.random() < 0.01 and order not in self.failed:
+            self.failed.add(order)
+            raise ConnectionError("the service is away")
+        return None if order % 40 == 0 else order
+
+
+def write(orders: list[int], transaction: Connection) -> None:
+    rows = [{"id": order} for order in orders]
+    transaction.execute(text("INSERT INTO priced VALUES (:id) ON CONFLICT DO NOTHING"), rows)
+
+
+def a_step(jobs: JobRepository, price: Callable[[int], Any], **settings: Any) -> ChunkStep:
+    usual: dict[str, Any] = {"name": "reprice-orders", "skip": SkipPolicy(on=PriceError)}
+    return ChunkStep(
+        reader=range(1, ORDERS + 1),
+        processor=price,
+        writer=write,
+        chunk_size=100,
+        repository=jobs,
+        retry=SimpleRetryPolicy(3),
+        key=lambda order: f"order-{order}",
+        **usual | settings,
+    )
+
+
+def looking_at(bar: Bar, jobs: JobRepository, order: int, drawn: list[Any]) -> Callable[[int], Any]:
+    """The service, and one who looks at the run, which is drawn when it is at this order."""
+    service = Service()
+
+    def price(each: int) -> int | None:
+        if each % 100 == 50 or each == order:
+            run: RunStatus = Runs(jobs).page(status="running")[0]
+            shown = bar.drawn(run)
+            if each == order:
+                drawn.append(shown)
+        return service.price(each)
+
+    return price
+
+
+def save(name: str, title: str, draw: Callable[[Console], None]) -> None:
+    console = Console(
+        record=True,
+        width=WIDTH,
+        file=StringIO(),
+        force_terminal=True,
+        highlight=False,
+        markup=False,
+    )
+    draw(console)
+    picture = console.export_svg(title=title, unique_id=name)
+    (IMAGES / f"{name}.svg").write_text(FONTS.sub("", picture), encoding="utf-8")
+
+
+def save_screen(screen: Screen, name: str, title: str, show: Callable[[], None]) -> None:
+    def draw(console: Console) -> None:
+        screen.console, screen.mark = console, "…"
+        show()
+
+    save(name, title, draw)
+
+
+def draw_all(url: str) -> None:
+    with JobRepository(url) as jobs:
+        with jobs.transaction() as transaction:
+            transaction.execute(text("CREATE TABLE priced (id INTEGER PRIMARY KEY)"))
+        drawn: list[Any] = []
+        price = looking_at(Bar(), jobs, 1850, drawn)
+        a_step(jobs, price).run({"day": "2026-11-20"})
+        save("batch-run", "retrytemplate batch run job.py:step", lambda to: to.print(drawn[0]))
+
+        unskipped = a_step(jobs, Service().price, name="ship-orders", skip=SkipPolicy())
+        unskipped.run({"depot": "Bremen"})
+        subprocess.run([sys.executable, __file__, url], check=False)
+        screen = BatchScreen()
+        page = Runs(jobs).page()
+        save_screen(
+            screen,
+            "batch-status",
+            "retrytemplate batch status",
+            lambda: screen.list(page, more=False),
+        )
+
+        price = looking_at(Bar(), jobs, KILLER, drawn)
+        a_step(jobs, price).run({"day": "2026-11-21"})
+        save("batch-watch", "retrytemplate batch watch", lambda to: to.print(drawn[1]))
+        draw_letters(jobs)
+
+
+def draw_letters(jobs: JobRepository) -> None:
+    letters, screen = DeadLetters(jobs), DlqScreen()
+    first, second, *_ = letters.page(step="reprice-orders")
+    letters.discard([first.id], by="ada", why="a test order")
+    a_step(jobs, lambda order: order).replay([second.id], by="ada")
+    page = letters.page(limit=8)
+    save_screen(
+        screen,
+        "dlq-list",
+        "retrytemplate dlq list --state any",
+        lambda: screen.list(page, more=True),
+    )
+
+
+def die(url: str) -> None:
+    """A run whose process dies in the middle of it."""
+    with JobRepository(url) as jobs:
+        a_step(jobs, Service(dies=True).price).run({"day": "2026-11-21"})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        die(sys.argv[1])
+    else:
+        with TemporaryDirectory() as folder:
+            draw_all(f"sqlite:///{folder}/jobs.db")
