@@ -195,10 +195,11 @@ def test_a_success_that_cannot_be_written_down_needs_no_listener(way):
 
 @every_way
 def test_a_success_whose_key_was_taken_over_is_none(way):
-    template, _ = on(steps("succeed"), error=LeaseLostError)
+    template, listener = on(steps("succeed"), error=LeaseLostError)
 
     with pytest.raises(LeaseLostError):
         way(template, Script("value"), state=KEY)
+    assert heard(listener) == []  # it is for what the execution goes on after
 
 
 @every_way
