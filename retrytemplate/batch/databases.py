@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.extras import extra
-from retrytemplate.stores.sql_entries import missing_file
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
@@ -60,6 +59,8 @@ def looker(url: URL, timeout: float) -> Engine:
     :raises JobRepositoryError: there is no such file.
     """
     from sqlalchemy import create_engine
+
+    from retrytemplate.stores.sql_entries import missing_file
 
     missing = missing_file(url)
     if missing:

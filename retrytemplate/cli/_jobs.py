@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import traceback
@@ -87,6 +86,8 @@ def performed(
     :raises UsageError: it is the wrong one.
     :raises WorkError: the step refuses it, or is cut off.
     """
+    import asyncio
+
     try:
         return asyncio.run(awaited()) if asynchronous or _is_awaited(step) else blocking()
     except MisuseError as error:

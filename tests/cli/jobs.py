@@ -117,8 +117,11 @@ class Place:
             env=self.environment | variables,
         )
 
-    def in_a_terminal(self, *args, **variables):
-        """The exit code, and what a terminal is given to draw."""
+    def in_a_terminal(self, *args, when=None, **variables):
+        """The exit code, and what a terminal is given to draw.
+
+        *when*: a text, and what is to be done once it is drawn.
+        """
         ours, theirs = pty.openpty()
         drawn = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
         process = subprocess.Popen(
@@ -141,6 +144,9 @@ class Place:
             if not part:
                 break
             shown += part
+            if when is not None and when[0].encode() in shown:
+                when[1]()
+                when = None
         os.close(ours)
         return process.wait(PATIENCE), shown.decode()
 

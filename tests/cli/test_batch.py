@@ -239,6 +239,22 @@ def test_watch_in_a_terminal_draws_the_bar_and_ends_with_the_run(place):
     assert "8 read" in shown
 
 
+def test_watch_in_a_terminal_follows_a_run_of_another_process_to_its_end(place):
+    child = place.start("batch", "run", step(place), GATE="9")
+    with child:
+        place.arrived()
+        code, shown = place.in_a_terminal(
+            "batch", "watch", "--interval", "0.05", when=("running", place.let_go)
+        )
+        child.communicate(timeout=PATIENCE)
+    assert code == 0
+    before, _, after = shown.partition("completed")
+    assert "8 read" in before
+    assert "67%" in before
+    assert "100%" in after
+    assert "12 written" in after
+
+
 def test_watch_takes_the_run_that_is_under_way_before_a_newer_one(place):
     child = place.start("batch", "run", step(place), GATE="0")
     with child:

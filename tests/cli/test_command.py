@@ -134,3 +134,9 @@ def test_the_command_loads_no_package_of_an_extra_until_it_is_used():
     )
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["asyncio", "matplotlib", "rich", "sqlalchemy"])
+def test_the_command_loads_heavy_modules_only_for_the_verbs_that_need_them(module):
+    script = f"import sys, retrytemplate.cli; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
