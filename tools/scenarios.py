@@ -24,7 +24,7 @@ from sqlalchemy import text
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, DeadLetters, Explanation, JobRepository, SkipPolicy
-from retrytemplate.batch.explain import _Table
+from retrytemplate.batch.explain import TransactionTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +102,7 @@ class World:
     write: Callable[[Any], None] = nothing
     items: Iterable[Any] = (1, 2, 3)
     settings: dict[str, Any] = Factory(dict)
-    table: _Table = field(init=False, factory=_Table)
+    table: TransactionTable = field(init=False, factory=TransactionTable)
 
     def run(self) -> Outcome:
         """Run the step to its end."""

@@ -62,7 +62,7 @@ class _Driver:
     """
 
     reader: Reader
-    processor: Callable[[Any], Any] | None
+    processor: Any
     template: RetryTemplate
     concurrency: int
     is_fatal: Callable[[BaseException], bool]
@@ -168,8 +168,6 @@ class Driver(_Driver):
         return ReadRecords(records, cursor.position, getattr(cursor, "progress", None))
 
     def _process(self, effect: Process) -> Processed:
-        if self.processor is None:
-            return Processed(list(effect.items))
         if self.concurrency > 1 and len(effect.items) > 1:
             return self._in_threads(effect, self.processor)
         done = Processed()
@@ -186,7 +184,7 @@ class Driver(_Driver):
         self, items: Sequence[Any], processor: Callable[[Any], Any], done: Processed
     ) -> None:
         """Call it, and the template only where that fails."""
-        append, left = done.values.append, iter(items)
+        append, left, item = done.values.append, iter(items), None
         more = True
         while more:
             try:
@@ -320,8 +318,6 @@ class AsyncDriver(_Driver):
     async def _process(self, effect: Process) -> Processed:
         import asyncio
 
-        if self.processor is None:
-            return Processed(list(effect.items))
         done = Processed([None] * len(effect.items))
         items = iter(enumerate(effect.items))
         over = False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Failures = BaseException | Sequence[BaseException]
 
-__all__ = ["Explanation", "Scenario", "explain"]
+__all__ = ["Explanation", "Scenario", "TransactionTable", "explain"]
 
 
 def _at_least_one(name: str, value: Any) -> None:
@@ -71,7 +71,9 @@ class Explanation:
 
 
 @define
-class _Table(StepListener):
+class TransactionTable(StepListener):
+    """Gathers the events of a run, a line a transaction."""
+
     lines: list[tuple[int | None, str]] = Factory(list)
     _outside: list[str] = Factory(list)
 
@@ -131,7 +133,7 @@ class _Fails:
 
 def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
     """Run the step's rules on the scenario, with waits that take no time."""
-    process, write, table = _Fails(scenario.process), _Fails(scenario.write), _Table()
+    process, write, table = _Fails(scenario.process), _Fails(scenario.write), TransactionTable()
 
     def processor(item: int, _: Any = None) -> int | None:
         process.at(item)
@@ -148,7 +150,7 @@ def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
         report = evolve(
             step,
             reader=SequenceReader(range(1, scenario.items + 1)),
-            processor=processor,
+            processor=None if step.processor is None else processor,
             writer=writer,
             repository=repository,
             database=None,

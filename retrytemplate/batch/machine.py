@@ -57,7 +57,7 @@ class Rules:
     codec: Codec
     journals: bool
     """Whether the items of a chunk are kept with its marker: the reader cannot give them again."""
-    pure: bool = True
+    processes: bool = True
     """Whether items are processed before the transaction begins, each once."""
     outbox: Outbox | None = None
     after_commit: bool = False
@@ -215,7 +215,7 @@ class Machine:
     def _process(self, chunk: Chunk, indexes: Sequence[int]) -> Steps:
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
-        if not self.rules.pure:
+        if not self.rules.processes:
             chunk.values = list(chunk.read.records.items)
             return
         done: Processed = yield Process(items)

@@ -191,7 +191,7 @@ class _Replay:
             return self.skipped
         item = self.rules.codec.decode(letter.payload)
         done = Processed([item])
-        if self.rules.pure:
+        if self.rules.processes:
             done = yield Process([item])
         if done.failures:
             yield from self._failed(done.histories[0], done.failures[0])

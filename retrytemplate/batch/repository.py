@@ -97,10 +97,11 @@ class JobRepository:
                 "AsyncEngine: use run_async()"
             )
         with self._lock:
-            if self._engine is None:
+            made = self._engine
+            if made is None:
                 given: Any = self._given
-                self._engine = given or databases.engine(self._url, self.timeout)
-            return self._engine
+                made = self._engine = given or databases.engine(self._url, self.timeout)
+            return made
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -309,7 +309,6 @@ class ChunkStep:
         ...     skip=SkipPolicy(on=ValueError),
         ... )
         >>> print(step.explain(Scenario(items=4, write={2: ValueError("no number")})))
-             process 1, process 2, process 3, process 4
         tx1  write [1,2,3,4] fails (ValueError); ROLLBACK
         tx2  write [1,2] fails (ValueError); ROLLBACK
         tx3  write [1]; COMMIT
@@ -445,7 +444,7 @@ class ChunkStep:
             isolate=self.isolate,  # type: ignore[arg-type]  # checked above
             key=self.key,
             codec=self.codec,
-            pure=self.pure,
+            processes=self.pure and self.processor is not None,
             journals=not self.reader.seekable and self.reader.journal,
             outbox=self.outbox,
             after_commit=self.after_commit is not None,

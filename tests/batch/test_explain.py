@@ -43,3 +43,8 @@ def test_waits_take_no_time(sqlite):
     step = sqlite.step(retry=SimpleRetryPolicy(3), backoff=FixedBackoff(3600.0))
     told = step.explain(Scenario(items=1, process={1: [Bad(), Bad()]}))
     assert told.report.retries == 2
+
+
+def test_without_a_processor_nothing_is_processed(sqlite):
+    told = sqlite.step(processor=None).explain(Scenario(items=1))
+    assert [text for _, text in told.lines] == ["write [1]; COMMIT"]
