@@ -280,7 +280,7 @@ class Bar:
     def _text(self, *parts: tuple[str, str]) -> RenderableType:
         from rich.text import Text
 
-        line = Text(no_wrap=True, overflow="ellipsis")
+        line = Text()
         for number, (text, style) in enumerate(parts):
             line.append("   " if number and text.strip() else "")
             line.append(self.screen.clean(text), style)

@@ -11,6 +11,8 @@ from retrytemplate.cli.usage import console
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rich.console import JustifyMethod, OverflowMethod
+
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
 
@@ -77,8 +79,10 @@ class Screen:
         table = Table(
             box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0)
         )
+        beyond: OverflowMethod = "ellipsis" if self.console.encoding.startswith("utf") else "crop"
         for head in heads:
-            table.add_column(head, justify="right" if head in numbers else "left", no_wrap=True)
+            side: JustifyMethod = "right" if head in numbers else "left"
+            table.add_column(head, justify=side, no_wrap=True, overflow=beyond)
         name_width, last_width = self._widths(heads, cells, name)
         for row, style in zip(cells, styles, strict=True):
             row[name] = fitted(row[name], name_width, self.mark)

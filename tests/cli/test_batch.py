@@ -255,6 +255,15 @@ def test_watch_in_a_terminal_follows_a_run_of_another_process_to_its_end(place):
     assert "12 written" in after
 
 
+def test_a_narrow_terminal_without_unicode_gets_ascii(place):
+    place.run("batch", "run", step(place))
+    plain = {"PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    for verb in ("watch", "status"):
+        code, shown = place.in_a_terminal("batch", verb, **plain)
+        assert (code, shown.isascii()) == (0, True), shown
+        assert "Traceback" not in shown
+
+
 def test_watch_takes_the_run_that_is_under_way_before_a_newer_one(place):
     child = place.start("batch", "run", step(place), GATE="0")
     with child:
