@@ -2,6 +2,8 @@
 
 import asyncio
 import concurrent.futures
+import subprocess
+import sys
 
 import pytest
 
@@ -39,6 +41,23 @@ CANCELLED = concurrent.futures.CancelledError
 def test_signals_cancellations_and_misuse_are_hard_alone_and_in_a_group(exception, hard):
     for _ in range(2):
         assert is_hard(exception) is hard
+
+
+def test_a_program_that_knows_no_futures_is_none_the_worse():
+    script = """
+import sys
+from retrytemplate import RetryTemplate
+
+def fetch():
+    if answers:
+        raise answers.pop()
+    return "value"
+
+answers = [OSError(), OSError()]
+assert RetryTemplate().call(fetch) == "value"
+assert "concurrent.futures" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize(
