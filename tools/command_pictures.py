@@ -24,9 +24,9 @@ from sqlalchemy import text
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, SkipPolicy
+from retrytemplate.cli._bar import Bar
 from retrytemplate.cli._batch_screen import BatchScreen
 from retrytemplate.cli._dlq_screen import DlqScreen
-from retrytemplate.cli._following import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate.cli._following import STYLES, named_parameters, suspicion
+from retrytemplate.cli._run_words import STYLES, named_parameters, suspicion
 from retrytemplate.cli._screen import Screen, named
 from retrytemplate.cli._words import ago, clock, moment, span
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 import time
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.caches.worker import worker_name
-from retrytemplate.cli import _jobs, _journal, _stores
-from retrytemplate.cli._following import Bar, JsonLines, PlainLines, followed, on_terminal
+from retrytemplate.cli import _journal, _stores
+from retrytemplate.cli._bar import Bar
+from retrytemplate.cli._following import JsonLines, on_terminal
+from retrytemplate.cli._running import run_job
 from retrytemplate.cli.usage import (
     WorkError,
+    add_verb,
     agreed,
     print_json,
     seconds,
@@ -23,7 +23,7 @@ from retrytemplate.cli.usage import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from retrytemplate.batch import ChunkStep, JobRepository, Report, Runs, RunStatus
+    from retrytemplate.batch import JobRepository, Runs, RunStatus
     from retrytemplate.cli._following import Teller
 
 __all__ = ["add_parser", "run"]
@@ -32,8 +32,6 @@ MOST = 10_000
 USUAL = 50
 HIGHEST = 2**63 - 1
 SOONEST, RARELY = 0.05, 3600.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ENDS_SOON = "ends after this chunk; interrupt once more to end at once"
 
 DESCRIPTION = """\
 Run a chunk step that a Python file holds, and see how runs stand: what their journal says, here or
@@ -110,16 +108,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     _add_run(verbs)
     _add_status(verbs)
     _add_watch(verbs)
-    abandoning = _add(verbs, "abandon", "give a run up, so that nobody goes on with it")
-    abandoning.epilog = ABANDON_EPILOG
+    does = "give a run up, so that nobody goes on with it"
+    abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, _journal.options())
     abandoning.add_argument("run_id", type=whole_number(HIGHEST), metavar="RUN")
     abandoning.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
     return parser
 
 
 def _add_run(verbs: Any) -> None:
-    running = _add(verbs, "run", "run the step that a file holds, or go on with it", stored=False)
-    running.epilog = RUN_EPILOG
+    running = add_verb(verbs, "run", "run the step that a file holds, or go on with it", RUN_EPILOG)
     add = running.add_argument
     add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
     add(
@@ -145,8 +142,8 @@ def _add_run(verbs: Any) -> None:
 
 
 def _add_status(verbs: Any) -> None:
-    looking = _add(verbs, "status", "show how runs stand: a line for each, or all of one")
-    looking.epilog = STATUS_EPILOG
+    does = "show how runs stand: a line for each, or all of one"
+    looking = add_verb(verbs, "status", does, STATUS_EPILOG, _journal.options())
     add = looking.add_argument
     number = whole_number(HIGHEST)
     add("run_id", nargs="?", type=number, metavar="RUN", help="all that is known of this one")
@@ -162,8 +159,8 @@ def _add_status(verbs: Any) -> None:
 
 
 def _add_watch(verbs: Any) -> None:
-    watching = _add(verbs, "watch", "follow a run from another terminal, until it ends")
-    watching.epilog = WATCH_EPILOG
+    does = "follow a run from another terminal, until it ends"
+    watching = add_verb(verbs, "watch", does, WATCH_EPILOG, _journal.options())
     add = watching.add_argument
     add("run_id", nargs="?", type=whole_number(HIGHEST), metavar="RUN")
     add("--step", metavar="NAME", help="only runs of this step")
@@ -180,22 +177,13 @@ def _add_interval(parser: argparse.ArgumentParser, usual: float) -> None:
     )
 
 
-def _add(verbs: Any, name: str, does: str, *, stored: bool = True) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=does,
-        description=f"{does[0].upper()}{does[1:]}.",
-        parents=[_journal.options()] if stored else [],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    return parser
-
-
 def run(args: argparse.Namespace) -> int:
     """Run, show, watch or abandon; the exit code."""
     if args.action == "run":
-        return _run(args)
+        done = run_job(args)
+        if not args.json:
+            _show(args, done)
+        return _code(done.state)
     does = {"status": _status, "watch": _watch, "abandon": _abandon}[args.action]
     with _journal.opened(args) as repository:
         return does(args, repository)
@@ -301,89 +289,3 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     else:
         print(f"run {run.run_id} abandoned")
     return 0
-
-
-# -- run -----------------------------------------------------------------------------------------
-
-
-def _run(args: argparse.Namespace) -> int:
-    from retrytemplate.batch import Runs
-
-    parameters = _jobs.parameters_of(args.parameter)
-    output = sys.stdout
-    # What is for machines is all that stands there: the step's own words go elsewhere.
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = _jobs.load(args.job)
-        runs = Runs(step.repository)
-        try:
-            with _drawing(args, output) as tell:
-                report = _performed(step, parameters, args, tell)
-                run = _found(runs, report.run_id)
-                tell(run)
-        finally:
-            step.repository.close()
-    if not args.json:
-        _show(args, run)
-    return _code(run.state)
-
-
-@contextmanager
-def _drawing(args: argparse.Namespace, output: Any) -> Iterator[Teller]:
-    if args.json:
-        yield JsonLines(output)
-    elif on_terminal():
-        with Bar().shown() as bar:
-            yield bar
-    else:
-        yield PlainLines()
-
-
-def _performed(
-    step: ChunkStep, parameters: dict[str, Any], args: argparse.Namespace, tell: Teller
-) -> Report:
-    from retrytemplate.batch import Runs
-
-    runs, here = Runs(step.repository), _process(worker_name())
-
-    def mine() -> RunStatus | None:
-        """The run of this step that this process has."""
-        under_way = runs.page(step=step.name, status="running", limit=MOST)
-        return next((run for run in under_way if _process(run.worker or "") == here), None)
-
-    with _stopping(step, tell), followed(mine, tell, args.interval):
-        return _jobs.performed(
-            step,
-            lambda: step.run(parameters, args.on_existing),
-            lambda: step.run_async(parameters, args.on_existing),
-            asynchronous=args.asynchronous,
-        )
-
-
-def _process(worker: str) -> str:
-    """The part of a worker's name that its process's others share."""
-    return worker.rpartition("-")[0]
-
-
-@contextmanager
-def _stopping(step: ChunkStep, tell: Teller) -> Iterator[None]:
-    """The first signal asks the step to stop, the second one stops it, the third one kills."""
-    asked = False
-
-    def handle(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            for each in before:
-                signal.signal(each, signal.SIG_DFL)
-            raise KeyboardInterrupt
-        asked = True
-        step.stop()
-        tell.notice(ENDS_SOON)
-
-    # What a shell has a process in the background ignore stays ignored.
-    heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, handle) for each in heard}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

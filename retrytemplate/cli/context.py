@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _stores
-from retrytemplate.cli.usage import WorkError, agreed, print_json, whole_number
+from retrytemplate.cli.usage import WorkError, add_verb, agreed, print_json, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized
@@ -72,7 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
-    listing = _add(verbs, "list", "the keys, a line each", LIST_EPILOG)
+    listing = add_verb(verbs, "list", "the keys, a line each", LIST_EPILOG, _stores.options())
     add = listing.add_argument
     add("--prefix", default="", metavar="TEXT", help="only keys that begin with it")
     add("--after", default="", metavar="KEY", help="begin behind this key: the next page")
@@ -83,24 +83,23 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         metavar="N",
         help="so many keys at most (default: %(default)s)",
     )
-    showing = _add(verbs, "show", "what is kept under a key, its history included", SHOW_EPILOG)
+    showing = add_verb(
+        verbs,
+        "show",
+        "what is kept under a key, its history included",
+        SHOW_EPILOG,
+        _stores.options(),
+    )
     showing.add_argument("key", metavar="KEY")
-    forgetting = _add(verbs, "forget", "drop keys, and all that is kept under them", FORGET_EPILOG)
+    forgetting = add_verb(
+        verbs,
+        "forget",
+        "drop keys, and all that is kept under them",
+        FORGET_EPILOG,
+        _stores.options(),
+    )
     forgetting.add_argument("keys", nargs="+", metavar="KEY")
     forgetting.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
-    return parser
-
-
-def _add(verbs: Any, name: str, does: str, epilog: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=does,
-        description=f"{does[0].upper()}{does[1:]}.",
-        epilog=epilog,
-        parents=[_stores.options()],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
     return parser
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.dead_letters import PHASES, STATES
 from retrytemplate.cli import _jobs, _journal, _stores
-from retrytemplate.cli.usage import UsageError, WorkError, print_json, whole_number
+from retrytemplate.cli.usage import UsageError, WorkError, add_verb, print_json, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
-    listing = _add(verbs, "list", "the letters, a line each", LIST_EPILOG)
+    listing = add_verb(verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.options())
     _add_filters(listing)
     listing.add_argument(
         "--after", type=_number, default=0, metavar="ID", help="begin behind it: the next page"
@@ -108,36 +108,28 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         metavar="N",
         help="so many letters at most (default: %(default)s)",
     )
-    showing = _add(verbs, "show", "all that is known of a letter", SHOW_EPILOG)
+    showing = add_verb(
+        verbs, "show", "all that is known of a letter", SHOW_EPILOG, _journal.options()
+    )
     showing.add_argument("id", type=_number, metavar="ID")
-    discarding = _add(verbs, "discard", "decide that nothing more is to be done", DISCARD_EPILOG)
+    discarding = add_verb(
+        verbs,
+        "discard",
+        "decide that nothing more is to be done",
+        DISCARD_EPILOG,
+        _journal.options(),
+    )
     discarding.add_argument("ids", type=_number, nargs="+", metavar="ID")
     discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
     discarding.add_argument("--why", required=True, metavar="TEXT", help="stays with the letter")
-    _add_filters(_add(verbs, "export", "write letters as lines of JSON", EXPORT_EPILOG))
-    replaying = _add(
-        verbs, "replay", "process and write the items of open letters", REPLAY_EPILOG, stored=False
-    )
-    _add_replaying(replaying)
+    does = "write letters as lines of JSON"
+    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, _journal.options()))
+    does = "process and write the items of open letters"
+    _add_replaying(add_verb(verbs, "replay", does, REPLAY_EPILOG))
     return parser
 
 
 _number = whole_number(HIGHEST)
-
-
-def _add(
-    verbs: Any, name: str, does: str, epilog: str, *, stored: bool = True
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=does,
-        description=f"{does[0].upper()}{does[1:]}.",
-        epilog=epilog,
-        parents=[_journal.options()] if stored else [],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    return parser
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.extras import extra
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "UsageError",
     "WorkError",
+    "add_verb",
     "agreed",
     "console",
     "extra",
@@ -36,6 +37,26 @@ class UsageError(Exception):
 
 class WorkError(Exception):
     """The work failed: the message says why.  ``main`` exits with 1."""
+
+
+def add_verb(
+    verbs: Any, name: str, does: str, epilog: str, *options: ArgumentParser
+) -> ArgumentParser:
+    """The parser of a verb's own verb, which may print what it says as JSON.
+
+    :param does: what it does, in words.
+    :param options: parsers whose options it takes over.
+    """
+    parser: ArgumentParser = verbs.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog=epilog,
+        parents=options,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return parser
 
 
 def console(purpose: str) -> Console:

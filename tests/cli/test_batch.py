@@ -13,7 +13,7 @@ import pytest
 from retrytemplate.batch import Runs, RunStatus
 from retrytemplate.batch.journal import Counts
 from retrytemplate.cli import main
-from retrytemplate.cli._following import Bar, Pace
+from retrytemplate.cli._bar import Bar, Pace
 from tests.batch.world import World
 from tests.cli.jobs import PATIENCE, Place, lines_of
 
