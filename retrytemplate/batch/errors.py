@@ -34,6 +34,7 @@ class ReadError(RetryError, ValueError):
 
     def __init__(self, problem: str, *, text: str, source: str, number: int) -> None:
         super().__init__(f"{source}, record {number}: {problem}")
+        self.problem = problem
         self.text = text
         self.source = source
         self.number = number

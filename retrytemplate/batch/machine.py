@@ -16,6 +16,7 @@ from retrytemplate.batch.errors import (
     CrashLoopError,
     ProcessDiedError,
     ReaderError,
+    ReadError,
     SkipLimitExceededError,
 )
 from retrytemplate.batch.isolation import Search
@@ -165,22 +166,36 @@ class Machine:
         """The items that the journal has; where they came from stands in the position."""
         from retrytemplate.batch.readers.base import Records
 
+        why, decode = self.run.marker.broken, self.rules.codec.decode
         source, first, position = self.run.marker.position
-        items = [self.rules.codec.decode(payload) for payload in payloads]
-        return ReadRecords(Records(items, source, first), position)
+        items = [
+            payload if index in why else decode(payload) for index, payload in enumerate(payloads)
+        ]
+        broken = {
+            index: ReadError(problem, text=items[index], source=source, number=first + index)
+            for index, problem in why.items()
+        }
+        return ReadRecords(Records(items, source, first, broken), position)
 
     def _keep(self, chunk: Chunk) -> Steps:
         """Write the items of a chunk down before anything is done with them."""
         records, encode = chunk.read.records, self.rules.codec.encode
+        broken = records.broken
         try:
-            payloads = tuple(map(encode, records.items))
+            payloads = tuple(
+                broken[index].text if index in broken else encode(item)
+                for index, item in enumerate(records.items)
+            )
         except (TypeError, ValueError) as exc:
             raise _Fatal(exc) from None
         closing = chunk.closing()
-        position = [records.source, records.first, chunk.read.position]
-        pending = ranges_of(chunk.left)
         kept = evolve(
-            chunk.marker, position=position, count=chunk.size, pending=pending, payloads=payloads
+            chunk.marker,
+            position=[records.source, records.first, chunk.read.position],
+            count=chunk.size,
+            pending=ranges_of(chunk.left),
+            payloads=payloads,
+            broken={index: error.problem for index, error in broken.items()},
         )
         yield from self._mark(chunk, evolve(closing, marker=kept))
 

@@ -36,6 +36,8 @@ class Marker:
     :param deaths: of items that were so when their process died, its worker and the time of each.
     :param stray: deaths in careful mode while no item was under way.
     :param payloads: the items themselves, where the reader cannot give them again.
+    :param broken: which of those are records that could not be read, and what was wrong with them;
+        their payload is their text.
     """
 
     position: JSON = None
@@ -46,6 +48,7 @@ class Marker:
     deaths: Mapping[int, tuple[tuple[str, float], ...]] = field(factory=dict)
     stray: int = 0
     payloads: tuple[str, ...] | None = None
+    broken: Mapping[int, str] = field(factory=dict)
 
     @property
     def waiting(self) -> int:
@@ -68,7 +71,8 @@ class Marker:
         """As a JSON object."""
         data = asdict(self, recurse=False)
         data["format"] = FORMAT
-        data["deaths"] = {str(index): died for index, died in self.deaths.items()}
+        for name in ("deaths", "broken"):
+            data[name] = {str(index): value for index, value in data[name].items()}
         return data
 
     @classmethod
@@ -86,6 +90,7 @@ class Marker:
                 int(index): tuple((str(worker), float(at)) for worker, at in died)
                 for index, died in data["deaths"].items()
             }
+            data["broken"] = {int(index): str(why) for index, why in data["broken"].items()}
             if data["payloads"] is not None:
                 data["payloads"] = tuple(data["payloads"])
             return cls(**data)

@@ -10,12 +10,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from sqlalchemy import Column, Integer, MetaData, Table, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from retrytemplate import RetryError, SimpleRetryPolicy
-from retrytemplate.batch import ChunkStep, ForwardReader, JobRepository, SkipPolicy, databases
+from retrytemplate.batch import (
+    ChunkStep,
+    Cursor,
+    ForwardReader,
+    JobRepository,
+    ReadError,
+    SkipPolicy,
+    databases,
+)
 from retrytemplate.batch.marker import Marker
 from tests.stores import crashing
 
@@ -42,7 +50,8 @@ class Plan:
     :param process: how often the processing of these items fails; so *write*.
     :param deadly: what the process dies of, by item; *place*: while it does what with it.
     :param elsewhere: whether the items go to another engine than the journal.
-    :param forward: whether the reader cannot give an item again.
+    :param forward: whether the reader cannot give an item again; *torn*: items that it cannot read.
+    :param pure: False: the processor works in the transaction.
     :param stall: the item at whose *place* the first process to come there stands still.
     :param seed: of how long each item takes; None: no time.
     """
@@ -63,13 +72,15 @@ class Plan:
     isolation: str = "rollback"
     elsewhere: bool = False
     forward: bool = False
+    torn: frozenset = frozenset()
+    pure: bool = True
 
     @property
     def dead(self):
         """The items that cannot be written, however often it is tried."""
         gone = {item for item, times in self.process.items() if times >= ALWAYS}
         unwritten = {item for item, times in self.write.items() if times >= ALWAYS}
-        return sorted({*gone, *self.deadly} | unwritten - self.filtered)
+        return sorted({*gone, *self.deadly, *self.torn} | unwritten - self.filtered)
 
     @property
     def left_out(self):
@@ -96,6 +107,36 @@ class Items(Sequence):
         if self.plan.place == "read" and item in self.plan.deadly:
             DEATHS[self.plan.deadly[item]]()
         return item
+
+
+class Torn(ForwardReader):
+    """A stream of the numbers of a plan's items, in which some cannot be read."""
+
+    def __init__(self, plan, numbers):
+        super().__init__(numbers)
+        self.plan = plan
+
+    def open(self, position=None):
+        return TornCursor(self.plan, super().open(position))
+
+
+class TornCursor(Cursor):
+    def __init__(self, plan, inner):
+        self.plan, self.inner = plan, inner
+
+    @property
+    def position(self):
+        return self.inner.position
+
+    def read(self, limit):
+        records = self.inner.read(limit)
+        at = [index for index, item in enumerate(records.items) if item in self.plan.torn]
+        items = ["?" if index in at else item for index, item in enumerate(records.items)]
+        about = {"text": "?", "source": records.source}
+        broken = {
+            index: ReadError("is torn", number=records.number(index), **about) for index in at
+        }
+        return evolve(records, items=items, broken=broken)
 
 
 @frozen
@@ -176,22 +217,27 @@ class Mill:
             await asyncio.sleep(durations[item])
             return processor(item)
 
+        def in_transaction(item, _):
+            return processor(item)
+
         def writer(items, transaction):
             for item in items:
                 # The rows before the one that fails are in the transaction already.
                 fail("write", item, plan.write)
                 transaction.execute(self.out.insert().values(turn=turn, item=item))
 
+        made = awaited if self.way == "async" and plan.concurrency > 1 else processor
         return ChunkStep(
             "mill",
             reader=self.reader(plan, turn),
-            processor=awaited if self.way == "async" and plan.concurrency > 1 else processor,
+            processor=made if plan.pure else in_transaction,
+            pure=plan.pure,
             writer=writer,
             chunk_size=plan.chunk_size,
             repository=jobs,
             database=database,
             retry=SimpleRetryPolicy(plan.attempts),
-            skip=SkipPolicy(on=Bad),
+            skip=SkipPolicy(on=(Bad, ReadError)),
             max_crashes=plan.max_crashes,
             isolate=plan.isolate,
             isolation=plan.isolation,
@@ -208,7 +254,7 @@ class Mill:
         if not plan.forward:
             return Items(plan)
         row = self.row(turn)
-        return ForwardReader(iter(range(1 + (row.read if row else 0), plan.items + 1)))
+        return Torn(plan, iter(range(1 + (row.read if row else 0), plan.items + 1)))
 
     def tries(self, turn, what, item):
         """How often that was tried, this time and before, in whichever process."""

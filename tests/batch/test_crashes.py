@@ -109,6 +109,16 @@ def test_items_that_cannot_be_read_again_are_kept_through_the_deaths(mills, supe
     assert poisoned(plan, mill, turn)
 
 
+def test_records_of_them_that_cannot_be_read_are_no_items_after_a_death_either(mills, supervise):
+    mill, turn = mills["sync"], next(turns)
+    plan = Plan(items=9, chunk_size=5, deadly={2: "exits"}, torn=frozenset([4]), forward=True)
+    assert supervise(mill, plan, turn) == 3
+    assert mill.result(turn) == [plan.written, [2, 4]]
+    letter = mill.letters(turn)[-1]
+    assert (letter.phase, letter.payload, letter.replayable) == ("read", "?", 0)
+    assert letter.error_message == "items, record 4: is torn"
+
+
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_where_reading_kills_the_process_the_run_ends_after_some_deaths(mills, supervise, way):
     mill, turn = mills[way], next(turns)
