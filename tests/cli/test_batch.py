@@ -165,6 +165,37 @@ def test_the_third_signal_kills_what_does_not_heed_the_second(place):
     assert place.rows() == list(range(12))
 
 
+AWAITED = """
+import os
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+from retrytemplate.batch import ChunkStep, JobRepository
+
+async def numbers():
+    for number in range(5):
+        yield number
+
+url = os.environ["JOBS"].replace("sqlite:", "sqlite+aiosqlite:")
+engine = create_async_engine(url, poolclass=NullPool)  # nobody closes it
+on_engine = ChunkStep("e", reader=[1], writer=lambda *_: None, repository=JobRepository(engine))
+streamed = ChunkStep(
+    "s", reader=numbers(), writer=lambda *_: None, repository=JobRepository(os.environ["JOBS"])
+)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("on_engine", 2), ("streamed", 1)])
+def test_what_has_to_be_awaited_although_nobody_sees_it_is_run_with_async(place, name, code):
+    place.job.write_text(AWAITED)
+    blocking = place.run("batch", "run", step(place, name))
+    assert blocking.returncode == code
+    assert "use run_async()" in blocking.stdout + blocking.stderr
+
+    awaited = place.run("batch", "run", step(place, name), "--async")
+    assert (awaited.returncode, awaited.stderr) == (0, "")
+    assert "state         completed" in awaited.stdout
+
+
 def test_a_run_that_another_process_has_is_refused(place):
     child = place.start("batch", "run", step(place), GATE="5")
     with child:
