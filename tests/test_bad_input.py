@@ -425,6 +425,12 @@ def test_it_is_said_once_and_not_retried_or_recovered():
     assert type(caught.value.__cause__) is TypeError
 
 
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
+def test_a_function_that_call_gives_too_few_arguments_says_what_it_lacks(settings):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'two'"):
+        made(**settings).call(lambda one, two: None, 1)
+
+
 def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
     def callback(context):
         return nothing_wanted(context)

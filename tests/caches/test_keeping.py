@@ -3,6 +3,7 @@
 import pytest
 
 from retrytemplate import (
+    AttemptLostError,
     CircuitBreakerRetryPolicy,
     ExhaustedRetryError,
     MemoryRetryContextCache,
@@ -96,6 +97,17 @@ def test_the_number_of_attempts_that_a_context_was_told_is_kept(number):
         with pytest.raises(ValueError, match="x"):
             template.execute(callback, state=RetryState("order-17"))
     assert shown == [3, number]
+
+
+def test_where_an_attempt_was_lost_that_names_no_worker_is_not_known():
+    def callback(context):
+        raise AttemptLostError("on another machine")
+
+    template = RetryTemplate(SimpleRetryPolicy(3), clock=VirtualClock())
+    with pytest.raises(AttemptLostError):
+        template.execute(callback, state=RetryState("order-17"))
+    (lost,) = template.cache.peek(template.scoped_key("order-17")).history
+    assert (lost.host, lost.process) == ("", None)
 
 
 def test_a_record_that_counts_failures_and_names_none_is_one_like_any_other():
