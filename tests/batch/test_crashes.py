@@ -1,6 +1,7 @@
 """Items that kill the process that has them, and whoever starts it again.
 
-RETRYTEMPLATE_SEEDS is the number of runs with many items in flight, 20 by default.
+RETRYTEMPLATE_SEEDS is the number of runs with many items in flight, 20 by default; half of them are
+on each database.
 """
 
 import json
