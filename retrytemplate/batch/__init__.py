@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RunAbandonedError,
         RunExistsError,
         RunInProgressError,
+        RunLostError,
         SkipLimitExceededError,
         StepFailedError,
     )
@@ -66,6 +67,7 @@ __getattr__ = lazily(
             "RunAbandonedError",
             "RunExistsError",
             "RunInProgressError",
+            "RunLostError",
             "SkipLimitExceededError",
             "StepFailedError",
         ),
@@ -125,6 +127,7 @@ __all__ = [
     "RunAbandonedError",
     "RunExistsError",
     "RunInProgressError",
+    "RunLostError",
     "RunStatus",
     "Runs",
     "Scenario",

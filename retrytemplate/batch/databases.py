@@ -97,10 +97,21 @@ def _made(create: Any, url: URL, timeout: float) -> Any:
 
 
 def _prepare(made: Engine, timeout: float) -> None:
-    """On SQLite a transaction takes the write lock when it begins: a chunk is sure to write."""
+    """On SQLite a transaction takes the write lock when it begins: a chunk is sure to write.
+
+    On PostgreSQL no statement waits longer than this for a lock, as the driver of SQLite does not.
+    """
     from sqlalchemy import event
 
-    if made.dialect.name != "sqlite":
+    if made.dialect.name == "postgresql":
+
+        @event.listens_for(made, "connect")
+        def limited(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute(f"SET lock_timeout = {max(1, int(timeout * 1000))}")
+            cursor.close()
+            connection.commit()
+
         return
 
     @event.listens_for(made, "connect")

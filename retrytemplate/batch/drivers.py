@@ -24,8 +24,9 @@ from retrytemplate.batch.effects import (
     Tell,
     Write,
 )
+from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.watched import AsyncWatched, Watched
-from retrytemplate.errors import LeaseLostError, MisuseError
+from retrytemplate.errors import MisuseError
 from retrytemplate.policies.never import NeverRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
 
@@ -119,7 +120,7 @@ class _Driver:
         return not self.is_fatal(outcome.exception)
 
     def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-        if isinstance(outcome.value, LeaseLostError):
+        if isinstance(outcome.value, RunLostError):
             raise outcome.value
         if outcome.ok:
             self.run.took(attempts.closing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate.errors import RetryError
+from retrytemplate.errors import LeaseLostError, RetryError
 
 if TYPE_CHECKING:
     from retrytemplate.batch.report import Report
@@ -19,6 +19,7 @@ __all__ = [
     "RunAbandonedError",
     "RunExistsError",
     "RunInProgressError",
+    "RunLostError",
     "SkipLimitExceededError",
     "StepFailedError",
 ]
@@ -81,6 +82,14 @@ class NotResumableError(RetryError):
 
     Raised by ``ChunkStep.run`` for a reader that reads forward only and keeps no journal.
     Begin anew with ``on_existing="restart"``.
+    """
+
+
+class RunLostError(LeaseLostError):
+    """Another process has taken the run over, or resolved the dead letter.
+
+    Raised by ``ChunkStep.run`` when this process shows no sign of life for longer than the lease,
+    and writes again.  What it was about to write was rolled back; the other one goes on.
     """
 
 

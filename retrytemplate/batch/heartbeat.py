@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate.errors import LeaseLostError
+from retrytemplate.batch.errors import RunLostError
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,11 +34,11 @@ class Heartbeat:
         self._renew = renew
         self._rest = lease * SHARE
         self._over = threading.Event()
-        self._lost: LeaseLostError | None = None
+        self._lost: RunLostError | None = None
         self._thread = threading.Thread(target=self._run, name="retrytemplate-run", daemon=True)
 
     def check(self) -> None:
-        """Raise ``LeaseLostError`` if the run is another's."""
+        """Raise ``RunLostError`` if the run is another's."""
         if self._lost is not None:
             raise self._lost
 
@@ -46,7 +46,7 @@ class Heartbeat:
         while not self._over.wait(self._rest):
             try:
                 self._renew()
-            except LeaseLostError as lost:
+            except RunLostError as lost:
                 self._lost = lost
                 return
             except Exception:  # the database is away, or a transaction holds it
@@ -67,11 +67,11 @@ class AsyncHeartbeat:
     def __init__(self, renew: Callable[[], Awaitable[object]], lease: float) -> None:
         self._renew = renew
         self._rest = lease * SHARE
-        self._lost: LeaseLostError | None = None
+        self._lost: RunLostError | None = None
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Raise ``LeaseLostError`` if the run is another's."""
+        """Raise ``RunLostError`` if the run is another's."""
         if self._lost is not None:
             raise self._lost
 
@@ -85,7 +85,7 @@ class AsyncHeartbeat:
                 return
             try:
                 await self._renew()
-            except LeaseLostError as lost:
+            except RunLostError as lost:
                 self._lost = lost
                 return
             except Exception:

@@ -17,12 +17,13 @@ from retrytemplate.batch.errors import (
     RunAbandonedError,
     RunExistsError,
     RunInProgressError,
+    RunLostError,
 )
 from retrytemplate.batch.marker import Marker
 from retrytemplate.batch.places import here, is_gone, is_here
 from retrytemplate.batch.report import Report
 from retrytemplate.batch.tables import COUNTS
-from retrytemplate.errors import LeaseLostError, RecordedFailure
+from retrytemplate.errors import RecordedFailure
 from retrytemplate.stores.statements import WORDS
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
 def close(connection: Connection, tables: Tables, run: Run, closing: Closing) -> None:
     """Write what came of a part of the run, in the transaction of what was written.
 
-    :raises LeaseLostError: another process has taken the run over.
+    :raises RunLostError: another process has taken the run over.
     """
     from retrytemplate.batch.letters import insert
 
@@ -349,7 +350,7 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
 def renew(connection: Connection, tables: Tables, run: Run) -> None:
     """Hold the run for another lease.
 
-    :raises LeaseLostError: another process has taken the run over.
+    :raises RunLostError: another process has taken the run over.
     """
     runs = tables.runs
     renewed = connection.execute(
@@ -421,8 +422,8 @@ def _bound(lease: float) -> Any:
     return func.set_config("idle_in_transaction_session_timeout", f"{lease * 1000:.0f}", True)
 
 
-def _lost(run: Run) -> LeaseLostError:
-    return LeaseLostError(
+def _lost(run: Run) -> RunLostError:
+    return RunLostError(
         f"run {run.id} of {run.identity.step!r} was taken over: this process had it for longer "
         "than its lease without a sign of life"
     )

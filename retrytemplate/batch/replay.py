@@ -9,8 +9,8 @@ from attrs import asdict, define, evolve, field, frozen
 
 from retrytemplate.batch.dead_letters import LetterFilter
 from retrytemplate.batch.effects import After, Mark, Process, Processed, Send, Write
+from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts, now
-from retrytemplate.errors import LeaseLostError
 from retrytemplate.history import type_name
 
 if TYPE_CHECKING:
@@ -127,12 +127,12 @@ class Ledger:
     def close(connection: Connection, tables: Tables, replaying: Replaying, closing: Any) -> None:
         """Write what came of the item.
 
-        :raises LeaseLostError: the letter was resolved meanwhile.
+        :raises RunLostError: the letter was resolved meanwhile.
         """
         assert replaying.letter is not None
         row = _locked(connection, tables, replaying.letter.id)
         if row.state != "open":
-            raise LeaseLostError(f"dead letter {row.id} is {row.state} already")
+            raise RunLostError(f"dead letter {row.id} is {row.state} already")
         values = _values(connection, row, replaying, closing)
         table = tables.letters
         connection.execute(table.update().where(table.c.id == row.id).values(values))
@@ -222,7 +222,7 @@ def steps(
     for letter in letters:
         try:
             where = yield from replay.one(letter)
-        except LeaseLostError:  # another replay was faster
+        except RunLostError:  # another replay was faster
             where = replay.skipped
         where.append(letter.id)
     return ReplayReport(

@@ -16,7 +16,7 @@ from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.batch import checks, journal
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
-from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat, never
 from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
 from retrytemplate.batch.journal import Identity
@@ -30,7 +30,7 @@ from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.batch.transactions import ISOLATIONS, AsyncTransactions, Transactions
 from retrytemplate.caches.worker import worker_name
-from retrytemplate.errors import LeaseLostError, MisuseError
+from retrytemplate.errors import MisuseError
 from retrytemplate.history import recorded
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
@@ -219,7 +219,7 @@ class ChunkStep:
             ``Report.raise_for_status``.
         :raises MisuseError: a piece has to be awaited.
         :raises RunInProgressError: another process has the run.
-        :raises LeaseLostError: another process has taken the run over.
+        :raises RunLostError: another process has taken the run over.
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
         """
         self._check_blocking()
@@ -326,11 +326,11 @@ class ChunkStep:
         try:
             with heartbeat:
                 status: Status = driver.perform(self._machine(run).steps())
-        except LeaseLostError:
+        except RunLostError:
             raise
         except BaseException as error:  # a signal, the journal, what the rules know nothing of
             run.error = recorded(error)
-            with suppress(JobRepositoryError, LeaseLostError):
+            with suppress(JobRepositoryError, RunLostError):
                 transactions.alone(journal.end, run, _cut(error))
             raise
         finally:
@@ -347,12 +347,12 @@ class ChunkStep:
         try:
             async with heartbeat:
                 status: Status = await driver.perform(self._machine(run).steps())
-        except LeaseLostError:
+        except RunLostError:
             raise
         except BaseException as error:
             run.error = recorded(error)
             ending = asyncio.ensure_future(transactions.alone(journal.end, run, _cut(error)))
-            with suppress(JobRepositoryError, LeaseLostError):
+            with suppress(JobRepositoryError, RunLostError):
                 await asyncio.shield(ending)
             raise
         finally:

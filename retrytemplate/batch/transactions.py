@@ -13,8 +13,9 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import journal
+from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts
-from retrytemplate.errors import LeaseLostError, MisuseError
+from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class _Attempts(Guard):
 class Attempts(_Attempts):
     """The attempts at one part of a chunk; each one is a call of ``make``."""
 
-    def make(self) -> LeaseLostError | Sequence[Any]:
+    def make(self) -> RunLostError | Sequence[Any]:
         """One attempt: what was written.
 
         That the run is another's now is no failure of it: the error is given back.
@@ -166,7 +167,7 @@ class Attempts(_Attempts):
             if not (self.unsettled and self._settled()):
                 self._tried += 1
                 self._transact()
-        except LeaseLostError as lost:
+        except RunLostError as lost:
             return lost
         return self._written
 
@@ -272,7 +273,7 @@ async def _called(piece: Callable[[Any, Any], Any], given: Any, connection: Asyn
 class AsyncAttempts(_Attempts):
     """The same in a task."""
 
-    async def make(self) -> LeaseLostError | Sequence[Any]:
+    async def make(self) -> RunLostError | Sequence[Any]:
         """One attempt: what was written.
 
         That the run is another's now is no failure of it: the error is given back.
@@ -281,7 +282,7 @@ class AsyncAttempts(_Attempts):
             if not (self.unsettled and await self._settled()):
                 self._tried += 1
                 await self._transact()
-        except LeaseLostError as lost:
+        except RunLostError as lost:
             return lost
         return self._written
 

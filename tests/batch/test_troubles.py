@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import create_engine, event
 
-from retrytemplate import SimpleRetryPolicy
+from retrytemplate import LeaseLostError, SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, JobRepository, JobRepositoryError, JsonLinesReader
 from tests.batch.world import accounted, run
 
@@ -99,3 +99,25 @@ def test_an_engine_of_the_callers_may_be_given(tmp_path):
     with engine.connect() as connection:  # it is not closed with the repository
         connection.exec_driver_sql("SELECT 1")
     engine.dispose()
+
+
+def test_a_lease_that_the_writer_loses_is_a_failed_write_and_no_lost_run(sqlite, way):
+    """Of a durable cache that it uses, say."""
+
+    def write(items, transaction):
+        raise LeaseLostError("the lease of a key")
+
+    report = run(sqlite.step([1], writer=write, retry=SimpleRetryPolicy(2)), way)
+    assert (report.status, report.rollbacks) == ("failed", 1)
+
+
+def test_on_postgresql_a_lock_is_waited_for_as_long_as_the_repository_was_told(postgresql):
+    jobs = JobRepository(postgresql.url, prefix=postgresql.prefix, timeout=0.2)
+    postgresql.step([1]).run()
+    runs = postgresql.jobs.tables.runs
+    with postgresql.jobs.transaction() as transaction:
+        transaction.execute(runs.update().values(code_version="held"))
+        step = postgresql.step([1], repository=jobs)
+        with pytest.raises(JobRepositoryError, match="lock timeout"):
+            step.run()
+    jobs.close()
