@@ -122,7 +122,7 @@ def test_who_stands_still_past_its_lease_is_overtaken_and_commits_nothing_more(
     go_on = stalled(mill, plan, turn)
     report = take_over(mill, plan, turn)
     assert (report.status, report.written, report.deaths) == ("completed", 8, 1)
-    assert go_on() == "LeaseLostError"
+    assert go_on() == "RunLostError"
     assert mill.result(turn) == ALL
 
 
