@@ -10,7 +10,7 @@ from retrytemplate.batch.journal import Closing, Counts
 from retrytemplate.batch.marker import Marker, indexes_of, ranges_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from retrytemplate.batch.effects import ReadRecords
     from retrytemplate.batch.letters import Letter
@@ -31,7 +31,7 @@ class Chunk:
 
     read: ReadRecords
     marker: Marker
-    left: list[int] = field(init=False)
+    left: Sequence[int] = field(init=False)
     counts: Counts = field(init=False)
     values: list[Any] = Factory(list)
     histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
@@ -41,13 +41,20 @@ class Chunk:
     def __attrs_post_init__(self) -> None:
         size = len(self.read.records.items)
         known = self.marker.count is not None
-        self.left = indexes_of(self.marker.pending) if known else list(range(size))
+        self.left = indexes_of(self.marker.pending) if known else range(size)
         self.counts = Counts(read=0 if known else size)
 
     @property
     def size(self) -> int:
         """How many items it has, those that are done included."""
         return len(self.read.records.items)
+
+    @property
+    def waiting(self) -> Sequence[int]:
+        """Those of the items left that are not given up either."""
+        if not self.gone:
+            return self.left
+        return [index for index in self.left if index not in self.gone]
 
     def items(self, indexes: Iterable[int]) -> list[Any]:
         """These items as they were read."""
@@ -64,9 +71,14 @@ class Chunk:
         self.gone.add(index)
         self.count(dead=1, skipped=int(skipped))
 
-    def closing(self, done: Collection[int] = (), alone: int | None = None) -> Closing:
-        """What the journal is told when these items are done, and that one is under way."""
-        written = sum(self.values[index] is not None for index in done)
+    def closing(
+        self, done: Collection[int] = (), written: int = 0, alone: int | None = None
+    ) -> Closing:
+        """What the journal is told.
+
+        :param done: items that are done, as many as *written* of them written, the others filtered.
+        :param alone: the item that is under way by itself from then on.
+        """
         return Closing(
             marker=self._marker(done, alone),
             counts=self.counts + Counts(written=written, filtered=len(done) - written),
@@ -74,8 +86,11 @@ class Chunk:
             progress=self.read.progress,
         )
 
+    def _is_over(self, done: Collection[int]) -> bool:
+        return len(done) + len(self.gone) == len(self.left)
+
     def _marker(self, done: Collection[int], alone: int | None) -> Marker:
-        if len(done) + len(self.gone) == len(self.left):
+        if self._is_over(done):
             return Marker(position=self.read.position)
         over = {*done, *self.gone}
         pending = ranges_of(index for index in self.left if index not in over)
@@ -83,6 +98,9 @@ class Chunk:
 
     def closed(self, done: Collection[int], marker: Marker) -> None:
         """The journal has it."""
-        over = {*done, *self.gone}
-        self.left = [index for index in self.left if index not in over]
+        if self._is_over(done):
+            self.left = ()
+        else:
+            over = {*done, *self.gone}
+            self.left = [index for index in self.left if index not in over]
         self.marker, self.counts, self.letters, self.gone = marker, Counts(), [], set()

@@ -138,7 +138,7 @@ class Machine:
         if not read.records.items:
             return None
         chunk = Chunk(read, marker)
-        yield from self._tell([self._teller.event("read", chunk, numbers=chunk.left)])
+        yield from self._tell(self._teller.read(chunk))
         return chunk
 
     def _check_stray(self, marker: Marker) -> None:
@@ -220,10 +220,8 @@ class Machine:
         if broken:
             for index in sorted(broken.keys() & set(chunk.left)):
                 self._give_up(chunk, index, "read", broken[index])
-        wanted = [index for index in chunk.left if index not in chunk.gone]
-        yield from self._process(chunk, wanted)
-        good = [index for index in wanted if index not in chunk.gone]
-        outcome = yield from self._write(chunk, good)
+        yield from self._process(chunk, chunk.waiting)
+        outcome = yield from self._write(chunk, chunk.waiting)
         if not outcome.ok:
             yield from self._isolate(chunk, outcome)
 
@@ -258,7 +256,7 @@ class Machine:
         """Write these, close them together with the filtered ones among them."""
         values = chunk.values
         items = [values[index] for index in done if values[index] is not None]
-        closing = chunk.closing(done, alone)
+        closing = chunk.closing(done, len(items), alone)
         outcome: Outcome[Any] = yield Write(items, closing, once)
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
@@ -277,14 +275,13 @@ class Machine:
     # Which of them was it?
 
     def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
-        good = [index for index in chunk.left if index not in chunk.gone]
-        written = [index for index in good if chunk.values[index] is not None]
+        written = [index for index in chunk.waiting if chunk.values[index] is not None]
         if len(written) > 1 and self._worth_a_search(outcome):
             yield from self._search(chunk, written)
         else:
             for index in written:
                 self._at_fault(chunk, index, outcome)
-        rest = [index for index in chunk.left if index not in chunk.gone]
+        rest = chunk.waiting
         if rest or chunk.letters:  # the filtered ones, and what the last part came to
             yield from self._mark(chunk, chunk.closing(rest), rest)
 

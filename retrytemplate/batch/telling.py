@@ -45,6 +45,10 @@ class Teller:
             yield self.event("died")
         yield self.event("started")
 
+    def read(self, chunk: Chunk) -> Iterator[Event]:
+        """What is left of a chunk was read."""
+        yield self.event("read", chunk, numbers=chunk.left)
+
     def processed(self, chunk: Chunk, indexes: Sequence[int], done: Processed) -> Iterator[Event]:
         """Each item with the attempts that failed."""
         for at, value in enumerate(done.values):

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from retrytemplate.caches.record import brief, describe
 from retrytemplate.caches.worker import host_name
+from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,19 +21,19 @@ __all__ = ["AsyncWatched", "Watched"]
 
 
 class _Notes:
-    """Keeps the tracebacks of failed calls.
+    """Keeps what failed calls have raised, as many as a history has.
 
     :param failure: what the first call has raised already: it is raised again in its place.  So
         the first attempt of nearly every item costs no more than the call itself.
     """
 
-    __slots__ = ("_calls", "_failure", "_function", "_texts")
+    __slots__ = ("_calls", "_failure", "_function", "_raised")
 
     def __init__(self, function: Callable[..., Any], failure: Exception | None = None) -> None:
         self._function = function
         self._failure = failure
         self._calls = 0
-        self._texts: dict[int, str] = {}
+        self._raised: dict[int, Exception] = {}
 
     def _first(self) -> Exception | None:
         self._calls += 1
@@ -40,21 +41,26 @@ class _Notes:
         return failure
 
     def _note(self, failure: Exception) -> None:
-        self._texts[self._calls] = describe(failure, None)
+        self._raised[self._calls] = failure
+        if self._calls > HISTORY_FIRST + HISTORY_LAST:
+            self._raised.pop(self._calls - HISTORY_LAST, None)
 
     def history(self, outcome: Outcome[Any]) -> tuple[AttemptRecord, ...]:
-        """The failed attempts, with where each was and how it came to pass."""
-        host, process = host_name(), os.getpid()
-        return tuple(
-            evolve(
-                attempt,
-                message=brief(attempt.message, None),
-                traceback=self._texts.get(attempt.number, ""),
-                host=host,
-                process=process,
-            )
-            for attempt in outcome.history
-        )
+        """The failed attempts; with their tracebacks, where it failed for good."""
+        raised, self._raised = self._raised, {}  # whose tracebacks hold this object
+        if outcome.ok:
+            raised = {}
+        return tuple(_record(each, raised.get(each.number)) for each in outcome.history)
+
+
+def _record(attempt: AttemptRecord, failure: Exception | None) -> AttemptRecord:
+    return evolve(
+        attempt,
+        message=brief(attempt.message, None),
+        traceback="" if failure is None else describe(failure, None),
+        host=host_name(),
+        process=os.getpid(),
+    )
 
 
 class Watched(_Notes):
