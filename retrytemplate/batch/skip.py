@@ -79,5 +79,6 @@ class SkipPolicy(Value):
         if self.limit is not None and skipped >= self.limit:
             return False
         if self.rate is not None and read >= self.after:
-            return skipped + 1 <= self.rate * read
+            # A quotient is rounded as the rate was when it was written down; a product is not.
+            return read > 0 and (skipped + 1) / read <= self.rate
         return True

@@ -5,6 +5,8 @@ import threading
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import SkipLimitExceededError, SkipPolicy
@@ -99,3 +101,15 @@ def test_the_rate_counts_only_when_enough_was_read(world, way):
     report = run(step, way)
     # All of the first chunk, when 32 were read; of 64 an eighth is given up already.
     assert (report.status, report.read, report.dead) == ("failed", 64, 32)
+
+
+@given(percent=st.integers(1, 99), hundreds=st.integers(1, 100))
+def test_a_rate_is_the_share_that_is_written_down(percent, hundreds):
+    """Whatever a float of it times a number comes to."""
+    policy, whole = SkipPolicy(rate=percent / 100), percent * hundreds
+    assert policy.has_room(skipped=whole - 1, read=100 * hundreds)
+    assert not policy.has_room(skipped=whole, read=100 * hundreds)
+
+
+def test_of_nothing_that_was_read_there_is_no_share():
+    assert not SkipPolicy(rate=0.29).has_room(skipped=0, read=0)
