@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.tables import Tables
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Letter", "history_of", "insert"]
+__all__ = ["Letter", "history_of", "insert", "storable"]
 
 
 @frozen
@@ -48,6 +48,15 @@ def history_of(*parts: Iterable[AttemptRecord]) -> tuple[AttemptRecord, ...]:
     return tuple(evolve(attempt, number=number) for number, attempt in enumerate(every, 1))
 
 
+def storable(text: str) -> str:
+    """The text with what not every database takes told in ASCII: halves of characters, and NUL.
+
+    >>> storable("a\\ud800b")
+    'a\\\\ud800b'
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
 def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
     """Write them in the transaction that decides about them."""
     from sqlalchemy import func, select
@@ -56,20 +65,21 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
 
     table = tables.letters
     for letter in letters:
-        before = select(func.count()).where(table.c.run == run.id, table.c.item_key == letter.key)
+        key, payload = storable(letter.key), storable(letter.payload)
+        before = select(func.count()).where(table.c.run == run.id, table.c.item_key == key)
         connection.execute(
             table.insert().values(
                 run=run.id,
                 step=run.identity.step,
-                source=letter.source,
+                source=storable(letter.source),
                 number=letter.number,
-                item_key=letter.key,
+                item_key=key,
                 ordinal=before.scalar_subquery() + 1,
                 phase=letter.phase,
-                payload=letter.payload,
-                replayable=int(letter.replayable),
-                error_type=letter.error_type,
-                error_message=letter.error_message,
+                payload=payload,
+                replayable=int(letter.replayable and payload == letter.payload),
+                error_type=storable(letter.error_type),
+                error_message=storable(letter.error_message),
                 attempts=json.dumps([asdict(attempt) for attempt in letter.attempts]),
                 code_version=run.identity.code_version,
                 state="open",
