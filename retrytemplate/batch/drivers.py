@@ -15,6 +15,7 @@ from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import outbox
 from retrytemplate.batch.effects import (
     After,
+    Fatal,
     Mark,
     Process,
     Processed,
@@ -31,7 +32,15 @@ from retrytemplate.policies.never import NeverRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
 
     from retrytemplate._values import JSON
     from retrytemplate.batch.outbox import Outbox
@@ -81,11 +90,12 @@ class _Driver:
     """Whether the template has to know of every attempt: for listeners, guards, time limits."""
 
     def __attrs_post_init__(self) -> None:
-        # Of a write there is no result to look at, and none that a recovery could give.
+        # Of a write there is no result to look at, and none that a recovery could give; and what
+        # is cut off by a limit of time may be in the database all the same.
         policy = self.template.policy
         if policy.result_rules():
             policy = FailuresOnly(bool, policy)
-        self._writing = self.template.with_(policy=policy, recovery=None)
+        self._writing = self.template.with_(policy=policy, recovery=None, attempt_timeout=None)
         self._once = self._writing.with_(policy=NeverRetryPolicy())
         self._whole = not self.template._plan.inline
 
@@ -112,18 +122,24 @@ class _Driver:
             done.values[index] = outcome.value
         with self._lock:
             done.retries += max(outcome.attempts - 1, 0)
+        refused = watched.is_refused(outcome)
         if outcome.history:
             done.histories[index] = watched.history(outcome)
         if outcome.exception is None:
             return True
         done.failures[index] = outcome.exception
-        return not self.is_fatal(outcome.exception)
+        if refused or self.is_fatal(outcome.exception):
+            done.fatal.add(index)
+            return False
+        return True
 
     def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         if isinstance(outcome.value, RunLostError):
             raise outcome.value
         if outcome.ok:
             self.run.took(attempts.closing)
+        elif watched.is_refused(outcome):
+            raise Fatal(outcome.exception)
         return evolve(outcome, history=watched.history(outcome))
 
 
@@ -221,9 +237,10 @@ class Driver(_Driver):
                     over.set()
                     raise
 
-        with ThreadPoolExecutor(self.concurrency, "retrytemplate-batch") as pool:
+        workers = min(self.concurrency, len(effect.items))
+        with ThreadPoolExecutor(workers, "retrytemplate-batch") as pool:
             # A deadline around the run holds in the threads too.
-            futures = [pool.submit(copy_context().run, work) for _ in range(self.concurrency)]
+            futures = [pool.submit(copy_context().run, work) for _ in range(workers)]
             try:
                 for future in futures:
                     future.result()
@@ -267,15 +284,17 @@ class Driver(_Driver):
 
     def _send(self, _: Send) -> list[BaseException]:
         assert self.outbox is not None
-        failures, row = [], 0
-        while page := self.transactions.alone(outbox.waiting, self.run, row):
-            for row, message in page:  # the last one
-                sent = self.template.outcome(self.outbox.send, message)
-                if sent.exception is None:
-                    self.transactions.alone(outbox.drop, row)
-                else:
-                    failures.append(sent.exception)
-        return failures
+        if is_async(self.outbox.send):
+            raise _awaitable("outbox")
+        while page := self.transactions.alone(outbox.waiting, self.run):
+            for row, message in page:
+                sent = self._writing.outcome(self.outbox.send, message)
+                if isinstance(sent.exception, MisuseError):
+                    raise sent.exception
+                if sent.exception is not None:  # those behind it wait with it
+                    return [sent.exception]
+                self.transactions.alone(outbox.drop, row)
+        return []
 
 
 @define
@@ -317,8 +336,6 @@ class AsyncDriver(_Driver):
         return ReadRecords(records, cursor.position, getattr(cursor, "progress", None))
 
     async def _process(self, effect: Process) -> Processed:
-        import asyncio
-
         done = Processed([None] * len(effect.items))
         items = iter(enumerate(effect.items))
         over = False
@@ -335,9 +352,7 @@ class AsyncDriver(_Driver):
         if self.concurrency == 1:
             await work()
         else:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.concurrency, len(effect.items))):
-                    group.create_task(work())
+            await _all([work() for _ in range(min(self.concurrency, len(effect.items)))])
         return done
 
     async def _one(
@@ -363,7 +378,7 @@ class AsyncDriver(_Driver):
         if self.concurrency > 1:
 
             async def elsewhere(item: Any) -> Any:
-                return await _awaited(await asyncio.to_thread(processor, item))
+                return await _awaited(await asyncio.to_thread(_unstopped, processor, item))
 
             return elsewhere
 
@@ -395,15 +410,41 @@ class AsyncDriver(_Driver):
 
     async def _send(self, _: Send) -> list[BaseException]:
         assert self.outbox is not None
-        failures, row = [], 0
-        while page := await self.transactions.alone(outbox.waiting, self.run, row):
-            for row, message in page:  # the last one
-                sent = await self.template.outcome_async(self.outbox.send, message)
-                if sent.exception is None:
-                    await self.transactions.alone(outbox.drop, row)
-                else:
-                    failures.append(sent.exception)
-        return failures
+        while page := await self.transactions.alone(outbox.waiting, self.run):
+            for row, message in page:
+                sent = await self._writing.outcome_async(self.outbox.send, message)
+                if isinstance(sent.exception, MisuseError):
+                    raise sent.exception
+                if sent.exception is not None:  # those behind it wait with it
+                    return [sent.exception]
+                await self.transactions.alone(outbox.drop, row)
+        return []
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once; the first that raises ends the others, and they are over before it is raised.
+
+    A group of tasks would take a cancellation that comes out of one of them for its own end.
+    """
+    import asyncio
+
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in ended:
+        task.result()
+
+
+def _unstopped(processor: Callable[[Any], Any], item: Any) -> Any:
+    """What it gives; a future cannot hold the end of an iterator."""
+    try:
+        return processor(item)
+    except StopIteration as exc:
+        raise RuntimeError("the processor raised StopIteration") from exc
 
 
 @contextmanager

@@ -15,7 +15,22 @@ if TYPE_CHECKING:
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["After", "Mark", "Process", "Processed", "Read", "ReadRecords", "Send", "Tell", "Write"]
+__all__ = [
+    "After",
+    "Fatal",
+    "Mark",
+    "Process",
+    "Processed",
+    "Read",
+    "ReadRecords",
+    "Send",
+    "Tell",
+    "Write",
+]
+
+
+class Fatal(Exception):
+    """What ends the run is its only argument; raised by the rules, or thrown in by a driver."""
 
 
 @frozen
@@ -50,11 +65,13 @@ class Processed:
     """What the processor gave, item by item: None where it filtered or failed.
 
     :param failures: of those that failed for good.
+    :param fatal: those of them that end the run.
     :param histories: failed attempts, also of those that went well in the end.
     """
 
     values: list[Any] = Factory(list)
     failures: dict[int, BaseException] = Factory(dict)
+    fatal: set[int] = Factory(set)
     histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
     retries: int = 0
 

@@ -104,9 +104,9 @@ class Run:
 
     def took(self, closing: Closing) -> None:
         """What was written is what is known."""
-        self.seq += 1
-        self.counts += closing.counts
-        self.marker = closing.marker
+        counts = self.counts + closing.counts
+        # At once: no signal may come in between.
+        self.seq, self.counts, self.marker = self.seq + 1, counts, closing.marker
 
     def report(self) -> Report:
         """How it stands."""

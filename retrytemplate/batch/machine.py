@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field, frozen
 
 from retrytemplate.batch.chunk import Chunk
-from retrytemplate.batch.effects import After, Mark, Process, Read, ReadRecords, Send, Tell, Write
+from retrytemplate.batch.effects import (
+    After,
+    Fatal,
+    Mark,
+    Process,
+    Read,
+    ReadRecords,
+    Send,
+    Tell,
+    Write,
+)
 from retrytemplate.batch.errors import (
     CrashLoopError,
     ProcessDiedError,
@@ -65,10 +75,6 @@ class Rules:
     listening: bool = False
 
 
-class _Fatal(Exception):
-    """What ends the run is its only argument."""
-
-
 @define
 class Machine:
     """One run, from where its journal says that it stands.
@@ -90,7 +96,7 @@ class Machine:
         try:
             yield from self._send()
             status = yield from self._chunks()
-        except _Fatal as fatal:
+        except Fatal as fatal:
             (failure,) = fatal.args
             self.run.exception, self.run.error = failure, recorded(failure)
             status = "failed"
@@ -133,7 +139,7 @@ class Machine:
         try:
             read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
         except Exception as exc:
-            raise _Fatal(exc) from None
+            raise Fatal(exc) from None
         self._check_same(read, marker)
         if not read.records.items:
             return None
@@ -144,7 +150,7 @@ class Machine:
     def _check_stray(self, marker: Marker) -> None:
         """End the run where no item is what the process dies of; reading, perhaps."""
         if marker.stray > self.rules.max_crashes:
-            raise _Fatal(
+            raise Fatal(
                 CrashLoopError(
                     f"the process died {marker.stray} times around this chunk, with no item of it "
                     "under way"
@@ -155,7 +161,7 @@ class Machine:
         """End the run where a chunk that was begun is not there any more."""
         found = len(read.records.items)
         if marker.count is not None and found != marker.count:
-            raise _Fatal(
+            raise Fatal(
                 ReaderError(
                     f"{read.records.source} has {found} items where the chunk under way had "
                     f"{marker.count}: give the step the source that it had, or begin the run anew"
@@ -187,7 +193,7 @@ class Machine:
                 for index, item in enumerate(records.items)
             )
         except (TypeError, ValueError) as exc:
-            raise _Fatal(exc) from None
+            raise Fatal(exc) from None
         closing = chunk.closing()
         kept = evolve(
             chunk.marker,
@@ -207,7 +213,7 @@ class Machine:
                 yield from self._one_by_one(chunk)
             else:
                 yield from self._together(chunk)
-        except _Fatal:
+        except Fatal:
             # What was decided stays decided: those items are not met again, and count.
             if chunk.counts.rollbacks or chunk.letters or chunk.counts.retries:
                 yield from self._mark(chunk, chunk.closing())
@@ -243,7 +249,9 @@ class Machine:
         for at, history in done.histories.items():
             chunk.histories[indexes[at]] = history
         for at in sorted(done.failures):
-            self._give_up(chunk, indexes[at], "process", done.failures[at])
+            if at in done.fatal:
+                raise Fatal(done.failures[at])
+            self._skip(chunk, indexes[at], "process", done.failures[at])
 
     def _write(
         self,
@@ -346,16 +354,19 @@ class Machine:
 
     def _give_up(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
         """Skip an item, if that may be."""
+        if not self.rules.skip.covers(failure):
+            raise Fatal(failure)
+        self._skip(chunk, index, phase, failure)
+
+    def _skip(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
         skip, counts = self.rules.skip, self.run.counts + chunk.counts
-        if not skip.covers(failure):
-            raise _Fatal(failure)
         if not skip.has_room(skipped=counts.skipped, read=counts.read):
             error = SkipLimitExceededError(
                 f"{counts.skipped} items are skipped of {counts.read}, and the policy allows no "
                 f"more: {skip!r}"
             )
             error.__cause__ = failure
-            raise _Fatal(error)
+            raise Fatal(error)
         self._bury(chunk, index, phase, recorded(failure), skipped=True)
 
     def _killer(self, chunk: Chunk, index: int, deaths: Sequence[tuple[str, float]]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from retrytemplate._checks import instance_of, is_async
 from retrytemplate.backoff.base import Backoff
@@ -37,7 +37,7 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Literal
 
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -62,12 +62,24 @@ def _cut(error: BaseException) -> Status:
 
 @define
 class _Flag:
-    """Whether a stop was asked for.
+    """Whether a stop was asked for, and who is to heed it.
 
     It has no lock: a signal handler would wait for ever for one that the code it interrupts holds.
     """
 
     asked: bool = False
+    runs: set[str] = Factory(set)
+
+    @contextmanager
+    def heeded(self, worker: str) -> Iterator[None]:
+        """While this worker runs; the last one takes the wish back."""
+        self.runs.add(worker)
+        try:
+            yield
+        finally:
+            self.runs.discard(worker)
+            if not self.runs:
+                self.asked = False
 
 
 @frozen(eq=False)
@@ -225,7 +237,7 @@ class ChunkStep:
         self._check_blocking()
         transactions = self._transactions()
         asked = self._identity(parameters, on_existing)
-        with at_work(asked.worker):
+        with at_work(asked.worker), self._stop.heeded(asked.worker):
             run: Run = transactions.alone(journal.begin, asked)
             if run.status != "completed":
                 self._perform(run, transactions)
@@ -242,7 +254,7 @@ class ChunkStep:
         asked = self._identity(parameters, on_existing)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine)
-            with at_work(asked.worker):
+            with at_work(asked.worker), self._stop.heeded(asked.worker):
                 run: Run = await transactions.alone(journal.begin, asked)
                 if run.status != "completed":
                     await self._perform_async(run, transactions)
@@ -333,8 +345,6 @@ class ChunkStep:
             with suppress(JobRepositoryError, RunLostError):
                 transactions.alone(journal.end, run, _cut(error))
             raise
-        finally:
-            self._stop.asked = False
         transactions.alone(journal.end, run, status)
 
     async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
@@ -355,8 +365,6 @@ class ChunkStep:
             with suppress(JobRepositoryError, RunLostError):
                 await asyncio.shield(ending)
             raise
-        finally:
-            self._stop.asked = False
         await transactions.alone(journal.end, run, status)
 
     def _check_blocking(self) -> None:
@@ -413,7 +421,10 @@ class ChunkStep:
             words = ", ".join(map(repr, ON_EXISTING))
             raise ValueError(f"on_existing must be one of {words}, got {on_existing!r}")
         try:
-            text = json.dumps(dict(parameters or {}), sort_keys=True, allow_nan=False)
+            given = dict(parameters or {})
+            text = json.dumps(given, sort_keys=True, allow_nan=False)
+            if not all(isinstance(name, str) for name in given):
+                raise TypeError("names must be texts")
         except (TypeError, ValueError) as exc:
             raise TypeError(
                 f"parameters must be a mapping of JSON values, got {parameters!r}"

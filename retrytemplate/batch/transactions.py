@@ -6,7 +6,7 @@ it came to pass: the run's row says so, and reading it under its lock waits for 
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
@@ -19,8 +19,8 @@ from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Literal
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from typing import Literal, TypeVar
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.repository import JobRepository
     from retrytemplate.outcome import Outcome
 
+    T = TypeVar("T")
     Isolation = Literal["rollback", "savepoint", "none"]
 
 __all__ = ["ISOLATIONS", "AsyncAttempts", "AsyncTransactions", "Attempts", "Transactions"]
@@ -92,11 +93,14 @@ class AsyncTransactions:
         """A statement of the journal in a transaction of its own."""
         repository = self.repository
         with repository.asked():
-            async with self.engine.connect() as connection, connection.begin():
-                await connection.run_sync(repository.create)
-                answer = await connection.run_sync(does, repository.tables, *arguments)
+            answer = await whole(self._alone(does, arguments))
             repository.created = True
             return answer
+
+    async def _alone(self, does: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        async with self.engine.connect() as connection, connection.begin():
+            await connection.run_sync(self.repository.create)
+            return await connection.run_sync(does, self.repository.tables, *arguments)
 
 
 @define(eq=False)
@@ -111,6 +115,7 @@ class _Attempts(Guard):
     effect: Write
     unsettled: bool = False
     _tried: int = field(init=False, default=0)
+    _committed: bool = field(init=False, default=False)
     _open: Any = field(init=False, default=None)
     _written: Sequence[Any] = field(init=False, default=())
     _messages: Sequence[str] = field(init=False, default=())
@@ -150,7 +155,7 @@ class _Attempts(Guard):
 
     def _succeeded(self, outcome: Outcome[Any]) -> Outcome[Any]:
         """The commit that was not answered came to pass."""
-        history = outcome.history[:-1]
+        history = outcome.history[: self._tried - 1]
         return evolve(outcome, value=self._written, exception=None, history=history)
 
 
@@ -164,7 +169,7 @@ class Attempts(_Attempts):
         That the run is another's now is no failure of it: the error is given back.
         """
         try:
-            if not (self.unsettled and self._settled()):
+            if not (self._committed or (self.unsettled and self._settled())):
                 self._tried += 1
                 self._transact()
         except RunLostError as lost:
@@ -176,6 +181,8 @@ class Attempts(_Attempts):
 
         :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
         """
+        if self._committed and not outcome.ok:  # it took too long, say: it is written all the same
+            return self._succeeded(outcome)
         if not self._doubts(outcome):
             return outcome
         with self.of.repository.asked():
@@ -193,7 +200,7 @@ class Attempts(_Attempts):
 
     def _transact(self) -> None:
         if self.of.database is not None:
-            with self.of.database.begin() as connection:
+            with self.of.database.begin() as connection, _kept(connection):
                 self._fill(connection)
         connection = self._begun()
         try:
@@ -204,7 +211,7 @@ class Attempts(_Attempts):
                 self._body(connection)
             self.unsettled = True
             connection.commit()
-            self.unsettled = False
+            self.unsettled, self._committed = False, True
         except BaseException:
             if self._ends(connection):
                 self.close()
@@ -224,7 +231,8 @@ class Attempts(_Attempts):
 
     def _body(self, connection: Connection) -> None:
         if self.of.database is None:
-            self._fill(connection)
+            with _kept(connection):
+                self._fill(connection)
         self.of.ledger.close(connection, self.of.repository.tables, self.run, self.closing)
 
     def _fill(self, connection: Connection) -> None:
@@ -233,7 +241,7 @@ class Attempts(_Attempts):
             made = (_plain("processor", self.of.processor(item, connection)) for item in items)
             items = [item for item in made if item is not None]
         if items:
-            _plain("writer", self.of.writer(items, connection))
+            _plain("writer", self.of.writer(list(items), connection))
         self._wrote(items)
 
     def close(self) -> None:
@@ -255,6 +263,23 @@ class Attempts(_Attempts):
         self.close()
 
 
+async def whole(work: Coroutine[Any, Any, T]) -> T:
+    """A step on the database that a cancellation waits for.
+
+    Cut off in a file of SQLite, it may keep the lock for a while.
+    """
+    import asyncio
+
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # seen: it has no other reader
+        raise
+
+
 def _plain(piece: str, value: Any) -> Any:
     if is_awaitable(value):
         close_unawaited(value)
@@ -262,11 +287,30 @@ def _plain(piece: str, value: Any) -> Any:
     return value
 
 
-async def _called(piece: Callable[[Any, Any], Any], given: Any, connection: AsyncConnection) -> Any:
+async def _called(
+    name: str, piece: Callable[[Any, Any], Any], given: Any, connection: AsyncConnection
+) -> Any:
     """What a piece gives that works in the transaction, asynchronous or not."""
     if is_async(piece):
         return await piece(given, connection)
-    return await connection.run_sync(lambda inner: piece(given, inner))
+    value = await connection.run_sync(lambda inner: piece(given, inner))
+    if is_awaitable(value):
+        close_unawaited(value)
+        raise MisuseError(f"the {name} gives what must be awaited: make it an async function")
+    return value
+
+
+@contextmanager
+def _kept(connection: Any) -> Iterator[None]:
+    """Raise where the caller's pieces have ended the transaction that they work in."""
+    inner: Connection = getattr(connection, "sync_connection", None) or connection
+    before = inner.get_transaction(), inner.get_nested_transaction()
+    yield
+    if inner.closed or (inner.get_transaction(), inner.get_nested_transaction()) != before:
+        raise MisuseError(
+            "the writer has ended the transaction that it was given: the step commits it, or rolls "
+            "it back when the writer raises"
+        )
 
 
 @define(eq=False)
@@ -279,7 +323,7 @@ class AsyncAttempts(_Attempts):
         That the run is another's now is no failure of it: the error is given back.
         """
         try:
-            if not (self.unsettled and await self._settled()):
+            if not (self._committed or (self.unsettled and await self._settled())):
                 self._tried += 1
                 await self._transact()
         except RunLostError as lost:
@@ -291,6 +335,8 @@ class AsyncAttempts(_Attempts):
 
         :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
         """
+        if self._committed and not outcome.ok:  # it took too long, say: it is written all the same
+            return self._succeeded(outcome)
         if not self._doubts(outcome):
             return outcome
         with self.of.repository.asked():
@@ -312,7 +358,8 @@ class AsyncAttempts(_Attempts):
     async def _transact(self) -> None:
         if self.of.database is not None:
             async with self.of.database.begin() as connection:
-                await self._fill(connection)
+                with _kept(connection):
+                    await self._fill(connection)
         connection = await self._begun()
         try:
             if self.of.isolation == "savepoint":
@@ -321,8 +368,8 @@ class AsyncAttempts(_Attempts):
             else:
                 await self._body(connection)
             self.unsettled = True
-            await connection.commit()
-            self.unsettled = False
+            await whole(connection.commit())
+            self.unsettled, self._committed = False, True
         except BaseException:
             if self._ends(connection):
                 await self.close()
@@ -331,11 +378,10 @@ class AsyncAttempts(_Attempts):
 
     async def _begun(self) -> AsyncConnection:
         if self._open is None:
-            connection = self.of.engine.connect()
-            await connection.start()
-            self._open = connection
+            connection = self._open = self.of.engine.connect()
             try:
-                await connection.begin()
+                await whole(connection.start())
+                await whole(connection.begin().start())
             except BaseException:
                 await self.close()
                 raise
@@ -343,18 +389,19 @@ class AsyncAttempts(_Attempts):
 
     async def _body(self, connection: AsyncConnection) -> None:
         if self.of.database is None:
-            await self._fill(connection)
-        await connection.run_sync(
-            self.of.ledger.close, self.of.repository.tables, self.run, self.closing
-        )
+            with _kept(connection):
+                await self._fill(connection)
+        close = self.of.ledger.close
+        closing = connection.run_sync(close, self.of.repository.tables, self.run, self.closing)
+        await whole(closing)
 
     async def _fill(self, connection: AsyncConnection) -> None:
         items, processor = self.effect.items, self.of.processor
         if processor is not None:
-            made = [await _called(processor, item, connection) for item in items]
+            made = [await _called("processor", processor, item, connection) for item in items]
             items = [item for item in made if item is not None]
         if items:
-            await _called(self.of.writer, items, connection)
+            await _called("writer", self.of.writer, list(items), connection)
         self._wrote(items)
 
     async def close(self) -> None:

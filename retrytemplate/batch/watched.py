@@ -9,6 +9,7 @@ from attrs import evolve
 
 from retrytemplate.caches.record import brief, describe
 from retrytemplate.caches.worker import host_name
+from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
 from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from retrytemplate.outcome import Outcome
 
 __all__ = ["AsyncWatched", "Watched"]
+
+# The template's verdicts on an attempt that was made.
+JUDGED = (AttemptTimeoutError, UnacceptableResultError)
 
 
 class _Notes:
@@ -44,6 +48,15 @@ class _Notes:
         self._raised[self._calls] = failure
         if self._calls > HISTORY_FIRST + HISTORY_LAST:
             self._raised.pop(self._calls - HISTORY_LAST, None)
+
+    def is_refused(self, outcome: Outcome[Any]) -> bool:
+        """Whether what leaves is a refusal of the template, not a failure of a call.
+
+        A guard's, or that of a deadline: no item is to blame for it.
+        """
+        failure = outcome.exception
+        called = any(failure is each for each in self._raised.values())
+        return not called and isinstance(failure, RetryError) and not isinstance(failure, JUDGED)
 
     def history(self, outcome: Outcome[Any]) -> tuple[AttemptRecord, ...]:
         """The failed attempts; with their tracebacks, where it failed for good."""

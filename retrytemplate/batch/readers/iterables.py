@@ -164,8 +164,8 @@ class _Stream:
             self.check()
 
     def records(self, items: list[Any]) -> Records:
-        first = self.number + 1
-        self.number += len(items)
+        first, count = self.number + 1, len(items)
+        self.number = first - 1 + count
         return Records(items, self.name, first)
 
 

@@ -1,0 +1,295 @@
+"""Processors and writers that do what they should not, and templates that refuse."""
+
+import asyncio
+import time
+
+import pytest
+
+from retrytemplate import (
+    AttemptTimeout,
+    Deadline,
+    Guard,
+    MisuseError,
+    NeverRetryPolicy,
+    Rejected,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.batch import Outbox, SkipPolicy
+from retrytemplate.testing import VirtualClock
+from tests.batch.test_scenarios import Bad, Flaky, always
+from tests.batch.world import accounted, run
+
+
+def test_a_writer_that_empties_its_list_has_all_items_at_the_next_attempt(world, way):
+    fails = Flaky(1)
+
+    def write(items, transaction):
+        rows = []
+        while items:
+            rows.append({"id": items.pop(0), "text": "x"})
+        transaction.execute(world.out.insert(), rows)
+        fails(1)
+
+    sent = []
+    box = Outbox(lambda message: sent.append(message.payload), lambda item: item)
+    step = world.step(
+        [1, 2, 3], writer=write, retry=SimpleRetryPolicy(2), after_commit=sent.append, outbox=box
+    )
+    report = run(step, way)
+    assert (report.written, world.rows()) == (3, [1, 2, 3])
+    assert sent == [[1, 2, 3], 1, 2, 3]
+
+
+def test_a_writer_that_nobody_sees_is_asynchronous_is_a_misuse(sqlite, way):
+    async def write(items, transaction):
+        pass
+
+    step = sqlite.step(
+        [1], writer=lambda items, tx: write(items, tx), skip=SkipPolicy(on=Exception)
+    )
+    report = run(step, way)
+    assert (report.status, report.written, report.dead) == ("failed", 0, 0)
+    assert isinstance(report.exception, MisuseError)
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit", "close"])
+def test_a_writer_that_ends_the_transaction_is_a_misuse(world, way, end):
+    def write(items, transaction):
+        getattr(transaction, end)()
+        if end == "rollback":
+            transaction.execute(world.out.insert().values(id=7, text="x"))
+
+    report = run(world.step([1], writer=write, skip=SkipPolicy(on=Exception)), way)
+    assert (report.status, report.written, report.dead, world.rows()) == ("failed", 0, 0, [])
+    assert "has ended the transaction" in str(report.error)
+
+
+def test_a_writer_may_use_savepoints_of_its_own(world, way):
+    def write(items, transaction):
+        for item in items:
+            try:
+                with transaction.begin_nested():
+                    transaction.execute(world.out.insert().values(id=item, text="x"))
+                    always(2)(item)
+            except Bad:
+                pass
+
+    report = run(world.step([1, 2, 3], writer=write), way)
+    assert (report.status, world.rows()) == ("completed", [1, 3])
+
+
+async def test_a_cancellation_that_comes_out_of_the_processor_ends_the_run(sqlite):
+    async def process(item):
+        if item == 2:
+            raise asyncio.CancelledError
+        return item
+
+    step = sqlite.step([1, 2, 3], processor=process, concurrency=3)
+    with pytest.raises(asyncio.CancelledError):
+        await step.run_async()
+    assert sqlite.rows() == []
+
+
+async def test_what_stops_the_program_comes_out_as_it_is(sqlite):
+    class Stop(BaseException):
+        pass
+
+    async def process(item):
+        if item == 2:
+            raise Stop
+        await asyncio.sleep(0)
+        return item
+
+    with pytest.raises(Stop):
+        await sqlite.step([1, 2, 3], processor=process, concurrency=3).run_async()
+
+
+async def test_of_concurrent_tasks_none_is_left_when_a_run_ends(sqlite):
+    before = asyncio.all_tasks()
+
+    async def process(item):
+        if item == 2:
+            raise Bad
+        await asyncio.sleep(0.01 * item)
+        return item
+
+    step = sqlite.step(
+        range(1, 9), processor=process, concurrency=8, chunk_size=8, retry=NeverRetryPolicy()
+    )
+    assert (await step.run_async()).status == "failed"
+    assert asyncio.all_tasks() == before
+
+
+def test_the_end_of_an_iterator_in_a_thread_is_a_failure_like_any_other(sqlite):
+    step = sqlite.step(
+        [1, 2],
+        process=lambda item: next(iter(())),
+        concurrency=2,
+        retry=NeverRetryPolicy(),
+        skip=SkipPolicy(on=RuntimeError),
+    )
+    assert run(step, "async").dead == 2
+
+
+def test_many_threads_are_not_begun_for_few_items(sqlite, way):
+    report = run(sqlite.step([1, 2], concurrency=10**9), way)
+    assert report.written == 2
+
+
+def test_a_limit_for_an_attempt_is_none_for_a_write(sqlite, way):
+    """What it cuts off may be in the database all the same."""
+
+    def write(items, transaction):
+        rows = [{"id": item, "text": "x"} for item in items]
+        transaction.execute(sqlite.out.insert(), rows)
+        time.sleep(0.05)  # longer than the limit: nothing is proved by how long
+
+    template = RetryTemplate(attempt_timeout=AttemptTimeout(0.01, in_thread=True))
+    report = run(sqlite.step([1, 2, 3], writer=write, processor=None, retry=template), way)
+    assert (report.status, report.rollbacks, sqlite.rows()) == ("completed", 0, [1, 2, 3])
+
+
+def test_a_write_that_ends_after_the_deadline_stands(sqlite):
+    clock = VirtualClock()
+
+    def write(items, transaction):
+        rows = [{"id": item, "text": "x"} for item in items]
+        transaction.execute(sqlite.out.insert(), rows)
+        clock.advance(60.0)
+
+    step = sqlite.step(range(1, 7), writer=write, processor=None, retry=RetryTemplate(clock=clock))
+    with Deadline(30.0, clock=clock):
+        report = step.run()
+    assert (report.status, report.written, sqlite.rows()) == ("failed", 3, [1, 2, 3])
+    assert accounted(report)
+    assert step.run().written == 6
+
+
+class Refuses(Guard):
+    def __init__(self, after):
+        self.left = after
+
+    def admit(self, context):
+        if not self.left:
+            raise Rejected("no more today")
+        self.left -= 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_refusal_of_the_template_ends_the_run_and_no_item_is_to_blame(sqlite, way, concurrency):
+    template = RetryTemplate(guards=[Refuses(after=2)])
+    step = sqlite.step(
+        [1, 2, 3], retry=template, skip=SkipPolicy(on=Exception), concurrency=concurrency
+    )
+    report = run(step, way)
+    assert (report.status, report.dead) == ("failed", 0)
+    assert isinstance(report.exception, Rejected)
+
+
+def test_a_refused_write_ends_the_run_and_no_item_is_to_blame(sqlite, way):
+    template = RetryTemplate(guards=[Refuses(after=3)])
+    report = run(sqlite.step([1, 2, 3], retry=template, skip=SkipPolicy(on=Exception)), way)
+    assert (report.status, report.dead, sqlite.rows()) == ("failed", 0, [])
+
+
+def test_a_deadline_that_is_over_ends_the_run_and_no_item_is_to_blame(sqlite):
+    clock = VirtualClock()
+    template = RetryTemplate(clock=clock)
+
+    def process(item):
+        clock.advance(20.0)
+        return item
+
+    step = sqlite.step(range(1, 7), process=process, retry=template, skip=SkipPolicy(on=Exception))
+    with Deadline(50.0, clock=clock):
+        report = step.run()
+    assert (report.status, report.dead) == ("failed", 0)
+
+
+def test_what_the_processor_itself_is_refused_is_a_failure_of_the_item(sqlite, way):
+    def process(item):
+        if item == 2:
+            raise Rejected("the service of this item is closed")
+        return item
+
+    report = run(sqlite.step([1, 2, 3], process=process, skip=SkipPolicy(on=Rejected)), way)
+    assert (report.status, report.dead, sqlite.rows()) == ("completed", 1, [1, 3])
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_skip_policy_is_asked_once_about_a_failure(sqlite, way, concurrency):
+    answers = iter([False, True, True])
+    step = sqlite.step(
+        [1, 2, 3],
+        process=always(2),
+        retry=NeverRetryPolicy(),
+        skip=SkipPolicy(on=lambda failure: next(answers)),
+        concurrency=concurrency,
+    )
+    report = run(step, way)
+    assert (report.status, report.filtered, report.dead) == ("failed", 0, 0)
+
+
+def test_of_two_runs_of_a_step_both_heed_a_stop(sqlite):
+    import threading
+
+    met = threading.Barrier(3, timeout=10)
+
+    def process(item):
+        if item % 10 == 1:
+            met.wait()
+            met.wait()
+        return item
+
+    step = sqlite.step(range(1, 10), process=process, writer=lambda items, tx: None)
+    reports = []
+    threads = [
+        threading.Thread(target=lambda day=day: reports.append(step.run({"day": day})))
+        for day in (1, 2)
+    ]
+    for thread in threads:
+        thread.start()
+    met.wait()
+    step.stop()
+    met.wait()
+    for thread in threads:
+        thread.join()
+    assert [report.status for report in reports] == ["stopped", "stopped"]
+
+
+def test_a_stop_that_comes_to_a_completed_run_is_not_kept_for_the_next(sqlite):
+    step = sqlite.step([1])
+    step.run()
+    step.stop()
+    step.run()
+    assert step.run({"day": 2}).status == "failed"  # the same id again: it was not stopped
+
+
+def test_no_interrupt_comes_between_the_numbers_of_a_run(sqlite):
+    """A trace function is called before each line: those that belong together are one."""
+    import sys
+
+    from retrytemplate.batch.journal import Run
+
+    seen = []
+
+    def trace(frame, event, argument):
+        if frame.f_code is Run.took.__code__:
+            if event == "line":
+                run = frame.f_locals["self"]
+                seen.append((run.seq, run.counts.read))
+            return trace
+        return None
+
+    sys.settrace(trace)
+    try:
+        sqlite.step([1, 2, 3]).run()
+    finally:
+        sys.settrace(None)
+    assert set(seen) == {(1, 0)}
+
+
+def test_names_of_parameters_are_texts(sqlite):
+    with pytest.raises(TypeError, match="parameters must be"):
+        sqlite.step([1]).run({1: 2})
