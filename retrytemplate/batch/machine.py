@@ -215,8 +215,7 @@ class Machine:
                 yield from self._together(chunk)
         except Fatal:
             # What was decided stays decided: those items are not met again, and count.
-            if chunk.counts.rollbacks or chunk.letters or chunk.counts.retries:
-                yield from self._mark(chunk, chunk.closing())
+            yield from self._mark(chunk, chunk.closing())
             raise
 
     # All items at once.

@@ -5,6 +5,7 @@ from sqlalchemy import create_engine, event
 
 from retrytemplate import LeaseLostError, SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, JobRepository, JobRepositoryError, JsonLinesReader
+from tests.batch.test_scenarios import always
 from tests.batch.world import accounted, run
 
 
@@ -59,6 +60,16 @@ def test_a_file_that_was_cut_ends_the_run_that_goes_on_with_it(world, way, tmp_p
     assert report.status == "failed"
     assert "numbers.jsonl" in str(report.error)
     assert world.rows() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_source_that_lacks_items_of_the_chunk_under_way_ends_the_run(sqlite, way, attempts):
+    retry = SimpleRetryPolicy(attempts)
+    report = run(sqlite.step([1, 2, 3], process=always(3), retry=retry), way)
+    assert (report.status, report.read, report.pending) == ("failed", 3, 3)
+    report = run(sqlite.step([1]), way)
+    assert (report.status, sqlite.rows()) == ("failed", [])
+    assert "has 1 items where the chunk under way had 3" in str(report.error)
 
 
 def test_a_repository_that_cannot_be_reached_is_an_error_that_says_so(tmp_path):
