@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by
+from retrytemplate._checks import checked_by, close_unawaited, is_async, is_awaitable
+from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +28,12 @@ PAGE = 1000
 def _callable(name: str, value: Any) -> None:
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {value!r}")
+
+
+def _message(name: str, value: Any) -> None:
+    _callable(name, value)
+    if is_async(value):
+        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
 
 
 @frozen
@@ -50,32 +57,37 @@ class Outbox:
 
     Messages are committed with the items, and dropped when they are sent: each is sent at least
     once, also when the process dies in between; once, where the receiver drops those whose ``id``
-    it has had.  What cannot be sent stays, and is tried again after the next chunk, and with the
-    next run.
+    it has had.  One that cannot be sent stays, and those behind it: they are tried again after the
+    next chunk, and with the next run.
 
     >>> Outbox(send=print, message=lambda order: {"order": order["id"]}).message({"id": 17})
     {'order': 17}
     """
 
     send: Callable[[Message], Any] = field(validator=checked_by(_callable))
-    message: Callable[[Any], JSON] = field(validator=checked_by(_callable))
+    message: Callable[[Any], JSON] = field(validator=checked_by(_message))
 
     def texts(self, items: Sequence[Any]) -> tuple[str, ...]:
         """The messages about these items, as they are kept."""
-        made = (self.message(item) for item in items)
+        made = (self._made(item) for item in items)
         return tuple(json.dumps(each, allow_nan=False) for each in made if each is not None)
 
+    def _made(self, item: Any) -> JSON:
+        made = self.message(item)
+        if is_awaitable(made):
+            close_unawaited(made)
+            raise MisuseError("the outbox's message has to be awaited: give it a plain function")
+        return made
 
-def waiting(
-    connection: Connection, tables: Tables, run: Run, after: int
-) -> list[tuple[int, Message]]:
-    """Messages of the run that are not sent, by their row; those behind that row."""
+
+def waiting(connection: Connection, tables: Tables, run: Run) -> list[tuple[int, Message]]:
+    """Messages of the run that are not sent, by their row."""
     from sqlalchemy import select
 
     table = tables.messages
     rows = connection.execute(
         select(table.c.id, table.c.payload)
-        .where(table.c.run == run.id, table.c.id > after)
+        .where(table.c.run == run.id)
         .order_by(table.c.id)
         .limit(PAGE)
     )
