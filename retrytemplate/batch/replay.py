@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
+from retrytemplate._checks import checked_by
 from retrytemplate.batch.dead_letters import LetterFilter
-from retrytemplate.batch.effects import After, Mark, Process, Processed, Send, Write
+from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Send, Write
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts, now
-from retrytemplate.history import type_name
+from retrytemplate.batch.letters import storable
+from retrytemplate.history import AttemptRecord, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator, Iterable
 
     from sqlalchemy import Connection
 
     from retrytemplate.batch.machine import Rules
     from retrytemplate.batch.tables import Tables
-    from retrytemplate.history import AttemptRecord
+    from retrytemplate.errors import RecordedFailure
     from retrytemplate.outcome import Outcome
 
 __all__ = ["Ledger", "ReplayReport", "Replaying", "Wanted", "find", "steps"]
@@ -40,6 +43,14 @@ class ReplayReport:
     skipped: tuple[int, ...] = ()
 
 
+def _ints_or_none(name: str, value: Any) -> None:
+    # Bytes are a sequence of ints, too, and an empty text is one of anything.
+    text = isinstance(value, str | bytes | bytearray | memoryview)
+    listed = isinstance(value, Sequence) and not text
+    if value is not None and not (listed and all(type(each) is int for each in value)):
+        raise TypeError(f"{name} must be a sequence of ints or None, got {value!r}")
+
+
 @frozen
 class Wanted:
     """Which of a step's open letters.
@@ -51,7 +62,7 @@ class Wanted:
     """
 
     step: str
-    ids: Sequence[int] | None = None
+    ids: Sequence[int] | None = field(default=None, validator=checked_by(_ints_or_none))
     error: str | None = None
     key: str | None = None
 
@@ -96,8 +107,7 @@ class FailedAgain:
     """The item failed again: what the letter is told."""
 
     attempts: Sequence[AttemptRecord]
-    error_type: str
-    error_message: str
+    error: RecordedFailure
 
 
 @define
@@ -170,8 +180,8 @@ def _values(connection: Connection, row: Any, replaying: Replaying, closing: Any
     ]
     return {
         "attempts": json.dumps(before + more),
-        "error_type": closing.error_type,
-        "error_message": closing.error_message,
+        "error_type": storable(closing.error.type_name),
+        "error_message": storable(closing.error.message),
         "audit": json.dumps(audit),
     }
 
@@ -189,19 +199,25 @@ class _Replay:
         self.replaying.letter = letter
         if not letter.replayable:
             return self.skipped
-        item = self.rules.codec.decode(letter.payload)
+        try:
+            item = self.rules.codec.decode(letter.payload)
+        except Exception as exc:  # the others go on
+            error = recorded(exc)
+            attempt = AttemptRecord(1, None, None, error.type_name, error.message)
+            return (yield from self._failed([attempt], exc))
         done = Processed([item])
         if self.rules.processes:
             done = yield Process([item])
+        history = done.histories.get(0, ())  # none of what a guard refused
         if done.failures:
-            yield from self._failed(done.histories[0], done.failures[0])
-            return self.failed
+            return (yield from self._failed(history, done.failures[0]))
         items = [value for value in done.values if value is not None]
-        outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
+        try:
+            outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
+        except Fatal as fatal:  # a guard refused it; perhaps not the next one
+            return (yield from self._failed(history, *fatal.args))
         if outcome.exception is not None:
-            history = (*done.histories.get(0, ()), *outcome.history)
-            yield from self._failed(history, outcome.exception)
-            return self.failed
+            return (yield from self._failed((*history, *outcome.history), outcome.exception))
         if self.rules.after_commit and outcome.value:
             yield After(outcome.value)
         if self.rules.outbox is not None:
@@ -210,8 +226,9 @@ class _Replay:
 
     def _failed(
         self, history: Sequence[AttemptRecord], failure: BaseException
-    ) -> Generator[Any, Any, None]:
-        yield Mark(FailedAgain(history, type_name(failure), str(failure)))  # type: ignore[arg-type]
+    ) -> Generator[Any, Any, list[int]]:
+        yield Mark(FailedAgain(history, recorded(failure)))  # type: ignore[arg-type]
+        return self.failed
 
 
 def steps(

@@ -7,8 +7,14 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from retrytemplate import SimpleRetryPolicy
-from retrytemplate.batch import Outbox
+from retrytemplate import (
+    Guard,
+    NeverRetryPolicy,
+    Rejected,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.batch import DeadLetters, JsonCodec, Outbox
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import run
 
@@ -76,6 +82,74 @@ def test_a_write_that_fails_again_leaves_nothing(dead, way):
     report = replay(dead.step(write=always(3)), way)
     assert dead.rows() == [1, 2, 4]
     assert len(report.failed) == 1
+
+
+class Closed(Guard):
+    """Lets no attempt begin."""
+
+    def admit(self, context):
+        raise Rejected("closed")
+
+
+@pytest.mark.parametrize("pieces", [{}, {"processor": None}], ids=["processed", "written"])
+def test_what_a_guard_refuses_has_failed_without_an_attempt(dead, way, pieces):
+    template = RetryTemplate(policy=NeverRetryPolicy(), guards=[Closed()])
+    report = replay(dead.step(retry=template, **pieces), way)
+    assert (report.replayed, len(report.failed)) == ((), 2)
+    assert dead.rows() == [1, 4]
+    for letter in letters(dead).values():
+        assert letter["error_type"] == "retrytemplate.errors.Rejected"
+        assert len(json.loads(letter["attempts"])) == 2
+        assert json.loads(letter["audit"])[0]["action"] == "failed again"
+
+
+class Forgetful(JsonCodec):
+    """Makes nothing of the letter of item 2."""
+
+    def decode(self, text):
+        if text == "2":
+            raise ValueError("no such item")
+        return super().decode(text)
+
+
+def test_a_payload_that_the_codec_cannot_read_fails_alone(dead, way):
+    found = letters(dead)
+    report = replay(dead.step(codec=Forgetful()), way)
+    assert (report.replayed, report.failed) == ((found[3]["id"],), (found[2]["id"],))
+    letter = DeadLetters(dead.jobs).find(found[2]["id"])
+    assert (letter.state, letter.error_type) == ("open", "ValueError")
+    last = letter.history[-1]
+    assert (last.number, last.type_name, last.message) == (3, "ValueError", "no such item")
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (Speechless(), "<no text: str() failed>"),
+        (Bad("\ud800"), "\\ud800"),
+        (Bad("\0"), "\\x00"),
+    ],
+    ids=["no text", "half a character", "NUL"],
+)
+def test_a_failure_is_kept_whatever_its_text_is(dead, way, failure, told):
+    def process(item):
+        raise failure
+
+    report = replay(dead.step(process=process, retry=NeverRetryPolicy()), way)
+    assert len(report.failed) == 2
+    assert dead.letter(2).error_message == told
+
+
+@pytest.mark.parametrize("ids", ["12", "", b"12", 1.5, 12, [1.5], ["1"], [True], {"1": 2}])
+def test_letters_are_chosen_by_a_sequence_of_ints_alone(dead, way, ids):
+    with pytest.raises(TypeError, match="ids must be a sequence of int"):
+        replay(dead.step(), way, ids)
+    assert dead.calls == []
 
 
 def test_a_replay_has_retries_of_its_own(dead, way):
