@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate import _checks
-from retrytemplate._checks import checked_by
+from retrytemplate._checks import checked_by, is_async
+from retrytemplate.batch.letters import storable
 from retrytemplate.batch.skip import SkipPolicy
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "database",
     "function",
     "function_or_none",
+    "key",
     "listeners",
     "name",
     "one_of",
@@ -31,6 +33,24 @@ __all__ = [
 def _name(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} must be a non-empty str, got {value!r}")
+    _storable(name, value)
+
+
+def _storable(name: str, value: str) -> None:
+    if storable(value) != value:
+        raise ValueError(f"{name} must be a text that a database can store, got {value!r}")
+
+
+def _text_or_none(name: str, value: Any) -> None:
+    _checks.text_or_none(name, value)
+    if value is not None:
+        _storable(name, value)
+
+
+def _key(name: str, value: Any) -> None:
+    _function_or_none(name, value)
+    if is_async(value):
+        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
 
 
 def _function(name: str, value: Any) -> None:
@@ -84,4 +104,5 @@ codec = checked_by(_codec)
 listeners = checked_by(_listeners)
 database = checked_by(_database)
 at_least_one = checked_by(_checks.at_least_one)
-text_or_none = checked_by(_checks.text_or_none)
+text_or_none = checked_by(_text_or_none)
+key = checked_by(_key)

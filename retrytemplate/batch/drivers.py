@@ -84,6 +84,7 @@ class _Driver:
     outbox: Outbox | None = None
     _cursor: Any = field(init=False, default=None)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _sending: RetryTemplate = field(init=False)
     _writing: RetryTemplate = field(init=False)
     _once: RetryTemplate = field(init=False)
     _whole: bool = field(init=False)
@@ -95,7 +96,8 @@ class _Driver:
         policy = self.template.policy
         if policy.result_rules():
             policy = FailuresOnly(bool, policy)
-        self._writing = self.template.with_(policy=policy, recovery=None, attempt_timeout=None)
+        self._sending = self.template.with_(policy=policy, recovery=None)
+        self._writing = self._sending.with_(attempt_timeout=None)
         self._once = self._writing.with_(policy=NeverRetryPolicy())
         self._whole = not self.template._plan.inline
 
@@ -288,7 +290,7 @@ class Driver(_Driver):
             raise _awaitable("outbox")
         while page := self.transactions.alone(outbox.waiting, self.run):
             for row, message in page:
-                sent = self._writing.outcome(self.outbox.send, message)
+                sent = self._sending.outcome(self.outbox.send, message)
                 if isinstance(sent.exception, MisuseError):
                     raise sent.exception
                 if sent.exception is not None:  # those behind it wait with it
@@ -412,7 +414,7 @@ class AsyncDriver(_Driver):
         assert self.outbox is not None
         while page := await self.transactions.alone(outbox.waiting, self.run):
             for row, message in page:
-                sent = await self._writing.outcome_async(self.outbox.send, message)
+                sent = await self._sending.outcome_async(self.outbox.send, message)
                 if isinstance(sent.exception, MisuseError):
                     raise sent.exception
                 if sent.exception is not None:  # those behind it wait with it

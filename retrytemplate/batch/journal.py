@@ -47,6 +47,7 @@ __all__ = [
     "begin",
     "close",
     "end",
+    "let_go",
     "now",
     "renew",
 ]
@@ -360,6 +361,23 @@ def renew(connection: Connection, tables: Tables, run: Run) -> None:
     )
     if not renewed.rowcount:
         raise _lost(run)
+
+
+def let_go(connection: Connection, tables: Tables, worker: str) -> None:
+    """Let go of whatever this worker still has: it was cut off before it knew."""
+    runs = tables.runs
+    connection.execute(
+        runs.update()
+        .where(runs.c.worker == worker, runs.c.status == "running")
+        .values(
+            status="stopped",
+            seq=runs.c.seq + 1,
+            worker=None,
+            place=None,
+            lease_until=None,
+            ended=now(connection),
+        )
+    )
 
 
 def abandon(connection: Connection, tables: Tables, run_id: int) -> bool:

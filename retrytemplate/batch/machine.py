@@ -411,7 +411,10 @@ class Machine:
 
 def _as_text(codec: Codec, item: Any) -> tuple[str, bool]:
     try:
-        return codec.encode(item), True
+        text: Any = codec.encode(item)
+        if isinstance(text, str):
+            return text, True
+        raise TypeError("a codec gives text")
     except Exception:  # whatever it is, the letter is written
         try:
             return repr(item), False

@@ -167,9 +167,7 @@ class ChunkStep:
         validator=instance_of(SkipPolicy, "a SkipPolicy or None"),
     )
     max_crashes: int = field(default=2, kw_only=True, validator=checks.at_least_one)
-    key: Callable[[Any], Any] | None = field(
-        default=None, kw_only=True, validator=checks.function_or_none
-    )
+    key: Callable[[Any], Any] | None = field(default=None, kw_only=True, validator=checks.key)
     codec: Codec = field(factory=JsonCodec, kw_only=True, validator=checks.codec)
     isolation: str = field(default="rollback", kw_only=True, validator=checks.one_of(*ISOLATIONS))
     isolate: str = field(default="bisect", kw_only=True, validator=checks.one_of(*SEARCHES))
@@ -238,7 +236,12 @@ class ChunkStep:
         transactions = self._transactions()
         asked = self._identity(parameters, on_existing)
         with at_work(asked.worker), self._stop.heeded(asked.worker):
-            run: Run = transactions.alone(journal.begin, asked)
+            try:
+                run: Run = transactions.alone(journal.begin, asked)
+            except BaseException:  # a signal, after the run was taken perhaps
+                with suppress(JobRepositoryError):
+                    transactions.alone(journal.let_go, asked.worker)
+                raise
             if run.status != "completed":
                 self._perform(run, transactions)
         return run.report()
@@ -255,7 +258,12 @@ class ChunkStep:
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine)
             with at_work(asked.worker), self._stop.heeded(asked.worker):
-                run: Run = await transactions.alone(journal.begin, asked)
+                try:
+                    run: Run = await transactions.alone(journal.begin, asked)
+                except BaseException:  # a cancellation, after the run was taken perhaps
+                    with suppress(JobRepositoryError):
+                        await transactions.alone(journal.let_go, asked.worker)
+                    raise
                 if run.status != "completed":
                     await self._perform_async(run, transactions)
         return run.report()
@@ -348,8 +356,6 @@ class ChunkStep:
         transactions.alone(journal.end, run, status)
 
     async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
-        import asyncio
-
         heartbeat = AsyncHeartbeat(
             lambda: transactions.alone(journal.renew, run), self.repository.lease
         )
@@ -361,9 +367,8 @@ class ChunkStep:
             raise
         except BaseException as error:
             run.error = recorded(error)
-            ending = asyncio.ensure_future(transactions.alone(journal.end, run, _cut(error)))
             with suppress(JobRepositoryError, RunLostError):
-                await asyncio.shield(ending)
+                await transactions.alone(journal.end, run, _cut(error))
             raise
         await transactions.alone(journal.end, run, status)
 

@@ -406,12 +406,10 @@ class AsyncAttempts(_Attempts):
 
     async def close(self) -> None:
         """Let go of the connection, rolled back unless committed; also while it is cancelled."""
-        import asyncio
-
         connection, self._open = self._open, None
         if connection is not None:
             with suppress(Exception):
-                await asyncio.shield(asyncio.ensure_future(connection.close()))
+                await whole(connection.close())
 
     async def reserve(self, context: Any, delay: float) -> None:
         """No transaction stays open during a wait."""

@@ -404,6 +404,10 @@ def test_an_asynchronous_writer_gets_an_asynchronous_connection(world):
     assert (report.written, world.rows()) == (2, [10, 20])
 
 
+async def awaited_key(item):
+    return item
+
+
 NONSENSE = [
     ({"name": ""}, "name must be a non-empty str"),
     ({"reader": 17}, "reader"),
@@ -418,6 +422,9 @@ NONSENSE = [
     ({"skip": ValueError}, "skip must be a SkipPolicy or None"),
     ({"max_crashes": 0}, "max_crashes must be an int >= 1"),
     ({"key": "id"}, "key must be a function or None"),
+    ({"key": awaited_key}, "key must be a plain function, got coroutine"),
+    ({"name": "a\x00b"}, "name must be a text that a database can store"),
+    ({"code_version": "\ud800"}, "code_version must be a text that a database can store"),
     ({"isolation": "serializable"}, "isolation must be one of 'rollback'"),
     ({"isolate": "guess"}, "isolate must be one of 'bisect'"),
     ({"concurrency": 0}, "concurrency must be an int >= 1"),
