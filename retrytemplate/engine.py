@@ -229,8 +229,10 @@ class Execution:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
         value, error, context = self.value, self.error, self.context
         # Without a key nothing is to come again; what stops the program is passed on as it is.
-        passing = error is not None and (context._state is not None or is_hard(error))
-        leave(context, error, for_good=self.end == DONE or not passing)
+        for_good = self.end == DONE or (
+            error is not None and context._state is None and not is_hard(error)
+        )
+        leave(context, error, for_good=for_good)
         self.value = self.error = self.last = self.refusal = self.own = self.raised = None
         return value, error
 
