@@ -105,3 +105,21 @@ def test_the_other_tables_are_written_between_their_marks(tmp_path, name, titles
     assert list(found) == titles
     figures = [cell.removesuffix(" KiB").replace(",", "") for row in found.values() for cell in row]
     assert all(float(figure) >= 0 for figure in figures)
+
+
+def test_the_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- batch: begin -->\nold\n<!-- batch: end -->\n")
+    script = str(ROOT / "benchmarks" / "batch.py")
+    done = subprocess.run(
+        [sys.executable, script, "--rows", "3000", "--turns", "1", "--update", str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    titles = [
+        line.split("|")[1].strip() for line in page.read_text().splitlines() if "| sqlite" in line
+    ]
+    faulty = ["sqlite, faults in the processor", "sqlite, faults in the writer"]
+    assert titles == ["sqlite", "sqlite", *faulty]
