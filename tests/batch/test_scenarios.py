@@ -121,9 +121,7 @@ class Mutable:
 
 
 @pytest.mark.parametrize("phase", ["process", "write"])
-def test_k_and_l_an_item_that_changes_while_it_fails_is_tried_to_its_limit(
-    world, way, phase
-):
+def test_k_and_l_an_item_that_changes_while_it_fails_is_tried_to_its_limit(world, way, phase):
     tried = []
 
     def processor(item):
