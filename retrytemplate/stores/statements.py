@@ -27,6 +27,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         # The clock counts milliseconds: a key that is deleted and begun again within one of them
         # must get a higher number all the same.
         "floor": "(SELECT value + 1 FROM ${prefix}_meta WHERE name = 'fence')",
+        "turn": "WHERE true",
         "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
     },
     "postgresql": {
@@ -35,6 +36,10 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "exact": ' COLLATE "C"',
         "unlocked": "FOR UPDATE SKIP LOCKED",
         "floor": "0",
+        # Who begins a key waits here for who began it before, and only then reads the clock: a
+        # fence that was read before would be lower than one that has come and gone meanwhile.
+        "turn": "FROM (SELECT pg_advisory_xact_lock(hashtextextended('${prefix}/' || :key, 0))"
+        " OFFSET 0) AS turn",
         "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
     },
 }
@@ -88,7 +93,7 @@ FENCE = "${greatest}(CAST(${now} * 1000000 AS bigint), ${floor})"
 BEGIN = f"""
 INSERT INTO ${{prefix}}_contexts AS c
     (key, version, fence, phase, worker, lease_until, updated)
-VALUES (:key, 0, {FENCE}, 'attempting', :worker, ${{now}} + :lease, ${{now}})
+SELECT :key, 0, {FENCE}, 'attempting', :worker, ${{now}} + :lease, ${{now}} ${{turn}}
 ON CONFLICT (key) DO UPDATE SET
     record = CASE WHEN {OVER} THEN NULL ELSE c.record END,
     version = CASE WHEN {OVER} THEN 0 ELSE c.version END,

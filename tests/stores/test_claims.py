@@ -1,5 +1,8 @@
 """Claims in a store: leases that run out, attempts that are lost, late holders, fences."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import pytest
 
 from retrytemplate import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
@@ -215,6 +218,46 @@ def test_the_fence_of_a_deleted_key_grows_where_the_clock_was_set_back(kind, end
     getattr(cache, end)(KEY if end == "forget" else claim)
     assert store.row(KEY) is None
     assert begun(cache, "two").fence == claim.fence + 1
+
+
+STANDING = """
+CREATE FUNCTION {0}_stand() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.worker = 'slow' THEN PERFORM pg_advisory_xact_lock(17, 17); END IF; RETURN NEW;
+END $$"""
+BEFORE = """
+CREATE TRIGGER stand BEFORE INSERT ON {0}_contexts FOR EACH ROW EXECUTE FUNCTION {0}_stand()"""
+
+
+def test_the_fence_of_a_key_grows_where_a_claim_stands_still_before_its_row_is_written(postgresql):
+    slow, quick = postgresql.cache(), postgresql.cache()
+    quick.peek(KEY)  # the tables are there
+    postgresql.sql(STANDING)
+    postgresql.sql(BEFORE)
+    claims = []
+
+    def come_and_go(cache, worker):
+        claim = begun(cache, worker)
+        claims.append(claim)
+        cache.succeed(claim)
+
+    def waiting():
+        return postgresql.sql("SELECT count(*) AS n FROM pg_locks WHERE NOT granted")[0]["n"]
+
+    with ThreadPoolExecutor() as pool:
+        with postgresql.engine.begin() as connection:
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(17, 17)")
+            first = pool.submit(come_and_go, slow, "slow")
+            while not waiting():
+                time.sleep(0.005)
+            second = pool.submit(come_and_go, quick, "quick")
+            while not (second.done() or waiting() > 1):
+                time.sleep(0.005)
+        wait([first, second])
+    first.result()
+    if second.exception() is None:
+        assert [claim.fence for claim in claims] == sorted(claim.fence for claim in claims)
+    else:
+        assert isinstance(second.exception(), AttemptInProgressError)
 
 
 # -- fresh starts ----------------------------------------------------------------------------------
