@@ -17,7 +17,7 @@ from retrytemplate.extras import extra
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import URL, Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate._checks import Seconds
@@ -49,7 +49,7 @@ class JobRepository:
 
     def __init__(
         self,
-        url: str | Engine | AsyncEngine,
+        url: str | URL | Engine | AsyncEngine,
         lease: Seconds = 30.0,
         prefix: str = "batch",
         *,
@@ -69,10 +69,11 @@ class JobRepository:
         with extra("batch", "a job repository"):
             from sqlalchemy import Engine
 
-        self._given = None if isinstance(url, str) else url
         self._asynchronous = hasattr(url, "sync_engine")
         inner: Any = getattr(url, "sync_engine", url)
-        self._url = databases.check_url(inner.url if isinstance(inner, Engine) else url)
+        given = isinstance(inner, Engine)
+        self._given = url if given else None
+        self._url = databases.check_url(inner.url if given else url)
         self._engine: Engine | None = None
         self._looking: Engine | None = None
         self._lock = threading.RLock()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli.usage import console
+from retrytemplate.demo.job import AT_ONCE, CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ class Screen:
 
     @contextmanager
     def watching(self, job: Job) -> Iterator[Callable[[Tally], None]]:
-        """What to tell after every delivery: a live bar in a terminal, lines elsewhere."""
+        """What to tell of every line: a live bar in a terminal, lines elsewhere."""
         where = f"{job.service.host}:{job.service.port}"
         self._say(f"Pricing {job.tally.total} lines at {where}, seed {job.service.seed}")
         if self.console.file.isatty() and os.environ.get("TERM") != "dumb":
@@ -62,16 +63,16 @@ class Screen:
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("[green]{task.fields[written]:>4} written"),
-            TextColumn("[yellow]{task.fields[again]:>3} again"),
+            TextColumn("[yellow]{task.fields[failures]:>3} failures"),
             TextColumn("[red]{task.fields[dead]:>2} dead"),
             Elapsed(),
         )
         with Progress(*columns, console=self.console, expand=True) as progress:
-            task = progress.add_task("", total=total, written=0, again=0, dead=0)
+            task = progress.add_task("", total=total, written=0, failures=0, dead=0)
 
             def watch(tally: Tally) -> None:
-                now: dict[str, Any] = {"again": tally.again, "dead": tally.dead}
-                progress.update(task, completed=tally.done, written=tally.written, **now)
+                now: dict[str, Any] = {"failures": tally.failures, "dead": tally.dead}
+                progress.update(task, completed=tally.over, written=tally.written, **now)
 
             yield watch
 
@@ -80,12 +81,12 @@ class Screen:
 
         def watch(tally: Tally) -> None:
             nonlocal told
-            tenth = 10 * tally.done // tally.total
+            tenth = 10 * tally.over // max(1, tally.total)
             if tenth > told:
                 told = tenth
                 self._say(
-                    f"{tally.done:>6} of {tally.total}: {tally.written} written, "
-                    f"{tally.again} to come again, {tally.dead} dead-lettered"
+                    f"{tally.over:>6} of {tally.total}: {tally.written} written, "
+                    f"{tally.failures} failed attempts, {tally.dead} dead-lettered"
                 )
                 self.console.file.flush()
 
@@ -106,10 +107,10 @@ class Screen:
 def _lines(report: Report) -> Table:
     table = _table("lines", ("", "right"), ("", "left"))
     table.add_row("read", f"{report.read}", f"in {report.seconds:.1f} s")
-    table.add_row("written", f"{report.written}", "each in one transaction", style="green")
+    table.add_row("written", f"{report.written}", f"in transactions of {CHUNK}", style="green")
     table.add_row("dead-lettered", f"{report.dead}", _reasons(report), style="red")
     table.add_row("retried", f"{report.retried}", f"{report.retries} attempts more", style="yellow")
-    rest = f"of {report.asked:.1f} s asked for: other lines went on meanwhile"
+    rest = f"in all, {AT_ONCE} lines at once"
     table.add_row("time waited", f"{report.waited:.1f} s", rest)
     return table
 

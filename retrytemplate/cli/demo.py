@@ -19,11 +19,11 @@ __all__ = ["add_parser", "run"]
 SEED = 7
 
 DESCRIPTION = """\
-Reprocess a file of orders: every line is priced by an HTTP service and written to SQLite, one
-transaction a line.  The service runs in this process on a loopback port, and is a bad one: it
-answers 503 with Retry-After, resets connections, keeps silent, and for some orders it never gets
-well.  A line that fails is rolled back and comes again (stateful retry); one that fails for good
-is kept as a dead letter with the history of its attempts.
+Reprocess a file of orders in a chunk step: every line is priced by an HTTP service and written to
+SQLite, some hundred in a transaction.  The service runs in this process on a loopback port, and is
+a bad one: it answers 503 with Retry-After, resets connections, keeps silent, and for some orders it
+never gets well.  A line that fails is tried again while others go on; one that fails for good is
+kept as a dead letter with the history of its attempts.
 """
 
 EPILOG = """\
@@ -105,8 +105,10 @@ def _prepare(args: argparse.Namespace) -> Job:
 
 def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int:
     import signal
-    import sqlite3
 
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from retrytemplate.batch import JobRepositoryError
     from retrytemplate.demo import DatabaseRefused
 
     try:
@@ -116,8 +118,9 @@ def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int
         return _complain(_interrupted(job), 130)
     except DatabaseRefused as problem:
         raise UsageError(f"--database: {problem}") from problem
-    except sqlite3.Error as problem:
-        return _complain(f"the database {job.tables.path} failed: {problem}", 1)
+    except (SQLAlchemyError, JobRepositoryError) as problem:
+        reason = getattr(problem, "orig", None) or problem
+        return _complain(f"the database {job.tables.path} failed: {reason}", 1)
     if screen is None:
         _print_json(job, report, args)
     else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
-from retrytemplate.demo.job import Job, Report, StopWatch, Tally
+from retrytemplate.demo.job import Job, Priced, Report, StopWatch, Tally
 from retrytemplate.demo.orders import (
     InvalidOrder,
     Line,
+    LineCodec,
     NotAnOrdersFile,
     Order,
     OrdersFile,
@@ -20,9 +21,11 @@ __all__ = [
     "InvalidOrder",
     "Job",
     "Line",
+    "LineCodec",
     "NotAnOrdersFile",
     "Order",
     "OrdersFile",
+    "Priced",
     "PricingClient",
     "PricingError",
     "PricingService",

@@ -1,13 +1,13 @@
 """The job: every line of the file is priced and written, or given up and kept with its history.
 
-Stateful retry, as with a message broker: a line that fails is rolled back and comes again, until
-its attempts run out and the recovery files it as a dead letter.
+A chunk step: lines are priced several at once, each with its retries, and written a chunk at a
+time, in one transaction with the step's journal.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections import Counter, deque
+import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, field, frozen
@@ -16,29 +16,37 @@ from retrytemplate import (
     ExceptionClassifier,
     ExponentialBackoff,
     RetryAfterBackoff,
-    RetryError,
     RetryListener,
-    RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
     SystemClock,
+    current_context,
+)
+from retrytemplate.batch import (
+    ChunkStep,
+    JobRepositoryError,
+    SequenceReader,
+    SkipPolicy,
+    StepListener,
 )
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
-from retrytemplate.demo.tables import DatabaseRefused
+from retrytemplate.demo.orders import InvalidOrder, LineCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from retrytemplate import Clock, RetryContext
-    from retrytemplate.demo.orders import Line
+    from retrytemplate.batch import Event
+    from retrytemplate.demo.orders import Line, Order
     from retrytemplate.demo.service import PricingService
     from retrytemplate.demo.tables import Tables
 
-__all__ = ["ATTEMPTS", "WORTH_RETRYING", "Job", "Report", "StopWatch", "Tally"]
+__all__ = ["ATTEMPTS", "WORTH_RETRYING", "Job", "Priced", "Report", "StopWatch", "Tally"]
 
 ATTEMPTS = 5
-# So many failed lines may wait for their turn; then the oldest goes before any new line.
-WAITING = 256
+# Lines a transaction, and prices asked for at once: while one waits, others go on.
+CHUNK = 500
+AT_ONCE = 32
 
 WORTH_RETRYING = ExceptionClassifier(
     {
@@ -61,42 +69,74 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+GIVEN_UP = SkipPolicy(on=(InvalidOrder, PricingError, ConnectionError, TimeoutError))
+"""The line's fault, or its service's: it is given up, and the others go on."""
+
+
+@frozen
+class Priced:
+    """A line that has its price."""
+
+    line: int
+    order: Order
+    cents: int
+    attempts: int
+
+
 @define
-class Tally(RetryListener):
-    """Keeps count while the job runs."""
+class Tally(RetryListener, StepListener):
+    """Keeps count while the job runs; several threads tell it of attempts.
+
+    :param watch: told of every line that is priced or given up, and of every chunk.
+    """
 
     total: int
+    watch: Callable[[Tally], None] = lambda tally: None
     read: int = 0
+    over: int = 0
+    """Lines that are priced or given up; those are written with their chunk."""
     written: int = 0
     dead: int = 0
     failures: int = 0
     asked: float = 0.0
     seen: Counter[str] = Factory(Counter)
-
-    @property
-    def done(self) -> int:
-        """Lines that are finished, either way."""
-        return self.written + self.dead
-
-    @property
-    def again(self) -> int:
-        """Lines that failed and are still to come again."""
-        return self.read - self.done
-
-    def on_success(self, context: RetryContext, result: Any) -> None:
-        self.written += 1
+    _lock: threading.Lock = field(init=False, factory=threading.Lock)
 
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
-        self.failures += 1
         kind = next((name for kind, name in KINDS if isinstance(exception, kind)), None)
-        if kind is not None:
-            self.seen[kind] += 1
+        with self._lock:
+            self.failures += 1
+            if kind is not None:
+                self.seen[kind] += 1
+
+    def on_success(self, context: RetryContext, result: Any) -> None:
+        if isinstance(result, Priced):
+            with self._lock:
+                self.seen["priced"] += 1
+                self._is_over()
 
     def on_backoff(self, context: RetryContext, delay: float) -> None:
-        self.asked += delay
+        with self._lock:
+            self.asked += delay
 
-    def on_recovery(self, context: RetryContext, result: Any) -> None:
-        self.dead += 1
+    def close(self, context: RetryContext, exception: BaseException | None) -> None:
+        if exception is not None and GIVEN_UP.covers(exception):
+            with self._lock:
+                self._is_over()
+
+    def _is_over(self) -> None:
+        self.over += 1
+        self.watch(self)
+
+    def on_event(self, event: Event) -> None:
+        with self._lock:
+            if event.kind == "read":
+                self.read += len(event.numbers)
+            elif event.kind == "written":
+                self.written += len(event.numbers)
+            elif event.kind == "given up":
+                self.dead += len(event.numbers)
+            self.watch(self)
 
 
 class StopWatch:
@@ -104,6 +144,7 @@ class StopWatch:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
+        self._lock = threading.Lock()
         self.slept = 0.0
         self.monotonic = self._clock.monotonic
         self.time = self._clock.time
@@ -114,7 +155,8 @@ class StopWatch:
         try:
             self._clock.sleep(delay)
         finally:
-            self.slept += self.monotonic() - began
+            with self._lock:
+                self.slept += self.monotonic() - began
 
 
 @frozen(kw_only=True)
@@ -133,7 +175,7 @@ class Report:
     asked: float
     """All delays between attempts together (seconds)."""
     waited: float
-    """What of them was waited out; in the rest other lines had their turn."""
+    """What of them was waited, several lines at once."""
     seconds: float
     sent: dict[str, int]
     """What the service counted."""
@@ -160,6 +202,10 @@ class Job:
     tally: Tally = field(init=False)
     template: RetryTemplate = field(init=False)
 
+    step: ChunkStep = field(init=False)
+    _client: threading.local = field(init=False, factory=threading.local)
+    _clients: list[PricingClient] = field(init=False, factory=list)
+
     def __attrs_post_init__(self) -> None:
         self.tally = Tally(total=len(self.lines))
         self.template = RetryTemplate(
@@ -171,67 +217,62 @@ class Job:
             listeners=(self.tally,),
             clock=self.clock,
         )
+        self.step = ChunkStep(
+            "reprocess-orders",
+            reader=SequenceReader(self.lines, name="orders"),
+            processor=self._price,
+            writer=self.tables.write,
+            chunk_size=CHUNK,
+            repository=self.tables.repository,
+            retry=self.template,
+            skip=GIVEN_UP,
+            key=lambda line: line.number,
+            codec=LineCodec(),
+            concurrency=AT_ONCE,
+            listeners=(self.tally,),
+        )
 
     def run(self, watch: Callable[[Tally], None] = lambda tally: None) -> Report:
-        """Do it all; *watch* is told after every delivery.
+        """Do it all; *watch* is told of all that happens.
 
-        Raises ``sqlite3.Error`` when the database fails, ``DatabaseRefused`` when another run has
-        taken it over: that is not the line's fault, and no further delivery will mend it.
+        Raises what ended the run: the database failed, or another run has taken it over.  That is
+        not the line's fault, and no further attempt will mend it.
         """
+        self.tally.watch = watch
         began = self.clock.monotonic()
         with self.service:
-            client = PricingClient(self.service.host, self.service.port, self.timeout)
             try:
-                self._reprocess(client, watch)
+                ended = self.step.run()
+            except JobRepositoryError:
+                self.tables.check()
+                raise
             finally:
-                client.close()
+                for client in self._clients:
+                    client.close()
+        if ended.exception is not None:
+            raise ended.exception
         return self._report(self.clock.monotonic() - began)
 
-    def _reprocess(self, client: PricingClient, watch: Callable[[Tally], None]) -> None:
-        again: deque[Line] = deque()
-        for line in self._deliveries(again):
-            try:
-                self._deliver(line, client)
-            except (sqlite3.Error, DatabaseRefused, RetryError):
-                raise
-            except Exception:
-                again.append(line)  # rolled back and counted: it comes again
-            watch(self.tally)
+    def _price(self, line: Line) -> Priced:
+        order = line.parse()
+        cents = self._own_client().price(order, key=f"line-{line.number}")
+        context = current_context()
+        assert context is not None
+        return Priced(line.number, order, cents, context.attempt)
 
-    def _deliver(self, line: Line, client: PricingClient) -> None:
-        """Hand a line to the template; a failure is rethrown, the last delivery recovers."""
-
-        def work(context: RetryContext) -> None:
-            # One attempt, one transaction: what fails in here leaves no trace in the database.
-            with self.tables.transaction():
-                order = line.parse()
-                self.tables.put_order(line.number, order)
-                cents = client.price(order, key=f"line-{line.number}")
-                self.tables.put_written(line.number, order, cents, context.attempt)
-
-        def dead_letter(context: RetryContext) -> None:
-            with self.tables.transaction():
-                self.tables.put_dead_letter(line, context)
-
-        # "wait": a failure is rethrown at once, and other lines go on meanwhile; only a line that
-        # comes again before its delay is over waits out the rest.
-        state = RetryState(line.number, defer_backoff="wait")
-        self.template.execute(work, recovery=dead_letter, state=state)
-
-    def _deliveries(self, again: deque[Line]) -> Iterator[Line]:
-        """The lines of the file, and those that failed until none is left."""
-        for line in self.lines:
-            while len(again) >= WAITING:
-                yield again.popleft()
-            self.tally.read += 1
-            yield line
-        while again:
-            yield again.popleft()
+    def _own_client(self) -> PricingClient:
+        """This thread's, which keeps its connection."""
+        client: PricingClient | None = getattr(self._client, "own", None)
+        if client is None:
+            client = PricingClient(self.service.host, self.service.port, self.timeout)
+            self._client.own = client
+            self._clients.append(client)
+        return client
 
     def _report(self, seconds: float) -> Report:
         written, dead = self.tables.written(), self.tables.dead()
         attempts = self.tables.attempts()
-        sent, seen = self.service.sent, {**self.tally.seen, "priced": self.tally.written}
+        sent, seen = self.service.sent, dict(self.tally.seen)
         return Report(
             read=self.tally.read,
             written=len(written),

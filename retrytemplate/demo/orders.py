@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import csv
+import json
 from datetime import date
 from pathlib import Path
 
 from attrs import field, frozen
 
-__all__ = ["COLUMNS", "InvalidOrder", "Line", "NotAnOrdersFile", "Order", "OrdersFile", "shipped"]
+__all__ = [
+    "COLUMNS",
+    "InvalidOrder",
+    "Line",
+    "LineCodec",
+    "NotAnOrdersFile",
+    "Order",
+    "OrdersFile",
+    "shipped",
+]
 
 COLUMNS = ("order_id", "placed_on", "customer", "sku", "quantity")
 MOST = 10_000
@@ -77,6 +87,25 @@ class Line:
         if len(values) != len(self.columns):
             raise InvalidOrder(f"{len(values)} fields where the header has {len(self.columns)}")
         return values
+
+
+class LineCodec:
+    """Keeps a line as text, for its dead letter; ``text`` is for people, ``raw`` is all of it.
+
+    >>> codec = LineCodec()
+    >>> codec.decode(codec.encode(Line(2, b"\\xff")))
+    Line(number=2)
+    """
+
+    def encode(self, line: Line) -> str:
+        """The line as JSON."""
+        whole = {"line": line.number, "columns": line.columns, "text": line.text}
+        return json.dumps(whole | {"raw": line.raw.hex()})
+
+    def decode(self, text: str) -> Line:
+        """The line again."""
+        kept = json.loads(text)
+        return Line(kept["line"], bytes.fromhex(kept["raw"]), tuple(kept["columns"]))
 
 
 @frozen

@@ -1,20 +1,19 @@
-"""Where the job writes: a SQLite file, one transaction an item."""
+"""Where the job writes: a SQLite file, its own tables beside those of the step."""
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.batch import JobRepository
+from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from retrytemplate import RetryContext
-    from retrytemplate.demo.orders import Line, Order
+    from retrytemplate.demo.job import Priced
 
 __all__ = ["DatabaseRefused", "Tables"]
 
@@ -24,7 +23,11 @@ OURS = 0x52544F52
 SCHEMA = """
 DROP TABLE IF EXISTS orders;
 DROP TABLE IF EXISTS written;
-DROP TABLE IF EXISTS dead_letters;
+DROP VIEW IF EXISTS dead_letters;
+DROP TABLE IF EXISTS batch_letters;
+DROP TABLE IF EXISTS batch_outbox;
+DROP TABLE IF EXISTS batch_runs;
+DROP TABLE IF EXISTS batch_meta;
 CREATE TABLE orders (              -- as its last line in the file says
     order_id TEXT PRIMARY KEY, line INTEGER NOT NULL, customer TEXT NOT NULL,
     placed_on TEXT NOT NULL, sku TEXT NOT NULL, quantity INTEGER NOT NULL
@@ -33,10 +36,11 @@ CREATE TABLE written (             -- every line that was priced
     line INTEGER PRIMARY KEY, order_id TEXT NOT NULL REFERENCES orders,
     cents INTEGER NOT NULL, attempts INTEGER NOT NULL
 );
-CREATE TABLE dead_letters (        -- every line that was not, and why
-    line INTEGER PRIMARY KEY, content TEXT NOT NULL, attempts INTEGER NOT NULL,
-    error TEXT NOT NULL, message TEXT NOT NULL, history TEXT NOT NULL
-);
+CREATE VIEW dead_letters AS        -- every line that was not, and why: as the step keeps it
+SELECT json_extract(payload, '$.line') AS line, json_extract(payload, '$.text') AS content,
+    json_array_length(attempts) AS attempts, error_type AS error, error_message AS message,
+    attempts AS history
+FROM batch_letters;
 """
 
 ORDER = """
@@ -47,23 +51,22 @@ WHERE excluded.line > orders.line
 """
 
 
-def _date(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
 class DatabaseRefused(Exception):
     """The database file cannot be written, or belongs to something else or to another run."""
 
 
 class Tables:
-    """Three tables: ``orders``, ``written``, ``dead_letters``.
+    """Two tables, ``orders`` and ``written``, and a view of the step's dead letters.
 
     :param path: a new file, or that of an earlier run, whose tables are replaced; if that one
         still goes on, its next transaction is refused.
     """
 
     def __init__(self, path: Path) -> None:
+        with extra("batch", "the demo"):
+            from sqlalchemy import URL
         self.path = path
+        self.repository = JobRepository(URL.create("sqlite", database=str(path)))
         self._run = secrets.randbits(31)  # in the file's header, too: whose tables these are
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=10.0)
@@ -89,52 +92,28 @@ class Tables:
             f"BEGIN IMMEDIATE; PRAGMA user_version = {self._run}; {SCHEMA} COMMIT;"
         )
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All of the block or nothing.
+    def write(self, items: Sequence[Priced], transaction: Any) -> None:
+        """A chunk of priced lines.
 
         Raises ``DatabaseRefused`` when another run has replaced the tables.
         """
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            if self._number("PRAGMA user_version") != self._run:
-                raise DatabaseRefused(f"another run has replaced the tables of {self.path}")
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-
-    def put_order(self, line: int, order: Order) -> None:
-        """The order as this line has it, unless a later line of the file was here before."""
-        day = order.placed_on.isoformat()
-        values = (order.order_id, line, order.customer, day, order.sku, order.quantity)
-        self._connection.execute(ORDER, values)
-
-    def put_written(self, line: int, order: Order, cents: int, attempts: int) -> None:
-        """The line is done."""
-        values = (line, order.order_id, cents, attempts)
-        self._connection.execute("INSERT INTO written VALUES (?, ?, ?, ?)", values)
-
-    def put_dead_letter(self, line: Line, context: RetryContext) -> None:
-        """The line is given up, with the record of each attempt."""
-        history = [
-            {
-                "attempt": record.number,
-                "started": _date(record.started),
-                "seconds": record.duration,
-                "error": record.type_name,
-                "message": record.message,
-            }
-            for record in context.history
+        self._check(transaction.exec_driver_sql("PRAGMA user_version").scalar())
+        orders = [
+            (o.order_id, each.line, o.customer, o.placed_on.isoformat(), o.sku, o.quantity)
+            for each in items
+            for o in (each.order,)
         ]
-        last = history[-1]
-        values = (
-            *(line.number, line.text, context.retry_count),
-            *(last["error"], last["message"], json.dumps(history)),
-        )
-        self._connection.execute("INSERT INTO dead_letters VALUES (?, ?, ?, ?, ?, ?)", values)
+        transaction.exec_driver_sql(ORDER, orders)
+        rows = [(each.line, each.order.order_id, each.cents, each.attempts) for each in items]
+        transaction.exec_driver_sql("INSERT INTO written VALUES (?, ?, ?, ?)", rows)
+
+    def check(self) -> None:
+        """Raise ``DatabaseRefused`` if another run has replaced the tables."""
+        self._check(self._number("PRAGMA user_version"))
+
+    def _check(self, run: int) -> None:
+        if run != self._run:
+            raise DatabaseRefused(f"another run has replaced the tables of {self.path}")
 
     def attempts(self) -> dict[int, int]:
         """How many lines took how many attempts."""
@@ -161,6 +140,7 @@ class Tables:
 
     def close(self) -> None:
         """Close the file."""
+        self.repository.close()
         self._connection.close()
 
     def _number(self, query: str) -> int:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import sqlite3
+import threading
 
 import pytest
 
@@ -98,16 +99,20 @@ def test_a_line_that_fails_comes_again_until_it_is_written(job_for, rows, number
     assert report.problems == ()
 
 
-def test_other_lines_have_their_turn_before_a_failed_one_comes_again(job_for, tables, monkeypatch):
-    written = []
+def test_other_lines_go_on_while_a_failed_one_waits(job_for, rows, monkeypatch):
+    """The wait of one ends only when another one is over."""
+    over = threading.Event()
+    job = job_for(line(UNAVAILABLE[0]), line(SERVED[0]))
 
-    def put_written(number, *rest):
-        written.append(number)
-        type(tables).put_written(tables, number, *rest)
+    def watch(tally):
+        if tally.over:
+            over.set()
 
-    monkeypatch.setattr(tables, "put_written", put_written)
-    job_for(line(UNAVAILABLE[0]), line(SERVED[0]), line(SERVED[1])).run()
-    assert written == [*SERVED[:2], UNAVAILABLE[0]]
+    sleep = job.clock.sleep
+    monkeypatch.setattr(job.clock, "sleep", lambda delay: (over.wait(30), sleep(delay)))
+    report = job.run(watch)
+    assert over.is_set()
+    assert (report.written, report.retried) == (2, 1)
 
 
 def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(job_for, rows):
@@ -116,8 +121,8 @@ def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(
     assert (number, content, attempts) == (POISONED, line(POISONED).text, ATTEMPTS)
     assert (error, message) == ("retrytemplate.demo.client.ServiceUnavailable", "503: overloaded")
     records = json.loads(history)
-    assert [record["attempt"] for record in records] == [1, 2, 3, 4, 5]
-    assert [record["error"].rpartition(".")[2] for record in records] == [
+    assert [record["number"] for record in records] == [1, 2, 3, 4, 5]
+    assert [record["type_name"].rpartition(".")[2] for record in records] == [
         "ServiceUnavailable",
         "ConnectionResetError",
         "ServiceUnavailable",
@@ -148,8 +153,7 @@ def test_what_will_not_mend_is_given_up_after_one_attempt(job_for, rows, faulty,
     assert (report.dead, report.retried, report.problems) == (1, 0, ())
 
 
-def test_a_failed_attempt_leaves_no_trace(job_for, rows):
-    """The order is put down before its price is asked for; without a price it must not stay."""
+def test_a_failed_line_leaves_no_trace(job_for, rows):
     job_for(line(POISONED, order="O-poison"), line(SERVED[0], order="O-good")).run()
     assert rows("SELECT order_id FROM orders") == [("O-good",)]
 
@@ -191,43 +195,25 @@ def test_the_wait_that_a_503_asks_for_is_waited(job_for):
     assert report.waited == pytest.approx(report.asked)  # no other line could go on meanwhile
 
 
-def test_many_failing_lines_do_not_pile_up(job_for, monkeypatch):
-    monkeypatch.setattr("retrytemplate.demo.job.WAITING", 3)
-    most = 0
+def fails(tables, monkeypatch, failure):
+    def write(items, transaction):
+        type(tables).write(tables, items, transaction)
+        raise failure
 
-    def watch(tally):
-        nonlocal most
-        most = max(most, tally.again)
-
-    report = job_for(*(line(number) for number in UNAVAILABLE[:20])).run(watch)
-    assert (report.written, most) == (20, 3)
+    monkeypatch.setattr(tables, "write", write)
 
 
-def test_a_failing_database_stops_the_job(job_for, tables, monkeypatch):
-    def full(*args):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(tables, "put_written", full)
-    job = job_for(line(SERVED[0]), line(SERVED[1]))
+def test_a_failing_database_stops_the_job_and_nothing_is_written(
+    job_for, rows, tables, monkeypatch
+):
+    fails(tables, monkeypatch, sqlite3.OperationalError("database or disk is full"))
     with pytest.raises(sqlite3.OperationalError, match="disk is full"):
-        job.run()
-    assert job.tally.read == 1
+        job_for(line(SERVED[0]), line(SERVED[1])).run()
+    assert rows("SELECT * FROM orders") == []
 
 
-def test_a_failing_dead_letter_stops_the_job(job_for, tables, monkeypatch):
-    def full(*args):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(tables, "put_dead_letter", full)
-    with pytest.raises(sqlite3.OperationalError, match="disk is full"):
-        job_for(Line(SERVED[0], b"")).run()
-
-
-def test_an_interrupted_attempt_is_rolled_back(job_for, rows, tables, monkeypatch):
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tables, "put_written", interrupted)
+def test_an_interrupted_transaction_is_rolled_back(job_for, rows, tables, monkeypatch):
+    fails(tables, monkeypatch, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         job_for(line(SERVED[0])).run()
     assert rows("SELECT * FROM orders") == []

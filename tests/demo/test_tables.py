@@ -5,7 +5,17 @@ from datetime import date
 
 import pytest
 
-from retrytemplate.demo import DatabaseRefused, Order, Tables
+from retrytemplate.demo import DatabaseRefused, Order, Priced, Tables
+
+
+def priced(line):
+    return Priced(line, ORDER, 100, 1)
+
+
+def write(tables, *items):
+    with tables.repository.transaction() as transaction:
+        tables.write(items, transaction)
+
 
 ORDER = Order("O-1", date(2026, 11, 20), "Sato Ltd", "SKU-0042", 3)
 
@@ -18,9 +28,7 @@ def path(tmp_path):
 def test_an_earlier_run_is_replaced(path):
     for _ in range(2):
         tables = Tables(path)
-        with tables.transaction():
-            tables.put_order(2, ORDER)
-            tables.put_written(2, ORDER, 100, 1)
+        write(tables, priced(2))
         assert tables.written() == {2}
         tables.close()
 
@@ -55,27 +63,21 @@ def test_a_directory_is_refused(tmp_path):
         Tables(tmp_path)
 
 
-def test_a_transaction_that_fails_writes_nothing(path):
+def test_a_later_line_of_an_order_counts(path):
     tables = Tables(path)
-    with pytest.raises(ZeroDivisionError), tables.transaction():
-        tables.put_order(2, ORDER)
-        tables.put_written(2, ORDER, 1 // 0, 1)
-    with tables.transaction():
-        tables.put_order(3, ORDER)
-    tables.close()
+    write(tables, priced(3), priced(2))
     reader = sqlite3.connect(path)
     assert reader.execute("SELECT line FROM orders").fetchall() == [(3,)]
     reader.close()
+    tables.close()
 
 
 def test_a_run_that_another_one_replaced_writes_nothing_more(path):
     earlier = Tables(path)
     later = Tables(path)
-    with pytest.raises(DatabaseRefused, match="another run has replaced"), earlier.transaction():
-        earlier.put_order(2, ORDER)
-    with later.transaction():
-        later.put_order(2, ORDER)
-        later.put_written(2, ORDER, 100, 1)
+    with pytest.raises(DatabaseRefused, match="another run has replaced"):
+        write(earlier, priced(2))
+    write(later, priced(2))
     earlier.close()
     assert later.written() == {2}
     later.close()
