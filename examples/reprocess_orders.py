@@ -1,8 +1,10 @@
-"""Reprocess a file of orders: the job of ``retrytemplate demo``, as short as it gets.
+"""Reprocess a file of orders as messages that come again: what stateful retry is about.
 
-Every line is priced by an HTTP service and written to SQLite, one transaction a line.  The service
-is a bad one, so lines fail: they are rolled back and come again, until they are written or given
-up.  Run it with nothing but the package installed::
+``retrytemplate demo`` does the same work as a chunk step, many lines at once.
+
+Here every line is priced by an HTTP service and written to SQLite, one transaction a line.  The
+service is a bad one, so lines fail: they are rolled back and come again, until they are written or
+given up.  Run it with nothing but the package installed::
 
     python examples/reprocess_orders.py [orders.csv]
 """

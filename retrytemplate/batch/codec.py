@@ -24,14 +24,14 @@ class Codec(Protocol):
     17
     """
 
-    def encode(self, item: Any) -> str:
+    def encode(self, item: Any, /) -> str:
         """The item as text.
 
         :raises TypeError: ``decode`` could not make the same item of it.
         """
         ...
 
-    def decode(self, text: str) -> Any:
+    def decode(self, text: str, /) -> Any:
         """The item of which ``encode`` made the text.
 
         :raises ValueError: it made no such text.

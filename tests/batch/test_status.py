@@ -7,7 +7,7 @@ from contextlib import closing
 
 import attrs
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import URL, create_engine, text
 
 from retrytemplate.batch import JobRepository, JobRepositoryError, Runs, RunStatus, SkipPolicy
 from retrytemplate.batch.journal import Counts
@@ -180,6 +180,15 @@ def test_the_tables_of_a_newer_version_are_not_looked_at(world):
         Runs(world.jobs).page()
     with world.jobs.transaction() as transaction:
         transaction.execute(world.jobs.tables.meta.update().values(value=1))
+
+
+def test_a_url_may_be_given_in_parts(tmp_path):
+    path = tmp_path / "jobs of?2026#.db"  # characters of which no text of a URL is made
+    with JobRepository(URL.create("sqlite", database=str(path))) as jobs:
+        with jobs.transaction():
+            pass
+        assert Runs(jobs).page() == []
+    assert path.exists()
 
 
 def test_an_engine_that_was_given_is_looked_through_and_left_open(tmp_path):
