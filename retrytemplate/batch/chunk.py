@@ -26,14 +26,15 @@ class Chunk:
     :param marker: what the journal has of it.
     :param left: those that are neither written nor filtered nor given up.
     :param counts: what the journal does not know yet; so are *letters* and *gone*.
-    :param values: what the processor gave; None where it filtered or failed.
+    :param values: what the processor gave, None where it filtered or failed; None as a whole where
+        items are written as they are, or processed in the transaction.
     """
 
     read: ReadRecords
     marker: Marker
     left: Sequence[int] = field(init=False)
     counts: Counts = field(init=False)
-    values: list[Any] = Factory(list)
+    values: list[Any] | None = None
     histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
     letters: list[Letter] = Factory(list)
     gone: set[int] = Factory(set)
@@ -60,6 +61,18 @@ class Chunk:
         """These items as they were read."""
         every = self.read.records.items
         return [every[index] for index in indexes]
+
+    def wanted(self, indexes: Sequence[int]) -> Sequence[int]:
+        """Those of them that are to be written; the others are filtered."""
+        if self.values is None:
+            return indexes
+        values = self.values
+        return [index for index in indexes if values[index] is not None]
+
+    def to_write(self, indexes: Iterable[int]) -> list[Any]:
+        """What the writer gets for these."""
+        values = self.read.records.items if self.values is None else self.values
+        return [values[index] for index in indexes]
 
     def count(self, **numbers: int) -> None:
         """Add to what the journal is to be told."""

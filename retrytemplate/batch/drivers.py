@@ -286,8 +286,6 @@ class Driver(_Driver):
 
     def _send(self, _: Send) -> list[BaseException]:
         assert self.outbox is not None
-        if is_async(self.outbox.send):
-            raise _awaitable("outbox")
         while page := self.transactions.alone(outbox.waiting, self.run):
             for row, message in page:
                 sent = self._sending.outcome(self.outbox.send, message)

@@ -34,7 +34,7 @@ from retrytemplate.batch.letters import Letter, history_of
 from retrytemplate.batch.marker import ranges_of
 from retrytemplate.batch.telling import Teller
 from retrytemplate.caches.worker import place_of
-from retrytemplate.errors import RecordedFailure
+from retrytemplate.errors import MisuseError, RecordedFailure
 from retrytemplate.history import AttemptRecord, recorded, type_name
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class Machine:
             return Chunk(self._kept(marker.payloads), marker)
         try:
             read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
+        except MisuseError:
+            raise
         except Exception as exc:
             raise Fatal(exc) from None
         self._check_same(read, marker)
@@ -231,11 +233,10 @@ class Machine:
             yield from self._isolate(chunk, outcome)
 
     def _process(self, chunk: Chunk, indexes: Sequence[int]) -> Steps:
+        if not self.rules.processes:
+            return
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
-        if not self.rules.processes:
-            chunk.values = list(chunk.read.records.items)
-            return
         done: Processed = yield Process(items)
         yield from self._tell(self._teller.processed(chunk, indexes, done))
         chunk.values = done.values
@@ -261,8 +262,7 @@ class Machine:
         alone: int | None = None,
     ) -> Generator[Any, Any, Outcome[Any]]:
         """Write these, close them together with the filtered ones among them."""
-        values = chunk.values
-        items = [values[index] for index in done if values[index] is not None]
+        items = chunk.to_write(chunk.wanted(done))
         closing = chunk.closing(done, len(items), alone)
         outcome: Outcome[Any] = yield Write(items, closing, once)
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
@@ -282,7 +282,7 @@ class Machine:
     # Which of them was it?
 
     def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
-        written = [index for index in chunk.waiting if chunk.values[index] is not None]
+        written = chunk.wanted(chunk.waiting)
         if len(written) > 1 and self._worth_a_search(outcome):
             yield from self._search(chunk, written)
         else:

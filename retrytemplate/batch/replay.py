@@ -211,7 +211,7 @@ class _Replay:
         history = done.histories.get(0, ())  # none of what a guard refused
         if done.failures:
             return (yield from self._failed(history, done.failures[0]))
-        items = [value for value in done.values if value is not None]
+        items = [value for value in done.values if value is not None or not self.rules.processes]
         try:
             outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         except Fatal as fatal:  # a guard refused it; perhaps not the next one

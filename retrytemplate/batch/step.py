@@ -373,8 +373,11 @@ class ChunkStep:
         await transactions.alone(journal.end, run, status)
 
     def _check_blocking(self) -> None:
-        for piece in ("processor", "writer"):
-            if is_async(getattr(self, piece)):
+        pieces = {"processor": self.processor, "writer": self.writer}
+        if self.outbox is not None:
+            pieces["outbox"] = self.outbox.send
+        for piece, function in pieces.items():
+            if is_async(function):
                 raise MisuseError(f"the {piece} has to be awaited: use run_async()")
         if hasattr(self.database, "sync_engine"):
             raise MisuseError("database is an AsyncEngine: use run_async(), or give an Engine")

@@ -75,7 +75,7 @@ class Teller:
         self, chunk: Chunk, indexes: Sequence[int], closing: Closing, outcome: Outcome[Any]
     ) -> Iterator[Event]:
         """The attempts to write these, each in a transaction of its own."""
-        numbers = [index for index in indexes if chunk.values[index] is not None]
+        numbers = chunk.wanted(indexes)
         for attempt in outcome.history:
             self.transactions += 1
             yield self.event(

@@ -153,8 +153,13 @@ class _Attempts(Guard):
         away = isinstance(failure, (InterfaceError, OperationalError))
         return failure is not None and (self.unsettled or away)
 
+    def _stands(self, outcome: Outcome[Any]) -> bool:
+        """Whether it is written; also where that took too long, or was found out afterwards."""
+        lost = isinstance(outcome.value, RunLostError)
+        return self._committed or (outcome.ok and not lost)
+
     def _succeeded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """The commit that was not answered came to pass."""
+        """It is written, by the last attempt, whatever became of that one afterwards."""
         history = outcome.history[: self._tried - 1]
         return evolve(outcome, value=self._written, exception=None, history=history)
 
@@ -181,7 +186,7 @@ class Attempts(_Attempts):
 
         :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
         """
-        if self._committed and not outcome.ok:  # it took too long, say: it is written all the same
+        if self._stands(outcome):
             return self._succeeded(outcome)
         if not self._doubts(outcome):
             return outcome
@@ -335,7 +340,7 @@ class AsyncAttempts(_Attempts):
 
         :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
         """
-        if self._committed and not outcome.ok:  # it took too long, say: it is written all the same
+        if self._stands(outcome):
             return self._succeeded(outcome)
         if not self._doubts(outcome):
             return outcome

@@ -122,7 +122,7 @@ def test_an_asynchronous_function_cannot_send_in_a_thread(sqlite):
     async def send(message):
         """Not awaited."""
 
-    with pytest.raises(MisuseError, match="outbox gives what must be awaited"):
+    with pytest.raises(MisuseError, match="the outbox has to be awaited"):
         sqlite.step([1], outbox=Outbox(send, about)).run()
     assert sqlite.rows() == []
 

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from retrytemplate import (
     Guard,
+    MisuseError,
     NeverRetryPolicy,
     Rejected,
     RetryTemplate,
@@ -163,6 +164,35 @@ def test_letters_can_be_chosen(dead, way):
     assert replay(step, way, key="order-2").replayed == (found[2]["id"],)
     assert replay(step, way, [found[3]["id"]], error="Bad").replayed == (found[3]["id"],)
     assert dead.rows() == [1, 2, 3, 4]
+
+
+def test_a_letter_is_found_by_a_key_that_no_database_stores(sqlite, way):
+    odd = "a\ud800\0"
+    step = sqlite.step([1], process=always(1), key=lambda item: odd, **skipping())
+    run(step, way)
+    assert [letter.key for letter in DeadLetters(sqlite.jobs).page(key=odd)] == ["a\\ud800\\x00"]
+    assert len(replay(sqlite.step(), way, key=odd).replayed) == 1
+
+
+def test_messages_that_cannot_be_sent_so_are_refused_before_anything_is_written(dead):
+    async def send(message):
+        """Not awaited."""
+
+    with pytest.raises(MisuseError, match="the outbox has to be awaited"):
+        dead.step(outbox=Outbox(send, lambda item: item)).replay()
+    assert dead.rows() == [1, 4]
+
+
+def test_an_item_that_is_none_is_written_where_nothing_filters_it(sqlite, way):
+    written = []
+
+    def write(items, transaction):
+        written.extend(items)
+
+    failing = sqlite.step([None], processor=None, write=always(None), **skipping())
+    assert run(failing, way).dead == 1
+    replay(sqlite.step(processor=None, writer=write), way)
+    assert written == [None]
 
 
 def test_an_item_that_the_processor_filters_now_is_resolved_too(dead, way):

@@ -23,6 +23,7 @@ from retrytemplate.batch import (
     ForwardReader,
     JobRepository,
     NotResumableError,
+    Reader,
     Report,
     RunAbandonedError,
     RunExistsError,
@@ -31,7 +32,7 @@ from retrytemplate.batch import (
     StepFailedError,
 )
 from retrytemplate.testing import VirtualClock
-from tests.batch.test_scenarios import Bad, Flaky, always
+from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import accounted, run
 
 
@@ -497,6 +498,32 @@ def test_a_processor_that_is_not_pure_works_in_the_transaction_and_once_an_attem
     assert accounted(report)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"processor": None},
+        {"processor": lambda item, transaction: item or 0, "pure": False},
+    ],
+    ids=["no processor", "in the transaction"],
+)
+def test_an_item_that_is_none_is_an_item(sqlite, way, settings):
+    written = []
+
+    def write(items, transaction):
+        written.extend(items)
+        if items[-1] == 3:
+            raise Bad
+
+    step = sqlite.step(
+        [None, 2, 3], writer=write, retry=NeverRetryPolicy(), **settings, **skipping()
+    )
+    report = run(step, way)
+    nothing = None if settings["processor"] is None else 0
+    assert (report.written, report.filtered, report.dead) == (2, 0, 1)
+    assert nothing in written
+    assert accounted(report)
+
+
 def test_what_fails_in_such_a_processor_is_found_and_leaves_nothing(world, way):
     def process(item, transaction):
         transaction.execute(world.out.insert().values(id=item + 100, text="audit"))
@@ -511,6 +538,30 @@ def test_what_fails_in_such_a_processor_is_found_and_leaves_nothing(world, way):
     )
     run(step, way)
     assert (world.rows(), world.letters()) == ([1, 3, 101, 103], [2])
+
+
+class Unawaited(Reader):
+    """Its records have to be awaited."""
+
+    seekable = True
+
+    def open(self, position):
+        return self
+
+    position = 0
+
+    async def read(self, limit):
+        """Not awaited."""
+
+    def close(self):
+        """Nothing is open."""
+
+
+def test_a_reader_that_has_to_be_awaited_is_no_failure_of_the_run(sqlite):
+    step = sqlite.step(reader=Unawaited())
+    with pytest.raises(MisuseError, match="reader gives what must be awaited"):
+        step.run()
+    assert sqlite.step([1, 2]).run().written == 2
 
 
 def test_a_fault_in_the_program_is_no_fault_of_an_item(sqlite):

@@ -32,6 +32,7 @@ from retrytemplate.batch.places import at_work
 from retrytemplate.testing import VirtualClock
 from tests.batch.killing import Mill, Plan, say
 from tests.batch.nursery import processes
+from tests.batch.test_events import Recorder
 from tests.batch.world import World, accounted, run
 from tests.stores import postgres
 from tests.stores.proxy import Proxy
@@ -217,6 +218,18 @@ def test_what_is_committed_without_an_answer_is_written_once(
     report = run(world.step(range(1, 6), retry=retry), way)
     assert (report.written, report.rollbacks, report.deaths) == (5, rollbacks, 0)
     assert world.rows() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_of_a_commit_that_stands_nobody_hears_that_it_was_rolled_back(proxied, way, attempts):
+    world, proxy = proxied
+    heard = Recorder()
+    cutting = once(proxy.cut, "after", b"COMMIT")
+    retry = MaxAttemptsRetryPolicy(attempts)
+    run(world.step([1, 2], process=cutting, retry=retry, listeners=[heard]), way)
+    assert [each for each in heard.brief() if each[0] in ("rolled back", "written")] == [
+        ("written", 1, 2)
+    ]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
