@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -78,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
         else:
             ordered.append(item)
     items[:] = ordered
+
+
+def pytest_collection_finish() -> None:
+    """What has been collected by now stays to the end: let no test's collection go through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
