@@ -174,7 +174,7 @@ class Driver(_Driver):
             return end.value
         finally:
             if self._cursor is not None:
-                self._cursor.close()
+                close_unawaited(self._cursor.close())
 
     def _read(self, effect: Read) -> ReadRecords:
         old, cursor = self._at(effect.position)
