@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,10 +82,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     items[:] = ordered
 
 
-def pytest_collection_finish() -> None:
-    """What has been collected by now stays to the end: let no test's collection go through it."""
-    gc.collect()
-    gc.freeze()
+_begun = count()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What is there by now, thousands of tests and reports, no collection has to go through."""
+    if next(_begun) % 100 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
