@@ -1,9 +1,9 @@
 """Each kit fails pieces that are wrong, by the test that names the fault."""
 
-import _thread
 import asyncio
 import itertools
 import random
+import signal
 import sys
 import threading
 from types import SimpleNamespace
@@ -1119,10 +1119,11 @@ def test_a_stuck_thread_fails_the_test(monkeypatch):
 
 def test_an_interrupt_while_threads_work_is_passed_on_at_once():
     release = threading.Event()
+    main = threading.get_ident()
 
     def work(place):
         if place == 0:
-            _thread.interrupt_main()
+            signal.pthread_kill(main, signal.SIGINT)  # wakes it, as an interrupt of the user does
         release.wait()
 
     interval = sys.getswitchinterval()
