@@ -85,7 +85,9 @@ class ForwardReader(Reader):
     Items are numbered as they come.  In a process that resumes a run the numbers go on: what the
     iterable gives there is taken for what comes next.  One that begins anew in every process (the
     rows of a file, say) gives its first items twice: use a reader with positions for it.
-    After an exception of the iterable nothing more is read: the end would look like the true one.
+    After an exception of the iterable nothing more is read, and neither from a generator that was
+    closed before its end, as ``asyncio.run`` closes those that it leaves: the end would look like
+    the true one.
 
     >>> reader = ForwardReader(letter for letter in "abc")
     >>> with reader.open() as cursor:
@@ -135,6 +137,8 @@ class _Stream:
         self.iterator: Any = None
         self.number = 0
         self.error: BaseException | None = None
+        self.ended = False
+        self.loop: Any = None
 
     def begin(self, iterate: Callable[[Any], Any], iterable: Any) -> None:
         if self.iterator is None:
@@ -154,6 +158,16 @@ class _Stream:
             raise ReaderError(
                 f"{self.name} failed behind item {self.number} and cannot go on: {self.error!r}"
             ) from self.error
+        if not self.ended and self._closed():
+            raise ReaderError(
+                f"{self.name} was closed behind item {self.number}, and not read to its end: give "
+                "the step a new reader with what comes next"
+            )
+
+    def _closed(self) -> bool:
+        """Whether somebody else has ended it; nothing that was awaited outlives its event loop."""
+        frames = (getattr(self.iterator, name, self) for name in ("gi_frame", "ag_frame"))
+        return None in frames or (self.loop is not None and self.loop.is_closed())
 
     def failed(self, error: BaseException, items: list[Any]) -> None:
         """Keep the error; it is raised when the items before it have been given."""
@@ -183,6 +197,8 @@ class _ForwardCursor(Cursor):
                 items.append(item)  # one by one: those before an error are there
         except BaseException as exc:
             stream.failed(exc, items)
+        else:
+            stream.ended = len(items) < limit
         records = stream.records(items)
         self.position = {"number": stream.number}
         return records
@@ -194,14 +210,17 @@ class _AsyncForwardCursor(AsyncCursor):
         self.position: JSON = {"number": stream.number}
 
     async def read(self, limit: int) -> Records:
+        from asyncio import get_running_loop
+
         stream = self._stream
         stream.check()
+        stream.loop, stream.ended = get_running_loop(), False
         items: list[Any] = []
         try:
             while len(items) < limit:
                 items.append(await anext(stream.iterator))
         except StopAsyncIteration:
-            pass
+            stream.ended = True
         except BaseException as exc:
             stream.failed(exc, items)
         records = stream.records(items)

@@ -142,6 +142,57 @@ async def test_a_read_that_was_cancelled_is_not_taken_up_again():
         await cursor.read(2)
 
 
+def test_a_generator_that_somebody_closed_does_not_pass_for_one_at_its_end():
+    generator = iter(letter for letter in "abc")
+    cursor = ForwardReader(generator).open()
+    cursor.read(2)
+    generator.close()
+    with pytest.raises(ReaderError, match="items was closed behind item 2"):
+        cursor.read(2)
+
+
+def test_nor_does_one_that_was_over_before_it_was_read():
+    generator = iter(letter for letter in "abc")
+    list(generator)
+    with pytest.raises(ReaderError, match="items was closed behind item 0"):
+        ForwardReader(generator).open().read(2)
+
+
+class Stream:
+    """What it gives comes from a generator that nobody else sees."""
+
+    def __init__(self, text):
+        self._letters = letters(text)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        return await anext(self._letters)
+
+
+@pytest.mark.parametrize("make", [letters, Stream])
+def test_nor_does_an_asynchronous_one_that_was_closed_with_its_event_loop(make):
+    reader = ForwardReader(make("abc"))
+
+    async def read(number):
+        return (await reader.open({"number": number}).read(2)).items
+
+    assert asyncio.run(read(0)) == ["a", "b"]
+    with pytest.raises(ReaderError, match="items was closed behind item 2"):
+        asyncio.run(read(2))
+
+
+def test_one_that_was_read_to_its_end_is_at_its_end_in_every_event_loop():
+    reader = ForwardReader(letters("abc"))
+
+    async def read(number):
+        return (await reader.open({"number": number}).read(5)).items
+
+    assert asyncio.run(read(0)) == ["a", "b", "c"]
+    assert asyncio.run(read(3)) == []
+
+
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
