@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         "ended",
     ]
 
-__all__ = ["Event", "StepListener"]
+__all__ = ["Event", "StepListener", "error_as_json"]
 
 
 @frozen(kw_only=True)
@@ -60,11 +60,13 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        error = None
-        if self.error is not None:
-            error = {"type": self.error.type_name, "message": self.error.message}
         named = {name: getattr(self, name) for name in NAMES}
-        return named | {"numbers": list(self.numbers), "error": error}
+        return named | {"numbers": list(self.numbers), "error": error_as_json(self.error)}
+
+
+def error_as_json(error: RecordedFailure | None) -> dict[str, str] | None:
+    """A failure as a JSON object."""
+    return None if error is None else {"type": error.type_name, "message": error.message}
 
 
 NAMES = (

@@ -12,6 +12,7 @@ from retrytemplate._checks import checked_by
 from retrytemplate.batch.dead_letters import LetterFilter
 from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Send, Write
 from retrytemplate.batch.errors import RunLostError
+from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal import Counts, now
 from retrytemplate.batch.letters import storable
 from retrytemplate.history import AttemptRecord, recorded
@@ -36,11 +37,18 @@ class ReplayReport:
     :param replayed: their items are written, or filtered, now.
     :param failed: their items failed again; they stay open, with those attempts in their history.
     :param skipped: they were resolved meanwhile, or their item could not be kept.
+    :param error: what ended the replay before its time: a guard that refuses, or a deadline that is
+        over.  No letter is to blame for that: the one in hand and those after it stay as they are.
     """
 
     replayed: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
     skipped: tuple[int, ...] = ()
+    error: RecordedFailure | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return asdict(self) | {"error": error_as_json(self.error)}
 
 
 def _ints_or_none(name: str, value: Any) -> None:
@@ -195,7 +203,10 @@ class _Replay:
     skipped: list[int] = field(factory=list)
 
     def one(self, letter: Found) -> Generator[Any, Any, list[int]]:
-        """Where the letter's id belongs to."""
+        """Where the letter's id belongs to.
+
+        :raises Fatal: it was refused, whatever attempts at it were made before.
+        """
         self.replaying.letter = letter
         if not letter.replayable:
             return self.skipped
@@ -208,14 +219,13 @@ class _Replay:
         done = Processed([item])
         if self.rules.processes:
             done = yield Process([item])
-        history = done.histories.get(0, ())  # none of what a guard refused
+        if done.fatal:
+            raise Fatal(done.failures[0])
+        history = done.histories.get(0, ())
         if done.failures:
             return (yield from self._failed(history, done.failures[0]))
         items = [value for value in done.values if value is not None or not self.rules.processes]
-        try:
-            outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
-        except Fatal as fatal:  # a guard refused it; perhaps not the next one
-            return (yield from self._failed(history, *fatal.args))
+        outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         if outcome.exception is not None:
             return (yield from self._failed((*history, *outcome.history), outcome.exception))
         if self.rules.after_commit and outcome.value:
@@ -235,15 +245,19 @@ def steps(
     rules: Rules, replaying: Replaying, letters: Iterable[Found]
 ) -> Generator[Any, Any, ReplayReport]:
     """What to do with each letter, for a driver."""
-    replay = _Replay(rules, replaying)
+    replay, error = _Replay(rules, replaying), None
     for letter in letters:
         try:
             where = yield from replay.one(letter)
         except RunLostError:  # another replay was faster
             where = replay.skipped
+        except Fatal as fatal:
+            error = recorded(*fatal.args)
+            break
         where.append(letter.id)
     return ReplayReport(
         replayed=tuple(replay.replayed),
         failed=tuple(replay.failed),
         skipped=tuple(replay.skipped),
+        error=error,
     )

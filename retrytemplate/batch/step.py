@@ -292,7 +292,7 @@ class ChunkStep:
         wanted = Wanted(self.name, ids, error, key)
         letters = transactions.alone(find, wanted)
         replaying = Replaying(by or worker_name())
-        driver = Driver(**self._parts(replaying, transactions, Heartbeat(never, inf)))
+        driver = Driver(**self._parts_of_replay(replaying, transactions))
         report: ReplayReport = driver.perform(replay_steps(self._rules(), replaying, letters))
         return report
 
@@ -310,7 +310,7 @@ class ChunkStep:
             transactions = self._awaited_transactions(engine, Ledger)
             letters = await transactions.alone(find, Wanted(self.name, ids, error, key))
             replaying = Replaying(by or worker_name())
-            driver = AsyncDriver(**self._parts(replaying, transactions, Heartbeat(never, inf)))
+            driver = AsyncDriver(**self._parts_of_replay(replaying, transactions))
             steps = replay_steps(self._rules(), replaying, letters)
             report: ReplayReport = await driver.perform(steps)
         return report
@@ -423,6 +423,11 @@ class ChunkStep:
             "after_commit": self.after_commit,
             "outbox": self.outbox,
         }
+
+    def _parts_of_replay(self, replaying: Replaying, transactions: Any) -> dict[str, Any]:
+        parts = self._parts(replaying, transactions, Heartbeat(never, inf))
+        # No failure of an item ends it, only what the template refuses.
+        return parts | {"is_fatal": lambda _: False}
 
     def _identity(self, parameters: Mapping[str, Any] | None, on_existing: str) -> Identity:
         if on_existing not in ON_EXISTING:

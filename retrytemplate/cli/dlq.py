@@ -14,7 +14,7 @@ from retrytemplate.cli.usage import UsageError, WorkError, add_verb, print_json,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retrytemplate.batch import DeadLetters
+    from retrytemplate.batch import DeadLetters, ReplayReport
 
 __all__ = ["add_parser", "run"]
 
@@ -259,20 +259,27 @@ def _replay(args: argparse.Namespace) -> int:
         finally:
             step.repository.close()
     if args.json:
-        print_json(
-            {"replayed": report.replayed, "failed": report.failed, "skipped": report.skipped}
-        )
+        print_json(report.as_json())
     else:
         print(f"{_letters(report.replayed)} replayed")
+    return _missed(report, args.ids)
+
+
+def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
+    """Say which letters are not replayed; the exit code."""
     known = {*report.replayed, *report.failed, *report.skipped}
     missed = {
         "failed again": report.failed,
         "skipped": report.skipped,
-        "no open letter of this step": [each for each in args.ids if each not in known],
+        "no open letter of this step": [each for each in ids if each not in known],
     }
+    if report.error is not None:  # which of the others are open was not seen
+        del missed["no open letter of this step"]
     for what, which in missed.items():
         if which:
             print(f"retrytemplate dlq: {what}: {_ids(which)}", file=sys.stderr)
+    if report.error is not None:
+        raise WorkError(f"the replay has ended before its time: {report.error}")
     return 1 if any(missed.values()) else 0
 
 

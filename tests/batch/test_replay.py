@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from retrytemplate import (
+    Deadline,
     Guard,
     MisuseError,
     NeverRetryPolicy,
@@ -16,6 +17,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.batch import DeadLetters, JsonCodec, Outbox
+from retrytemplate.testing import VirtualClock
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import run
 
@@ -85,23 +87,53 @@ def test_a_write_that_fails_again_leaves_nothing(dead, way):
     assert len(report.failed) == 1
 
 
-class Closed(Guard):
-    """Lets no attempt begin."""
+class Closes(Guard):
+    """Lets so many attempts begin."""
+
+    def __init__(self, after=0):
+        self.left = after
 
     def admit(self, context):
-        raise Rejected("closed")
+        if not self.left:
+            raise Rejected("closed")
+        self.left -= 1
 
 
 @pytest.mark.parametrize("pieces", [{}, {"processor": None}], ids=["processed", "written"])
-def test_what_a_guard_refuses_has_failed_without_an_attempt(dead, way, pieces):
-    template = RetryTemplate(policy=NeverRetryPolicy(), guards=[Closed()])
+def test_a_guard_that_refuses_ends_the_replay_and_changes_no_letter(dead, way, pieces):
+    before = letters(dead)
+    template = RetryTemplate(policy=NeverRetryPolicy(), guards=[Closes()])
     report = replay(dead.step(retry=template, **pieces), way)
-    assert (report.replayed, len(report.failed)) == ((), 2)
+    assert (report.replayed, report.failed, report.skipped) == ((), (), ())
+    assert report.as_json()["error"] == {
+        "type": "retrytemplate.errors.Rejected",
+        "message": "closed",
+    }
     assert dead.rows() == [1, 4]
-    for letter in letters(dead).values():
-        assert letter["error_type"] == "retrytemplate.errors.Rejected"
-        assert len(json.loads(letter["attempts"])) == 2
-        assert json.loads(letter["audit"])[0]["action"] == "failed again"
+    assert letters(dead) == before
+
+
+def test_an_item_that_is_refused_after_an_attempt_has_not_failed_again(dead, way):
+    before = letters(dead)
+    template = RetryTemplate(policy=SimpleRetryPolicy(2), guards=[Closes(after=1)])
+    report = replay(dead.step(process=always(2), retry=template), way)
+    assert (report.failed, report.error.message) == ((), "closed")
+    assert letters(dead) == before
+
+
+def test_a_deadline_that_is_over_ends_the_replay_with_what_was_done(dead, way):
+    clock, before = VirtualClock(), letters(dead)
+
+    def write(item, _):
+        clock.advance(60.0)
+
+    step = dead.step(write=write, retry=RetryTemplate(clock=clock))
+    with Deadline(30.0, clock=clock):
+        report = replay(step, way)
+    assert (report.replayed, report.failed) == ((before[2]["id"],), ())
+    assert report.error.type_name == "retrytemplate.errors.DeadlineExceededError"
+    assert letters(dead)[3] == before[3]
+    assert replay(step, way, error="Bad").replayed == (before[3]["id"],)
 
 
 class Forgetful(JsonCodec):

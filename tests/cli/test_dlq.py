@@ -257,7 +257,12 @@ def test_a_letter_is_replayed_with_the_step_of_a_file(place):
 def test_what_fails_again_stays_open_and_exits_with_1(place):
     replayed = place.run("dlq", "replay", f"{place.job}:skipping", "--json", BAD="7")
     assert replayed.returncode == 1
-    assert json.loads(replayed.stdout) == {"replayed": [], "failed": [1], "skipped": []}
+    assert json.loads(replayed.stdout) == {
+        "replayed": [],
+        "failed": [1],
+        "skipped": [],
+        "error": None,
+    }
     assert replayed.stderr.endswith("retrytemplate dlq: failed again: 1\n")
     assert "open" in place.run("dlq", "list").stdout
 
@@ -268,6 +273,28 @@ def test_a_letter_is_replayed_once_and_only_with_its_own_step(place):
         again = place.run("dlq", "replay", f"{place.job}:{name}", "1")
         assert again.returncode == 1
         assert again.stderr == "retrytemplate dlq: no open letter of this step: 1\n"
+
+
+def test_a_replay_that_is_refused_changes_nothing_and_exits_with_1(place):
+    with place.job.open("a") as job:
+        job.write("""
+from attrs import evolve
+from retrytemplate import Guard, Rejected, RetryTemplate
+
+class Closed(Guard):
+    def admit(self, context):
+        raise Rejected("closed")
+
+closed = evolve(skipping, retry=RetryTemplate(guards=[Closed()]))
+""")
+    refused = place.run("dlq", "replay", f"{place.job}:closed", "1", "--json")
+    assert refused.returncode == 1
+    report = json.loads(refused.stdout)
+    assert (report["failed"], report["error"]["message"]) == ([], "closed")
+    said = "the replay has ended before its time: retrytemplate.errors.Rejected: closed"
+    assert refused.stderr.splitlines() == [f"retrytemplate dlq: {said}"]
+    [letter] = lines_of(place.run("dlq", "export").stdout)
+    assert (letter["error_type"], letter["audit"]) == ("job.Odd", [])
 
 
 def test_only_the_letters_that_fit_are_replayed(place):
