@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
@@ -12,8 +13,9 @@ from retrytemplate._checks import has_methods
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
-__all__ = ["Clock", "SystemClock", "check_clock", "given_or_system", "in_trio"]
+__all__ = ["Clock", "SystemClock", "check_clock", "given_or_system", "in_trio", "ticking"]
 
 # How often an asynchronous sleep looks at the stop event (seconds).
 STOP_POLL = 0.05
@@ -24,6 +26,22 @@ STOPPED = "the stop event was set"
 # it must never go back.
 stand_in: Clock | None = None
 ahead = 0.0
+
+
+def _moved_on() -> float:
+    return time.monotonic() + ahead
+
+
+# What reads the monotonic clock now: nothing but a call while nobody has put a clock in its place.
+now: Callable[[], float] = time.monotonic
+
+
+def put_in_place(clock: Clock | None) -> None:
+    """Let a clock stand in for every ``SystemClock``; None: for none any more."""
+    global stand_in, now
+    stand_in = clock
+    system = _moved_on if ahead else time.monotonic
+    now = system if clock is None else clock.monotonic
 
 
 @runtime_checkable
@@ -92,8 +110,7 @@ class SystemClock:
 
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
-        other = stand_in
-        return time.monotonic() + ahead if other is None else other.monotonic()
+        return now()
 
     def time(self) -> float:
         """Seconds since the epoch."""
@@ -143,6 +160,13 @@ def given_or_system(clock: Clock | None) -> Clock:
         return SystemClock()
     check_clock("clock", clock)
     return clock
+
+
+def ticking(clock: Clock) -> Any:
+    """Something whose ``now()`` is this clock's monotonic time, as fast as can be."""
+    if type(clock) is SystemClock:
+        return sys.modules[__name__]
+    return SimpleNamespace(now=clock.monotonic)
 
 
 async def _sleep(delay: float) -> None:

@@ -80,7 +80,7 @@ class no_waiting:
         with _lock:
             self._mine.append(clock)
             _switched_on.append(clock)
-            system.stand_in = clock
+            system.put_in_place(clock)
         return clock
 
     def __exit__(
@@ -94,7 +94,7 @@ class no_waiting:
             _remove_last(_switched_on, clock)
             # Whoever measures across this moment must not see the time go back.
             system.ahead = max(system.ahead, clock.monotonic() - time.monotonic())
-            system.stand_in = _switched_on[-1] if _switched_on else None
+            system.put_in_place(_switched_on[-1] if _switched_on else None)
 
     def __call__(self, function: F) -> F:
         import inspect
