@@ -12,23 +12,32 @@ from retrytemplate.entrances import run_async, without_keywords
 from retrytemplate.inline import close_context, finished, repeat, repeat_async, run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from typing import Literal
 
-__all__ = ["wrap"]
+    Kind = Literal[
+        "function", "coroutine function", "generator function", "asynchronous generator function"
+    ]
+
+__all__ = ["decorated", "kind_of", "wrap"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 
 def wrap(owner: Any, fn: Any) -> Any:
     """The function (or classmethod, staticmethod) with retry around each call."""
+    return decorated(fn, lambda inner: WRAPPERS[kind_of(inner)](owner, inner))
+
+
+def decorated(fn: Any, make: Callable[[Any], Any]) -> Any:
+    """What *make* makes of the function, in its place."""
     if isinstance(fn, classmethod | staticmethod):
-        return type(fn)(wrap(owner, fn.__func__))
+        return type(fn)(decorated(fn.__func__, make))
     if not callable(fn):
         raise TypeError(f"wrap() takes a function or another callable, got {fn!r}")
     if isinstance(fn, type):
         raise TypeError(f"wrap() takes a function, got the class {fn!r}: wrap its methods")
-    wrapper = _kind(fn)
-    return update_wrapper(wrapper(owner, fn), fn, updated=_updated(fn))
+    return update_wrapper(make(fn), fn, updated=_updated(fn))
 
 
 def _updated(fn: Any) -> tuple[str, ...]:
@@ -36,15 +45,16 @@ def _updated(fn: Any) -> tuple[str, ...]:
     return ("__dict__",) if inspect.isfunction(fn) else ()
 
 
-def _kind(fn: Any) -> Callable[[Any, Any], Any]:
+def kind_of(fn: Any) -> Kind:
+    """What kind of function it is, as the words for it."""
     target = fn.func if isinstance(fn, partial) else fn
     if not (inspect.isroutine(target) or inspect.isfunction(target)):
         target = type(target).__call__
     if inspect.isasyncgenfunction(target):
-        return _async_generator
+        return "asynchronous generator function"
     if inspect.isgeneratorfunction(target):
-        return _generator
-    return _coroutine if is_async(fn) else _function
+        return "generator function"
+    return "coroutine function" if is_async(fn) else "function"
 
 
 def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,3 +257,11 @@ async def _each(items: Any) -> AsyncIterator[Any]:
     else:
         for item in items:
             yield item
+
+
+WRAPPERS: Mapping[Kind, Callable[[Any, Any], Any]] = {
+    "function": _function,
+    "coroutine function": _coroutine,
+    "generator function": _generator,
+    "asynchronous generator function": _async_generator,
+}
