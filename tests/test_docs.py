@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 import retrytemplate
-from retrytemplate import batch
+from retrytemplate import batch, control
 from retrytemplate.batch.errors import __all__ as errors_of_steps
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
@@ -29,6 +29,8 @@ def shown(value):
         return repr(value)
     if isinstance(value, type):
         return value.__name__
+    if isinstance(value, control.Calls):
+        return f"Calls({value.number})"
     return f"{type(value).__name__}()"
 
 
@@ -59,7 +61,9 @@ INTERNAL = {"RetryState": {"tracked"}}
 
 
 PUBLIC = {
-    name: getattr(module, name) for module in (retrytemplate, batch) for name in module.__all__
+    name: getattr(module, name)
+    for module in (retrytemplate, batch, control)
+    for name in module.__all__
 }
 
 
@@ -79,12 +83,15 @@ WITHOUT_A_TABLE = {
     *("AuditEntry", "DeadLetter", "Discarding", "Event", "Explanation", "Message"),
     *("ReplayReport", "Report", "RunStatus"),
     *("DeadLetters", "LetterFilter", "Records", "Runs", "Scenario"),
+    # What control objects give and tell; and windows, which are a number.
+    *("CallRejected", "CircuitChanged", "CircuitSnapshot", "ControlEvent", "LateResult"),
+    *("Calls", "Consecutive", "Permit", "Seconds"),
 }
 
 
 def test_every_part_with_settings_has_its_table():
     listed = {parameter.values[0] for parameter in tables()}
-    rooms = ("policies", "backoff", "caches", "template", "classify", "batch")
+    rooms = ("policies", "backoff", "caches", "template", "classify", "batch", "control")
     parts = {
         name
         for name, part in PUBLIC.items()

@@ -1,0 +1,50 @@
+"""Around the call: what keeps one failing part from taking the others with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrytemplate._lazy import lazily
+
+if TYPE_CHECKING:
+    from retrytemplate.control.breaker import CircuitBreaker, CircuitSnapshot, Permit
+    from retrytemplate.control.events import (
+        CallRejected,
+        CircuitChanged,
+        ControlEvent,
+        ControlListener,
+        LateResult,
+    )
+    from retrytemplate.control.strategy import Strategy
+    from retrytemplate.control.windows import Calls, Consecutive, Seconds
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "retrytemplate.control.breaker": ("CircuitBreaker", "CircuitSnapshot", "Permit"),
+        "retrytemplate.control.events": (
+            "CallRejected",
+            "CircuitChanged",
+            "ControlEvent",
+            "ControlListener",
+            "LateResult",
+        ),
+        "retrytemplate.control.strategy": ("Strategy",),
+        "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
+    },
+)
+
+__all__ = [
+    "CallRejected",
+    "Calls",
+    "CircuitBreaker",
+    "CircuitChanged",
+    "CircuitSnapshot",
+    "Consecutive",
+    "ControlEvent",
+    "ControlListener",
+    "LateResult",
+    "Permit",
+    "Seconds",
+    "Strategy",
+]

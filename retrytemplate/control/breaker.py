@@ -1,0 +1,606 @@
+"""The circuit breaker: after too many failures no call for a while, then a few to see."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from retrytemplate._checks import (
+    at_least_one,
+    check_at_least,
+    checked_by,
+    duration,
+    has_methods,
+    instance_of,
+    is_awaitable,
+    span,
+    text_or_none,
+)
+from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.clock import SystemClock, check_clock, ticking
+from retrytemplate.control.circuit import Circuit, Manual, Rules
+from retrytemplate.control.events import (
+    CallRejected,
+    CircuitChanged,
+    LateResult,
+    check_listeners,
+    tell,
+)
+from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.windows import Calls, Consecutive, Seconds
+from retrytemplate.errors import CircuitOpenError, Rejected
+from retrytemplate.outcome import Outcome
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.verdicts import is_barred, is_hard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate._checks import Seconds as Duration
+    from retrytemplate.control.circuit import Change, State, Verdict
+    from retrytemplate.control.events import ControlEvent
+
+__all__ = ["CircuitBreaker", "CircuitSnapshot", "Permit"]
+
+MINIMUM_CALLS, FAILURE_RATE, SLOW_RATE = 10, 0.3, 1.0
+RATES = {"minimum_calls": MINIMUM_CALLS, "failure_rate": FAILURE_RATE, "slow_rate": SLOW_RATE}
+
+
+def _name(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be a text that is not empty, got {value!r}")
+
+
+def _rate(name: str, value: Any) -> None:
+    check_at_least(name, value, 0.0, allowed="a share above 0 and up to 1")
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} must be a share above 0 and up to 1, got {value!r}")
+
+
+def _span_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        span(name, value)
+
+
+def _jitter(name: str, value: Any) -> None:
+    check_at_least(name, value, 0.0, finite=True)
+
+
+def _growth(name: str, value: Any) -> None:
+    check_at_least(name, value, 1.0, finite=True)
+    if value > 100:
+        raise ValueError(f"{name} must be between 1 and 100, got {value!r}")
+
+
+def _random(name: str, value: Any) -> None:
+    if value is not None:
+        has_methods(name, value, "random")
+
+
+def _clock(name: str, value: Any) -> None:
+    check_clock(name, value)
+
+
+@frozen(kw_only=True)
+class CircuitSnapshot:
+    """How a circuit stands.
+
+    :param calls: those in the window, and how many of them were ``failures`` and ``slow``.
+    :param retry_after: seconds until a call may be tried again; None: now, or nobody knows.
+    :param probes: calls of half-open that go on; ``successes``: those that went well.
+    :param rejected: calls that were not made, ``late``: results that came after a change, and
+        ``expired``: permits that nobody gave back, all since the breaker was made.
+    :param by: who put it into this state by hand, ``reason``: why.
+    """
+
+    name: str
+    state: State
+    generation: int
+    calls: int
+    failures: int
+    slow: int
+    retry_after: float | None
+    probes: int
+    successes: int
+    rejected: int
+    late: int
+    expired: int
+    by: str | None
+    reason: str | None
+
+
+@define(eq=False, kw_only=True)
+class CircuitBreaker(Wraps):
+    """Stops calling what keeps failing, and finds out later whether it works again.
+
+    Closed: calls are made and counted.  Open, after too many failures: every call is refused at
+    once with ``CircuitOpenError``.  Half-open, when the time is over: a few calls are made; enough
+    successes close the circuit, one failure opens it again.
+
+    :param name: of what is called; in errors and events.
+    :param window: what is looked back on: ``Calls(n)``, ``Seconds(n)`` or ``Consecutive(n)``.
+    :param minimum_calls: no rate is looked at before so many are in the window.
+    :param failure_rate: the share of failures that opens it.
+    :param failures: what counts as one: exception classes, a predicate, or an
+        ``ExceptionClassifier``.  Other exceptions are *ignored*: they count for nothing.  So are
+        refusals of other guards (``Rejected``), unless they are named; and cancellations.
+    :param slow_call: seconds from which a call is slow, whether it fails or not; None: none is.
+    :param slow_rate: the share of slow calls that opens it.
+    :param reset_timeout: seconds for which it is open.
+    :param reset_jitter: the open time is drawn anew each time, up to this share longer: many
+        clients do not come back at once.
+    :param reset_growth: what the open time is multiplied by each time it opens again without a
+        close between, up to *reset_maximum* seconds.
+    :param half_open_calls: so many calls at once are made to see.
+    :param required_successes: so many of them, none slow, close it.
+    :param permit_timeout: seconds after which a call that was made to see, and of which nothing was
+        heard, gives its place to another; None: as *reset_timeout*.
+    :param listeners: told of changes, refusals and late results.
+    :param clock: measures.
+    :param random: chance: an object with ``random()``.
+    :raises ValueError: for a number that makes no sense.
+    :raises TypeError: for what is none.
+
+    A result counts only in the state in which its call was made: what comes later moves nothing.
+    No lock is held while a function of yours runs.
+
+    >>> from retrytemplate import CircuitOpenError
+    >>> breaker = CircuitBreaker("billing", window=Consecutive(2), reset_timeout=30)
+    >>> for text in ("17", "x", "y"):
+    ...     print(breaker.outcome(int, text).exception is None, breaker.state)
+    True closed
+    False closed
+    False open
+    >>> try:
+    ...     breaker.call(int, "17")
+    ... except CircuitOpenError as error:
+    ...     print(error.name, error.retry_after > 29)
+    billing True
+
+    Source: ``CircuitBreaker`` of Resilience4j and Polly, with what is wrong there mended.
+    """
+
+    name: str = field(kw_only=False, validator=checked_by(_name))
+    window: Calls | Seconds | Consecutive = field(
+        default=Calls(50),
+        validator=instance_of((Calls, Seconds, Consecutive), "Calls, Seconds or Consecutive"),
+    )
+    minimum_calls: int = field(default=MINIMUM_CALLS, validator=checked_by(at_least_one))
+    failure_rate: float = field(default=FAILURE_RATE, validator=checked_by(_rate))
+    failures: Any = (Exception,)
+    slow_call: float | None = field(
+        default=None, converter=duration, validator=checked_by(_span_or_none)
+    )
+    slow_rate: float = field(default=SLOW_RATE, validator=checked_by(_rate))
+    reset_timeout: float = field(default=30.0, converter=duration, validator=checked_by(span))
+    reset_jitter: float = field(default=0.2, validator=checked_by(_jitter))
+    reset_growth: float = field(default=1.0, validator=checked_by(_growth))
+    reset_maximum: float = field(default=3600.0, converter=duration, validator=checked_by(span))
+    half_open_calls: int = field(default=3, validator=checked_by(at_least_one))
+    required_successes: int = field(default=3, validator=checked_by(at_least_one))
+    permit_timeout: float | None = field(
+        default=None, converter=duration, validator=checked_by(_span_or_none)
+    )
+    listeners: tuple[Any, ...] = field(
+        default=(), converter=tuple, validator=checked_by(check_listeners)
+    )
+    clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
+    random: Any = field(default=None, validator=checked_by(_random), repr=False)
+    _covers: Callable[[BaseException], Any] = field(init=False, repr=False)
+    _circuit: Circuit = field(init=False, repr=False)
+    _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
+    _ticks: Any = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.window, Consecutive):
+            for name, usual in RATES.items():
+                if getattr(self, name) != usual:
+                    raise ValueError(
+                        f"{name} must be left out with {self.window!r}, "
+                        f"got {getattr(self, name)!r}: a row has no rate"
+                    )
+        elif isinstance(self.window, Calls) and self.minimum_calls > self.window.number:
+            raise ValueError(
+                f"minimum_calls must be at most the {self.window.number} calls of the window, "
+                f"got {self.minimum_calls!r}"
+            )
+        if self.slow_call is None and self.slow_rate != SLOW_RATE:
+            raise ValueError(
+                f"slow_rate must be left out without slow_call, got {self.slow_rate!r}"
+            )
+        if self.random is None:
+            from random import Random
+
+            self.random = Random()
+        self._covers = _judge_of(self.failures)
+        self._ticks = ticking(self.clock)
+        self._circuit = Circuit(
+            Rules(
+                window=self.window,
+                minimum_calls=self.minimum_calls,
+                failure_rate=self.failure_rate,
+                slow_rate=self.slow_rate,
+                reset_timeout=self.reset_timeout,
+                reset_growth=self.reset_growth,
+                reset_maximum=self.reset_maximum,
+                half_open_calls=self.half_open_calls,
+                required_successes=self.required_successes,
+                permit_timeout=self.permit_timeout or self.reset_timeout,
+            ),
+            stretch=self._draw(),
+        )
+
+    def _draw(self) -> float:
+        return 1.0 + self.reset_jitter * float(self.random.random())
+
+    # Calls.
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, if that may be.
+
+        :raises CircuitOpenError: it may not.
+        """
+        with Permit(self):
+            value = fn(*args, **kwargs)
+            refuse_awaitable(value, fn)
+            return value
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, and await it, if that may be.
+
+        :raises CircuitOpenError: it may not.
+        """
+        with Permit(self):
+            value = fn(*args, **kwargs)
+            return await value if is_awaitable(value) else value
+
+    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome[Any]:
+        """Call the function, if that may be, and say how it went; raises no ``Exception``.
+
+        A refusal costs least so: nothing is raised.
+        """
+        permit = Permit(self)
+        refused = permit.take()
+        if refused is not None:
+            return Outcome(None, refused, 0, (), 0.0)
+        try:
+            with permit:
+                value = fn(*args, **kwargs)
+                refuse_awaitable(value, fn)
+        except BaseException as exc:
+            return permit.failed(exc)
+        return Outcome(value, None, 1, (), permit.elapsed)
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Outcome[Any]:
+        """The same for functions that may be asynchronous."""
+        permit = Permit(self)
+        refused = permit.take()
+        if refused is not None:
+            return Outcome(None, refused, 0, (), 0.0)
+        try:
+            with permit:
+                value = fn(*args, **kwargs)
+                if is_awaitable(value):
+                    value = await value
+        except BaseException as exc:
+            return permit.failed(exc)
+        return Outcome(value, None, 1, (), permit.elapsed)
+
+    def permit(self) -> Permit:
+        """The block form: ``with breaker.permit():``, or ``async with``.
+
+        >>> breaker = CircuitBreaker("billing")
+        >>> with breaker.permit():
+        ...     number = int("17")
+        >>> breaker.snapshot().calls
+        1
+        """
+        return Permit(self)
+
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Where the circuit is closed no permit is made: the generation says enough."""
+        circuit, lock, ticks, slow = self._circuit, self._lock, self._ticks, self.slow_call
+        counter = circuit.counter
+        kind = type(None)  # of the last result: of this class none has to be awaited
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal kind
+            generation = circuit.generation  # before the state: a change between makes it late
+            if circuit.state != "closed":
+                return self.call(fn, *args, **kwargs)
+            began = ticks.now()
+            try:
+                value = fn(*args, **kwargs)
+                if type(value) is not kind:
+                    refuse_awaitable(value, fn)
+                    kind = type(value)
+            except BaseException as exc:
+                self._ended(generation, 0, began, exc)
+                raise
+            ended = ticks.now()
+            if slow is None or ended - began < slow:
+                with lock:
+                    if generation == circuit.generation and ended < counter.quiet:
+                        counter.total += 1
+                        return value
+            self._report(generation, 0, began, ended, "success")
+            return value
+
+        return wrapped
+
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        circuit, lock, ticks, slow = self._circuit, self._lock, self._ticks, self.slow_call
+        counter = circuit.counter
+
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            generation = circuit.generation
+            if circuit.state != "closed":
+                return await self.call_async(fn, *args, **kwargs)
+            began = ticks.now()
+            try:
+                value = await fn(*args, **kwargs)
+            except BaseException as exc:
+                self._ended(generation, 0, began, exc)
+                raise
+            ended = ticks.now()
+            if slow is None or ended - began < slow:
+                with lock:
+                    if generation == circuit.generation and ended < counter.quiet:
+                        counter.total += 1
+                        return value
+            self._report(generation, 0, began, ended, "success")
+            return value
+
+        return wrapped
+
+    # What the permits ask for.  The lock is held by nothing but the rules.
+
+    def _take(self, now: float) -> tuple[int, int] | CircuitOpenError:
+        """The generation and the number of a permit, or why there is none."""
+        circuit = self._circuit
+        with self._lock:
+            number = circuit.admit(now)
+            generation, state = circuit.generation, circuit.state
+            retry_after = circuit.retry_after(now)
+            changed = circuit.changes
+        refused = None
+        if number is None:
+            when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
+            refused = CircuitOpenError(
+                f"the circuit {self.name!r} is {state}{when}",
+                name=self.name,
+                retry_after=retry_after,
+            )
+        if changed or (refused is not None and self.listeners):
+            self._tell([] if refused is None else [CallRejected(name=self.name, error=refused)])
+        return (generation, number) if number is not None else refused  # type: ignore[return-value]
+
+    def _ended(self, generation: int, permit: int, began: float, exc: BaseException) -> None:
+        ended = self._ticks.now()
+        verdict: Verdict = "cancelled"
+        try:
+            if not is_hard(exc):
+                verdict = "failure" if self._covers(exc) else "ignored"
+        finally:  # a predicate that raises decides nothing
+            self._report(generation, permit, began, ended, verdict)
+
+    def _report(
+        self, generation: int, permit: int, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        is_slow = self.slow_call is not None and ended - began >= self.slow_call
+        with self._lock:
+            counted = self._circuit.report(generation, permit, verdict, is_slow, ended)
+        if not counted:
+            self._tell([LateResult(name=self.name, verdict=verdict)])
+        elif self._circuit.changes:
+            self._tell([])
+
+    def _tell(self, events: list[ControlEvent]) -> None:
+        """Tell the listeners what has changed, and then these."""
+        circuit = self._circuit
+        changes: list[Change] = []
+        if circuit.changes:
+            with self._lock:
+                changes, circuit.changes = circuit.changes, []
+        if changes:
+            stretch = self._draw()
+            with self._lock:
+                circuit.stretch = stretch
+        if self.listeners:
+            tell(self.listeners, [*map(self._event, changes), *events])
+
+    def _event(self, change: Change) -> CircuitChanged:
+        manual = change.manual
+        return CircuitChanged(
+            name=self.name,
+            before=change.before,
+            after=change.after,
+            generation=change.generation,
+            by=None if manual is None else manual.by,
+            reason=None if manual is None else manual.reason,
+        )
+
+    # Looking, and by hand.
+
+    @property
+    def state(self) -> State:
+        """How it stands now."""
+        return self.snapshot().state
+
+    def snapshot(self) -> CircuitSnapshot:
+        """All that can be known of it at this moment."""
+        now, circuit = self._ticks.now(), self._circuit
+        with self._lock:
+            circuit.look(now)
+            counter, manual = circuit.counter, circuit.manual
+            counter.look(now)
+            shown = CircuitSnapshot(
+                name=self.name,
+                state=circuit.state,
+                generation=circuit.generation,
+                calls=counter.calls,
+                failures=counter.failures,
+                slow=counter.slow,
+                retry_after=circuit.retry_after(now),
+                probes=len(circuit.probes),
+                successes=circuit.successes,
+                rejected=circuit.rejected,
+                late=circuit.late,
+                expired=circuit.expired,
+                by=None if manual is None else manual.by,
+                reason=None if manual is None else manual.reason,
+            )
+        self._tell([])
+        return shown
+
+    def force_open(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
+        """Refuse every call, whatever happens, until it is ended by ``reset``.
+
+        :param by: who does it, and *reason*: why; both are in events and in the snapshot.
+        :param seconds: when it ends by itself, closed; None: never.
+        """
+        self._by_hand("forced open", by, reason, seconds)
+
+    def disable(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
+        """Make every call, count none."""
+        self._by_hand("disabled", by, reason, seconds)
+
+    def only_measure(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
+        """Make every call and count it; never open."""
+        self._by_hand("metrics only", by, reason, seconds)
+
+    def reset(self, *, by: str | None = None, reason: str | None = None) -> None:
+        """Close it, as if it were new."""
+        text_or_none("by", by)
+        text_or_none("reason", reason)
+        with self._lock:
+            self._circuit.reset(Manual(by, reason, None))
+        self._tell([])
+
+    def _by_hand(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
+        _name("by", by)
+        _name("reason", reason)
+        length = duration(seconds)
+        _span_or_none("seconds", length)
+        now = self._ticks.now()
+        with self._lock:
+            until = None if length is None else now + length
+            self._circuit.take(state, Manual(by, reason, until))
+        self._tell([])
+
+
+class Permit:
+    """One call, from where it is admitted to where it is known how it went.
+
+    The end of the block says it: an exception as the breaker's ``failures`` judge it, else a
+    success.  Inside it may be said earlier, once: what the block ends with counts no more.
+
+    >>> breaker = CircuitBreaker("billing")
+    >>> with breaker.permit() as permit:
+    ...     status = 503
+    ...     if status >= 500:
+    ...         permit.failure()
+    >>> breaker.snapshot().failures
+    1
+    """
+
+    __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "elapsed")
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self._breaker = breaker
+        self._open = False
+        self.elapsed = 0.0
+
+    def take(self) -> CircuitOpenError | None:
+        """Ask for the call; the error, if it may not be made."""
+        if self._open:
+            return None
+        self._began = self._breaker._ticks.now()
+        taken = self._breaker._take(self._began)
+        if isinstance(taken, CircuitOpenError):
+            return taken
+        self._generation, self._number = taken
+        self._open = True
+        return None
+
+    def success(self) -> None:
+        """It went well."""
+        self._say("success")
+
+    def failure(self) -> None:
+        """It failed."""
+        self._say("failure")
+
+    def ignore(self) -> None:
+        """It says nothing about what was called."""
+        self._say("ignored")
+
+    def cancel(self) -> None:
+        """It was given up before it was known."""
+        self._say("cancelled")
+
+    def failed(self, exc: BaseException) -> Outcome[Any]:
+        """The exception as an outcome, where it may be held back."""
+        if is_hard(exc):
+            raise exc
+        return Outcome(None, exc, 1, (), self.elapsed)
+
+    def _close(self) -> bool:
+        was, self._open = self._open, False
+        if was:
+            self.elapsed = self._breaker._ticks.now() - self._began
+        return was
+
+    def _say(self, verdict: Verdict) -> None:
+        if self._close():
+            ended = self._began + self.elapsed
+            self._breaker._report(self._generation, self._number, self._began, ended, verdict)
+
+    def __enter__(self) -> Self:
+        refused = self.take()
+        if refused is not None:
+            raise refused
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exception is None:
+            self.success()
+        elif self._close():
+            self._breaker._ended(self._generation, self._number, self._began, exception)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, exception, traceback)
+
+
+def _judge_of(failures: Any) -> Callable[[BaseException], Any]:
+    """Whether an exception is a failure.  The refusal of another guard is one where it is named."""
+    if isinstance(failures, ExceptionClassifier):
+        rules = SimpleRetryPolicy(2, classifier=failures)
+    else:
+        rules = SimpleRetryPolicy(2, retry_on=failures)
+
+    def covers(exc: BaseException) -> bool:
+        if isinstance(exc, Rejected) and is_barred(rules, exc, None):
+            return False
+        return rules.allows(1, exc)
+
+    return covers

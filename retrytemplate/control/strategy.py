@@ -1,0 +1,87 @@
+"""What all that goes around a call has in common: three ways in, one meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from retrytemplate._checks import close_unawaited, is_awaitable
+from retrytemplate.errors import MisuseError
+from retrytemplate.wrapping import decorated, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    F = TypeVar("F")
+
+__all__ = ["Strategy", "Wraps", "refuse_awaitable"]
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Something around a call: a template, a breaker, a pipeline of them.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> isinstance(RetryTemplate(), Strategy)
+    True
+    """
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with all that is around it."""
+        ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, and await it."""
+        ...
+
+    def wrap(self, fn: Any, /) -> Any:
+        """The function with this around each call."""
+        ...
+
+
+class Wraps:
+    """Gives ``wrap`` to what has ``call`` and ``call_async``."""
+
+    __slots__ = ()
+
+    def wrap(self, fn: F, /) -> F:
+        """The function, coroutine function or method, with this around each call.
+
+        :raises TypeError: for a generator function: wrap the function that goes through it; for a
+            class: wrap its methods.
+        """
+        wrapped: F = decorated(fn, self._wrapped)
+        return wrapped
+
+    def _wrapped(self, fn: Any) -> Any:
+        kind = kind_of(fn)
+        if kind == "function":
+            return self._function(fn)
+        if kind == "coroutine function":
+            return self._coroutine(fn)
+        raise TypeError(
+            f"wrap() takes no {kind}, got {fn!r}: wrap the function that goes through it"
+        )
+
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        call: Any = self.call  # type: ignore[attr-defined]
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return call(fn, *args, **kwargs)
+
+        return wrapped
+
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        call: Any = self.call_async  # type: ignore[attr-defined]
+
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return await call(fn, *args, **kwargs)
+
+        return wrapped
+
+
+def refuse_awaitable(value: Any, fn: Any) -> None:
+    """Raise where nobody would await what a function gave: it has not run yet."""
+    if is_awaitable(value):
+        close_unawaited(value)
+        raise MisuseError(f"{fn!r} gives what must be awaited: use call_async()")

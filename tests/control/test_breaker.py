@@ -1,0 +1,706 @@
+"""A circuit breaker: when it opens, whom it refuses, how it closes again."""
+
+import asyncio
+import gc
+import weakref
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from retrytemplate import (
+    BulkheadFullError,
+    CircuitOpenError,
+    ExceptionClassifier,
+    MisuseError,
+    Rejected,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.control import (
+    CallRejected,
+    Calls,
+    CircuitBreaker,
+    CircuitChanged,
+    Consecutive,
+    ControlListener,
+    LateResult,
+    Seconds,
+    Strategy,
+)
+from retrytemplate.testing import VirtualClock
+from tests.control.loops import LOOPS
+
+
+class Down(Exception):
+    """What the service does when it fails."""
+
+
+class Told(ControlListener):
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+    def changes(self):
+        return [(each.before, each.after) for each in self.of(CircuitChanged)]
+
+    def of(self, kind):
+        return [each for each in self.events if type(each) is kind]
+
+
+def failing():
+    raise Down
+
+
+def fine():
+    return "fine"
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+@pytest.fixture
+def make(clock, told):
+    """A breaker on virtual time that opens at the third failure in a row."""
+
+    def made(**settings):
+        usual = {"window": Consecutive(3), "reset_jitter": 0.0, "listeners": [told]}
+        return CircuitBreaker("billing", clock=clock, **usual | settings)
+
+    return made
+
+
+def call(breaker, *functions):
+    """Call each, whatever comes of it."""
+    return [breaker.outcome(function) for function in functions]
+
+
+def opened(breaker):
+    call(breaker, failing, failing, failing)
+    assert breaker.state == "open"
+    return breaker
+
+
+def half_open(breaker, clock):
+    opened(breaker)
+    clock.advance(30)
+    assert breaker.state == "half-open"
+    return breaker
+
+
+# -- closed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-30")
+def test_it_goes_from_state_to_state_as_the_textbook_says(make, clock):
+    breaker = make(window=Consecutive(5), reset_timeout=60, half_open_calls=3, required_successes=1)
+    call(breaker, *[failing] * 4)
+    assert breaker.state == "closed"
+    call(breaker, failing)
+    assert breaker.state == "open"
+    clock.advance(59.9)
+    assert breaker.state == "open"
+    clock.advance(0.1)
+    assert breaker.state == "half-open"
+    call(breaker, failing)
+    assert breaker.state == "open"
+    clock.advance(60)
+    call(breaker, fine)
+    assert breaker.state == "closed"
+
+
+def test_a_success_ends_a_row_of_failures(make):
+    breaker = make()
+    call(breaker, failing, failing, fine, failing, failing)
+    assert breaker.state == "closed"
+
+
+@pytest.mark.statement("S4-33")
+@pytest.mark.parametrize("order", ["first", "last", "mixed"])
+def test_of_the_last_fifty_calls_fifteen_failures_open_it_and_fourteen_do_not(make, order):
+    breaker = make(window=Calls(50), failure_rate=0.3, minimum_calls=50)
+    calls = [failing] * 14 + [fine] * 36
+    if order == "last":
+        calls.reverse()
+    elif order == "mixed":
+        Random(17).shuffle(calls)
+    call(breaker, *calls)
+    assert (breaker.state, breaker.snapshot().failures) == ("closed", 14)
+    call(breaker, *[fine] * calls.index(failing))  # as many as are before the first failure
+    assert breaker.snapshot().failures == 14
+    call(breaker, failing)  # in the place of the oldest, which failed
+    assert (breaker.state, breaker.snapshot().failures) == ("closed", 14)
+    while breaker.snapshot().failures == 14:
+        call(breaker, failing)
+    assert (breaker.state, breaker.snapshot().failures) == ("open", 15)
+
+
+def test_no_rate_is_looked_at_before_there_are_enough_calls(make):
+    breaker = make(window=Calls(50), minimum_calls=10, failure_rate=0.5)
+    call(breaker, *[failing] * 9)
+    assert breaker.state == "closed"
+    call(breaker, fine)
+    assert breaker.state == "open"
+
+
+@pytest.mark.statement("S4-33")
+def test_of_a_window_in_time_old_calls_are_forgotten(make, clock):
+    breaker = make(window=Seconds(timedelta(seconds=10)), minimum_calls=4, failure_rate=0.5)
+    call(breaker, failing, failing)
+    clock.advance(10)
+    call(breaker, fine, fine, failing)
+    assert (breaker.state, breaker.snapshot().calls) == ("closed", 3)
+    call(breaker, failing)
+    assert breaker.state == "open"
+
+
+def test_slow_calls_open_it_although_they_succeed(make, clock):
+    def slow():
+        clock.advance(2)
+        return "at last"
+
+    breaker = make(window=Calls(10), minimum_calls=4, slow_call=2.0, slow_rate=0.5)
+    call(breaker, fine, fine, slow)
+    assert (breaker.state, breaker.snapshot().slow) == ("closed", 1)
+    call(breaker, slow)
+    assert breaker.state == "open"
+
+
+@pytest.mark.parametrize(
+    ("failures", "counted"),
+    [
+        (Down, {Down}),
+        ((Down, KeyError), {Down, KeyError}),
+        (lambda exc: isinstance(exc, KeyError), {KeyError}),
+        (ExceptionClassifier({LookupError: True, KeyError: False}, default=False), set()),
+        ((Exception,), {Down, KeyError}),
+        ((Exception, Rejected), {Down, KeyError, BulkheadFullError}),
+    ],
+)
+def test_what_is_no_failure_counts_for_nothing(make, failures, counted):
+    for kind in (Down, KeyError, BulkheadFullError):
+
+        def fails(kind=kind):
+            raise kind
+
+        breaker = make(failures=failures, window=Calls(3), minimum_calls=1)
+        (outcome,) = call(breaker, fails)
+        assert type(outcome.exception) is kind
+        expected = 1 if kind in counted else 0
+        assert (breaker.snapshot().calls, breaker.snapshot().failures) == (expected, expected)
+
+
+def test_a_predicate_that_raises_keeps_no_place(make, clock):
+    def odd(exc):
+        raise ZeroDivisionError
+
+    breaker = half_open(make(half_open_calls=1), clock)
+    asking = CircuitBreaker("odd", failures=odd, half_open_calls=1, clock=clock)
+    asking._circuit.take("half-open", None)  # nothing counts as a failure there
+    outcome = asking.outcome(failing)
+    assert type(outcome.exception) is ZeroDivisionError
+    assert type(outcome.exception.__context__) is Down
+    assert (asking.snapshot().probes, breaker.snapshot().probes) == (0, 0)
+
+
+# -- open ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-31")
+def test_while_it_is_open_nothing_is_called(make, clock, told):
+    breaker = opened(make())
+    clock.advance(10)
+    called = []
+    with pytest.raises(CircuitOpenError, match="'billing' is open, for 20 more seconds") as raised:
+        breaker.call(called.append, 1)
+    assert (raised.value.name, raised.value.retry_after) == ("billing", 20.0)
+    outcome = breaker.outcome(called.append, 1)
+    assert (type(outcome.exception), outcome.attempts) == (CircuitOpenError, 0)
+    assert not called
+    assert len(told.of(CallRejected)) == breaker.snapshot().rejected == 2
+
+
+def test_every_refusal_is_an_exception_of_its_own(make):
+    breaker = opened(make())
+    first, second = call(breaker, fine, fine)
+    assert first.exception is not second.exception
+    assert first.exception.__traceback__ is None
+
+
+@pytest.mark.statement("S4-34")
+def test_breakers_of_one_service_do_not_come_back_at_once(clock):
+    def waits(seed):
+        breaker = CircuitBreaker(
+            "billing", window=Consecutive(1), reset_jitter=0.2, clock=clock, random=Random(seed)
+        )
+        call(breaker, failing)
+        return breaker.snapshot().retry_after
+
+    times = [waits(seed) for seed in range(100)]
+    assert all(30.0 <= each <= 36.0 for each in times)
+    assert len(set(times)) == 100
+    assert max(times) - min(times) > 5
+
+
+@pytest.mark.statement("S4-40")
+def test_a_wall_clock_that_is_set_changes_nothing(told):
+    class Set(VirtualClock):
+        def time(self):
+            return super().time() + shift
+
+    shift, clock = 0, Set()
+    breaker = CircuitBreaker(
+        "billing", window=Consecutive(1), reset_timeout=30, reset_jitter=0, clock=clock
+    )
+    call(breaker, failing)
+    shift = 10**6
+    assert (breaker.state, breaker.snapshot().retry_after) == ("open", 30)
+    shift = -(10**6)
+    clock.advance(30)
+    assert breaker.state == "half-open"
+
+
+def test_the_open_time_is_drawn_anew_each_time(make, clock):
+    breaker = make(window=Consecutive(1), reset_jitter=1.0, random=Random(17))
+    times = []
+    for _ in range(5):
+        call(breaker, failing)
+        times.append(breaker.snapshot().retry_after)
+        clock.advance(60)
+    assert len(set(times)) == 5
+
+
+def test_the_open_time_grows_with_each_failed_return_up_to_a_maximum(make, clock):
+    breaker = make(reset_timeout=10, reset_growth=2.0, reset_maximum=35.0)
+    opened(breaker)
+    times = []
+    for _ in range(4):
+        times.append(breaker.snapshot().retry_after)
+        clock.advance(times[-1])
+        call(breaker, failing)
+    assert times == [10, 20, 35, 35]
+    clock.advance(35)
+    call(breaker, fine, fine, fine, failing, failing, failing)
+    assert breaker.snapshot().retry_after == 10  # it had been closed
+
+
+# -- half-open -------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-32")
+def test_half_open_makes_so_many_calls_at_once_and_no_more(make, clock):
+    breaker = half_open(make(half_open_calls=2), clock)
+    with breaker.permit(), breaker.permit():
+        refused = breaker.outcome(fine)
+        assert type(refused.exception) is CircuitOpenError
+        assert "is half-open" in str(refused.exception)
+    assert breaker.outcome(fine).ok
+
+
+@pytest.mark.statement("S4-38")
+def test_it_closes_after_the_required_successes_and_not_before(make, clock, told):
+    breaker = half_open(make(half_open_calls=1, required_successes=3), clock)
+    call(breaker, fine, fine)
+    assert (breaker.state, breaker.snapshot().successes) == ("half-open", 2)
+    call(breaker, fine)
+    assert breaker.state == "closed"
+    assert told.changes() == [("closed", "open"), ("open", "half-open"), ("half-open", "closed")]
+
+
+def test_one_failure_opens_it_again(make, clock):
+    breaker = half_open(make(), clock)
+    call(breaker, fine, fine, failing)
+    assert (breaker.state, breaker.snapshot().retry_after) == ("open", 30)
+
+
+def test_a_slow_success_opens_it_again(make, clock):
+    breaker = half_open(make(slow_call=1.0), clock)
+    breaker.call(clock.advance, 1.0)
+    assert breaker.state == "open"
+
+
+@pytest.mark.statement("S4-36")
+def test_a_success_that_comes_late_moves_nothing(make, clock, told):
+    breaker = make(required_successes=1, half_open_calls=1)
+    slow, slower = breaker.permit(), breaker.permit()
+    with slower:
+        with slow:
+            opened(breaker)
+        assert breaker.state == "open"
+        clock.advance(30)
+        probe = breaker.permit().__enter__()
+    # That one came in half-open: it closes nothing, and takes nobody's place.
+    assert (breaker.state, breaker.snapshot().probes, breaker.snapshot().late) == (
+        "half-open",
+        1,
+        2,
+    )
+    probe.failure()
+    assert breaker.state == "open"
+    assert [each.verdict for each in told.of(LateResult)] == ["success", "success"]
+
+
+def test_a_late_result_of_a_wrapped_function_moves_nothing_either(make):
+    breaker = make(window=Consecutive(1))
+
+    @breaker.wrap
+    def outer():
+        call(breaker, failing)
+        return "late"
+
+    assert outer() == "late"
+    assert (breaker.state, breaker.snapshot().late) == ("open", 1)
+
+
+@pytest.mark.statement("S4-37")
+@pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, CancelledError])
+def test_a_cancelled_call_gives_its_place_back_and_decides_nothing(make, clock, end):
+    breaker = half_open(make(half_open_calls=1, required_successes=1), clock)
+    with pytest.raises(end), breaker.permit():
+        raise end
+    snapshot = breaker.snapshot()
+    assert (snapshot.state, snapshot.probes, snapshot.successes) == ("half-open", 0, 0)
+    call(breaker, fine)
+    assert breaker.state == "closed"
+
+
+def test_a_call_whose_end_is_never_heard_of_loses_its_place(make, clock):
+    breaker = half_open(make(half_open_calls=1, required_successes=1, permit_timeout=5), clock)
+    lost = breaker.permit().__enter__()
+    clock.advance(4.9)
+    assert not breaker.outcome(fine).ok
+    clock.advance(0.1)
+    probe = breaker.permit().__enter__()
+    lost.success()
+    assert (breaker.state, breaker.snapshot().late, breaker.snapshot().expired) == (
+        "half-open",
+        1,
+        1,
+    )
+    probe.success()
+    assert breaker.state == "closed"
+
+
+def test_a_result_is_said_once(make):
+    breaker = make(window=Calls(9), minimum_calls=9)
+    with breaker.permit() as permit:
+        permit.failure()
+        permit.success()
+    with pytest.raises(Down), breaker.permit() as permit:
+        permit.ignore()
+        raise Down
+    with breaker.permit() as permit:
+        permit.cancel()
+    assert (breaker.snapshot().calls, breaker.snapshot().failures) == (1, 1)
+
+
+# -- by hand ---------------------------------------------------------------------------------------
+
+
+def test_forced_open_it_refuses_until_it_is_reset(make, clock, told):
+    breaker = make()
+    breaker.force_open(by="kim", reason="the provider asked for it")
+    clock.advance(10**6)
+    refused = breaker.outcome(fine).exception
+    assert (type(refused), refused.retry_after) == (CircuitOpenError, None)
+    assert (breaker.snapshot().by, breaker.snapshot().reason) == (
+        "kim",
+        "the provider asked for it",
+    )
+    breaker.reset(by="lee", reason="they are back")
+    assert breaker.outcome(fine).ok
+    assert breaker.snapshot().by is None
+    assert [(each.after, each.by) for each in told.of(CircuitChanged)] == [
+        ("forced open", "kim"),
+        ("closed", "lee"),
+    ]
+
+
+def test_a_state_by_hand_may_end_by_itself(make, clock):
+    breaker = make()
+    breaker.force_open(by="kim", reason="maintenance", seconds=timedelta(minutes=1))
+    assert breaker.outcome(fine).exception.retry_after == 60
+    clock.advance(60)
+    assert breaker.outcome(fine).ok
+    assert breaker.state == "closed"
+
+
+def test_disabled_it_counts_nothing_and_only_measuring_it_does_not_open(make):
+    breaker = make()
+    breaker.disable(by="kim", reason="a load test")
+    call(breaker, *[failing] * 5)
+    assert (breaker.state, breaker.snapshot().calls) == ("disabled", 0)
+    breaker.only_measure(by="kim", reason="what would it do?")
+    call(breaker, *[failing] * 5)
+    assert (breaker.state, breaker.snapshot().failures) == ("metrics only", 5)
+
+
+# -- ways in ---------------------------------------------------------------------------------------
+
+
+def test_a_breaker_is_a_strategy(make):
+    assert isinstance(make(), Strategy)
+
+
+class Service:
+    def __init__(self, breaker):
+        self.breaker = breaker
+
+    def ask(self, number, *, by=1):
+        return number * by
+
+
+def test_a_wrapped_function_is_called_as_it_was(make):
+    breaker = make()
+
+    @breaker.wrap
+    def double(number: int, *, by: int = 2) -> int:
+        """Multiply."""
+        return number * by
+
+    assert (double(4), double(4, by=3), double.__name__, double.__doc__) == (
+        8,
+        12,
+        "double",
+        "Multiply.",
+    )
+
+    class Shop:
+        @breaker.wrap
+        def name(self):
+            return type(self).__name__
+
+        @breaker.wrap
+        @classmethod
+        def kind(cls):
+            return cls.__name__
+
+    assert (Shop().name(), Shop.kind(), Shop().kind()) == ("Shop", "Shop", "Shop")
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
+def test_asynchronous_calls_are_counted_when_they_end(make, loop):
+    breaker = make()
+
+    async def down():
+        await loop.checkpoint()
+        raise Down
+
+    async def up():
+        await loop.checkpoint()
+        return "up"
+
+    async def main():
+        assert await breaker.call_async(up) == "up"
+        assert await breaker.call_async(fine) == "fine"
+        assert (await breaker.outcome_async(up)).value == "up"
+        wrapped = breaker.wrap(down)
+        for _ in range(2):
+            with pytest.raises(Down):
+                await wrapped()
+        assert type((await breaker.outcome_async(down)).exception) is Down
+        for way in (wrapped, lambda: breaker.call_async(down)):
+            with pytest.raises(CircuitOpenError):
+                await way()
+        assert (await breaker.outcome_async(down)).attempts == 0
+        with pytest.raises(CircuitOpenError):
+            async with breaker.permit():
+                """Not reached."""
+
+    loop.run(main)
+
+
+@pytest.mark.parametrize("way", ["call", "outcome", "wrap"])
+def test_what_has_to_be_awaited_is_refused_where_nobody_does(make, way):
+    breaker = make()
+
+    async def up():
+        """Not awaited."""
+
+    def hidden():
+        return up()
+
+    with pytest.raises(MisuseError, match=r"use call_async\(\)"):
+        breaker.wrap(hidden)() if way == "wrap" else getattr(breaker, way)(hidden)
+    assert breaker.snapshot().calls == 0
+
+
+def test_generators_and_classes_are_not_wrapped(make):
+    def numbers():
+        yield 1
+
+    async def streamed():
+        yield 1
+
+    for wrong in (numbers, streamed, Service, 17):
+        with pytest.raises(TypeError, match=r"wrap\(\) takes"):
+            make().wrap(wrong)
+
+
+def test_an_open_circuit_is_not_asked_again_by_a_retry(make):
+    breaker = make(window=Consecutive(1))
+    template = RetryTemplate(SimpleRetryPolicy(5))
+    calls = []
+
+    @template.wrap
+    @breaker.wrap
+    def ask():
+        calls.append(1)
+        raise Down
+
+    with pytest.raises(CircuitOpenError):
+        ask()
+    assert (len(calls), breaker.snapshot().rejected) == (1, 1)
+
+
+# -- listeners -------------------------------------------------------------------------------------
+
+
+class Breaks(ControlListener):
+    def on_event(self, event):
+        raise ZeroDivisionError
+
+
+def test_a_listener_that_raises_changes_nothing(make, told, caplog):
+    breaker = make(listeners=[Breaks(), told])
+    outcomes = call(breaker, failing, failing, failing, fine)
+    assert [type(each.exception) for each in outcomes] == [Down, Down, Down, CircuitOpenError]
+    assert len(told.events) == 2
+    assert "the call goes on" in caplog.text
+
+
+def test_a_listener_may_ask_the_breaker(make):
+    class Asks(ControlListener):
+        def on_event(self, event):
+            self.seen = (event.after, breaker.state)
+
+    asks = Asks()
+    breaker = make(listeners=[asks])
+    opened(breaker)
+    assert asks.seen == ("open", "open")
+
+
+def test_no_lock_is_held_while_anything_of_the_callers_runs(clock):
+    """Another thread can look at the breaker while a function, a predicate or a listener runs."""
+    asked = []
+
+    def elsewhere(who):
+        with ThreadPoolExecutor(1) as pool:
+            if made:
+                pool.submit(made["breaker"].snapshot).result(10)
+                asked.append(who)
+        return True
+
+    class Chance:
+        def random(self):
+            elsewhere("chance")
+            return 0.0
+
+    class Listens(ControlListener):
+        def on_event(self, event):
+            elsewhere("listener")
+
+    made = {}
+    made["breaker"] = breaker = CircuitBreaker(
+        "billing",
+        window=Consecutive(1),
+        failures=lambda exc: elsewhere("predicate"),
+        random=Chance(),
+        listeners=[Listens()],
+        clock=clock,
+    )
+    breaker.call(elsewhere, "function")
+    call(breaker, failing)
+    assert asked == ["function", "predicate", "chance", "listener"]
+
+
+def test_a_failure_is_let_go_of(make):
+    breaker = make()
+    gone = []
+
+    def fails():
+        failure = Down()
+        gone.append(weakref.ref(failure))
+        raise failure
+
+    for way in (breaker.call, breaker.wrap(fails)):
+        with pytest.raises(Down):
+            way(fails) if way == breaker.call else way()
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"name": ""}, "name must be a text that is not empty, got ''"),
+        ({"name": None}, "name must be a text"),
+        ({"window": 50}, "window must be Calls, Seconds or Consecutive, got 50"),
+        ({"minimum_calls": 0}, "minimum_calls must be"),
+        ({"minimum_calls": 51}, "minimum_calls must be at most the 50 calls of the window"),
+        ({"failure_rate": 0}, "failure_rate must be a share above 0 and up to 1, got 0"),
+        ({"failure_rate": 1.1}, "failure_rate must be a share"),
+        ({"failure_rate": "30%"}, "failure_rate must be a share"),
+        ({"failures": 17}, "17"),
+        ({"slow_call": 0}, "slow_call must be"),
+        ({"slow_call": 1.0, "slow_rate": 0}, "slow_rate must be a share"),
+        ({"slow_rate": 0.5}, "slow_rate must be left out without slow_call"),
+        ({"reset_timeout": 0}, "reset_timeout must be"),
+        ({"reset_timeout": float("nan")}, "reset_timeout must be"),
+        ({"reset_jitter": -0.1}, "reset_jitter must be"),
+        ({"reset_jitter": float("inf")}, "reset_jitter must be"),
+        ({"reset_growth": 0.5}, "reset_growth must be"),
+        ({"reset_growth": 101}, "reset_growth must be between 1 and 100"),
+        ({"half_open_calls": 0}, "half_open_calls must be"),
+        ({"required_successes": 1.5}, "required_successes must be"),
+        ({"permit_timeout": -1}, "permit_timeout must be"),
+        ({"window": Consecutive(3), "failure_rate": 0.5}, "failure_rate must be left out with"),
+        ({"window": Consecutive(3), "minimum_calls": 5}, "a row has no rate"),
+        ({"listeners": [17]}, "listeners"),
+        ({"clock": 17}, "clock must"),
+        ({"random": 17}, "random must"),
+    ],
+)
+def test_a_breaker_that_makes_no_sense_is_refused(settings, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        CircuitBreaker(**{"name": "billing", **settings})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(Calls, 0), (Calls, 2.0), (Seconds, 0), (Seconds, "1"), (Consecutive, -1)]
+)
+def test_a_window_of_nothing_is_refused(kind, value):
+    with pytest.raises((TypeError, ValueError), match="must be"):
+        kind(value)
+
+
+def test_by_hand_somebody_says_why(make):
+    breaker = make()
+    for wrong in ({"by": "", "reason": "x"}, {"by": "kim", "reason": " " * 0}, {"by": 1}):
+        with pytest.raises(TypeError):
+            breaker.force_open(**{"reason": "y", **wrong})
+    with pytest.raises(ValueError, match="seconds must be"):
+        breaker.disable(by="kim", reason="y", seconds=-1)
+    assert breaker.state == "closed"
+
+
+def test_a_listener_that_has_to_be_awaited_is_refused():
+    class Awaited(ControlListener):
+        async def on_event(self, event):
+            """Not awaited."""
+
+    with pytest.raises(TypeError, match="must not have to be awaited"):
+        CircuitBreaker("billing", listeners=[Awaited()])

@@ -1,0 +1,166 @@
+"""A breaker under threads and tasks: who comes in is counted where they come in, not by time."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from retrytemplate import CircuitOpenError
+from retrytemplate.control import Calls, CircuitBreaker, Consecutive
+from retrytemplate.testing import VirtualClock
+from retrytemplate.testing.conformance.base import PATIENCE
+from tests.control.loops import LOOPS
+
+loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
+
+
+class Down(Exception):
+    """What the service does when it fails."""
+
+
+def half_open(**settings):
+    clock = VirtualClock()
+    breaker = CircuitBreaker(
+        "shared", window=Consecutive(1), half_open_calls=3, clock=clock, **settings
+    )
+    with pytest.raises(ZeroDivisionError):
+        breaker.call(lambda: 1 / 0)
+    clock.advance(60)
+    assert breaker.state == "half-open"
+    return breaker
+
+
+@pytest.mark.statement("S4-32")
+@pytest.mark.parametrize("way", ["call", "wrap", "permit"])
+def test_half_open_lets_three_of_thirty_two_threads_in(way):
+    breaker = half_open(required_successes=100)
+    inside, refused = [], []
+    over = threading.Event()
+    begin = threading.Barrier(32)
+
+    def enter():
+        inside.append(threading.get_ident())
+        assert over.wait(PATIENCE)
+
+    wrapped = breaker.wrap(enter)
+
+    def work():
+        begin.wait(PATIENCE)
+        try:
+            if way == "permit":
+                with breaker.permit():
+                    enter()
+            elif way == "wrap":
+                wrapped()
+            else:
+                breaker.call(enter)
+        except CircuitOpenError as error:
+            refused.append(error)
+            if len(refused) == 29:
+                over.set()
+
+    with ThreadPoolExecutor(32) as pool:
+        for future in [pool.submit(work) for _ in range(32)]:
+            future.result(PATIENCE)
+    assert (len(inside), len(refused)) == (3, 29)
+    assert len(set(map(id, refused))) == 29
+    assert (breaker.snapshot().probes, breaker.snapshot().successes) == (0, 3)
+
+
+@loops
+def test_half_open_lets_three_of_a_thousand_tasks_in(loop):
+    breaker = half_open(required_successes=100)
+    inside, refused = [], []
+
+    async def enter():
+        inside.append(1)
+        while len(refused) < 997:
+            await loop.checkpoint()
+
+    async def work():
+        try:
+            await breaker.call_async(enter)
+        except CircuitOpenError as error:
+            refused.append(error)
+
+    loop.run(lambda: loop.together(*[work] * 1000))
+    assert (len(inside), len(refused), breaker.snapshot().successes) == (3, 997, 3)
+
+
+@loops
+@pytest.mark.parametrize("seed", range(5))
+def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
+    breaker = half_open(required_successes=10**6)
+    random = Random(seed)
+
+    async def enter():
+        for _ in range(random.randrange(4)):
+            await loop.checkpoint()
+
+    async def work():
+        while True:
+            try:
+                await (breaker.call_async(enter) if random.random() < 0.5 else permit())
+            except CircuitOpenError:
+                await loop.checkpoint()
+
+    async def permit():
+        async with breaker.permit():
+            await enter()
+
+    async def stop():
+        for _ in range(random.randrange(30, 60)):
+            await loop.checkpoint()
+        raise Down
+
+    def main():
+        return loop.together(*[work] * 20, stop)
+
+    with pytest.raises(ExceptionGroup):
+        loop.run(main)
+    snapshot = breaker.snapshot()
+    assert (snapshot.state, snapshot.probes) == ("half-open", 0)
+    assert snapshot.successes > 0
+
+
+def test_no_call_of_many_threads_is_lost_or_counted_twice():
+    breaker = CircuitBreaker("shared", window=Calls(10**6), minimum_calls=10**6)
+
+    @breaker.wrap
+    def ask(number):
+        if number % 7 == 0:
+            raise Down
+        return number
+
+    def work():
+        for number in range(3000):
+            try:
+                ask(number)
+            except Down:
+                continue
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work) for _ in range(8)]:
+            future.result(PATIENCE)
+    shown = breaker.snapshot()
+    assert (shown.calls, shown.failures, shown.late) == (24000, 8 * 429, 0)
+
+
+def test_of_many_threads_that_fail_at_once_one_opens_it():
+    breaker = CircuitBreaker("shared", window=Consecutive(5), clock=VirtualClock())
+    begin = threading.Barrier(16)
+
+    def fail():
+        begin.wait(PATIENCE)
+        raise Down
+
+    def work():
+        with pytest.raises(Down):
+            breaker.call(fail)
+
+    with ThreadPoolExecutor(16) as pool:
+        for future in [pool.submit(work) for _ in range(16)]:
+            future.result(PATIENCE)
+    shown = breaker.snapshot()
+    assert (shown.state, shown.generation, shown.late) == ("open", 1, 11)
