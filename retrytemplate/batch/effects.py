@@ -78,7 +78,10 @@ class Processed:
 
 @frozen
 class Write:
-    """Write these items and close, in one transaction.  Answer: an ``Outcome``.
+    """Write these items and close, in one transaction.
+
+    Answer: an ``Outcome``, whose value is what was written, by where it stands in *items*; what is
+    missing was filtered.
 
     :param once: this part is one of several that were tried together: a failure is not retried.
     """

@@ -268,7 +268,7 @@ class Machine:
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
             chunk.closed(done, self.run.marker)
-            yield from self._after(outcome.value or ())
+            yield from self._after(list((outcome.value or {}).values()))
         else:
             chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
         return outcome

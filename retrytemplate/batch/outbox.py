@@ -11,7 +11,7 @@ from retrytemplate._checks import checked_by, close_unawaited, is_async, is_awai
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from sqlalchemy import Connection
 
@@ -67,7 +67,7 @@ class Outbox:
     send: Callable[[Message], Any] = field(validator=checked_by(_callable))
     message: Callable[[Any], JSON] = field(validator=checked_by(_message))
 
-    def texts(self, items: Sequence[Any]) -> tuple[str, ...]:
+    def texts(self, items: Iterable[Any]) -> tuple[str, ...]:
         """The messages about these items, as they are kept."""
         made = (self._made(item) for item in items)
         return tuple(json.dumps(each, allow_nan=False) for each in made if each is not None)

@@ -229,7 +229,7 @@ class _Replay:
         if outcome.exception is not None:
             return (yield from self._failed((*history, *outcome.history), outcome.exception))
         if self.rules.after_commit and outcome.value:
-            yield After(outcome.value)
+            yield After(list(outcome.value.values()))
         if self.rules.outbox is not None:
             yield Send()
         return self.replayed

@@ -89,10 +89,22 @@ class Teller:
                 error=RecordedFailure(attempt.type_name, attempt.message, None),
             )
         if outcome.ok:
-            yield from self.closed(chunk, numbers, closing)
+            places = outcome.value or ()
+            written = [index for at, index in enumerate(numbers) if at in places]
+            filtered = [index for at, index in enumerate(numbers) if at not in places]
+            yield from self.closed(chunk, written, closing, filtered)
 
-    def closed(self, chunk: Chunk, numbers: Sequence[int], closing: Closing) -> Iterator[Event]:
-        """A transaction is committed, with the letters of those that were given up."""
+    def closed(
+        self,
+        chunk: Chunk,
+        numbers: Sequence[int],
+        closing: Closing,
+        filtered: Sequence[int] = (),
+    ) -> Iterator[Event]:
+        """A transaction is committed, with the letters of those that were given up.
+
+        :param filtered: those that the processor filtered in it.
+        """
         self.transactions += 1
         stands = {"transaction": self.transactions, "committed": True}
         for letter in closing.letters:
@@ -101,6 +113,8 @@ class Teller:
             yield self.event(
                 "given up", chunk, numbers=[index], phase=letter.phase, error=error, **stands
             )
+        for index in filtered:
+            yield self.event("filtered", chunk, numbers=[index], phase="process", **stands)
         if numbers:
             yield self.event("written", chunk, numbers=numbers, phase="write", **stands)
 

@@ -19,7 +19,7 @@ from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from typing import Literal, TypeVar
 
     from sqlalchemy import Connection, Engine
@@ -117,7 +117,8 @@ class _Attempts(Guard):
     _tried: int = field(init=False, default=0)
     _committed: bool = field(init=False, default=False)
     _open: Any = field(init=False, default=None)
-    _written: Sequence[Any] = field(init=False, default=())
+    _written: Mapping[int, Any] = field(init=False, factory=dict)
+    """By where they stand in the effect: those that are missing are filtered."""
     _messages: Sequence[str] = field(init=False, default=())
 
     @property
@@ -130,11 +131,11 @@ class _Attempts(Guard):
             closing = evolve(closing, counts=closing.counts + more)
         return evolve(closing, messages=self._messages) if self._messages else closing
 
-    def _wrote(self, items: Sequence[Any]) -> None:
+    def _wrote(self, items: Mapping[int, Any]) -> None:
         """These are in the transaction."""
         self._written = items
         if self.of.outbox is not None:
-            self._messages = self.of.outbox.texts(items)
+            self._messages = self.of.outbox.texts(items.values())
 
     @property
     def holds(self) -> bool:
@@ -168,7 +169,7 @@ class _Attempts(Guard):
 class Attempts(_Attempts):
     """The attempts at one part of a chunk; each one is a call of ``make``."""
 
-    def make(self) -> RunLostError | Sequence[Any]:
+    def make(self) -> RunLostError | Mapping[int, Any]:
         """One attempt: what was written.
 
         That the run is another's now is no failure of it: the error is given back.
@@ -242,12 +243,13 @@ class Attempts(_Attempts):
 
     def _fill(self, connection: Connection) -> None:
         items = self.effect.items
+        written = dict(enumerate(items))
         if self.of.processor is not None:
             made = (_plain("processor", self.of.processor(item, connection)) for item in items)
-            items = [item for item in made if item is not None]
-        if items:
-            _plain("writer", self.of.writer(list(items), connection))
-        self._wrote(items)
+            written = {at: item for at, item in enumerate(made) if item is not None}
+        if written:
+            _plain("writer", self.of.writer(list(written.values()), connection))
+        self._wrote(written)
 
     def close(self) -> None:
         """Let go of the connection, rolled back unless committed."""
@@ -322,7 +324,7 @@ def _kept(connection: Any) -> Iterator[None]:
 class AsyncAttempts(_Attempts):
     """The same in a task."""
 
-    async def make(self) -> RunLostError | Sequence[Any]:
+    async def make(self) -> RunLostError | Mapping[int, Any]:
         """One attempt: what was written.
 
         That the run is another's now is no failure of it: the error is given back.
@@ -402,12 +404,13 @@ class AsyncAttempts(_Attempts):
 
     async def _fill(self, connection: AsyncConnection) -> None:
         items, processor = self.effect.items, self.of.processor
+        written = dict(enumerate(items))
         if processor is not None:
             made = [await _called("processor", processor, item, connection) for item in items]
-            items = [item for item in made if item is not None]
-        if items:
-            await _called("writer", self.of.writer, list(items), connection)
-        self._wrote(items)
+            written = {at: item for at, item in enumerate(made) if item is not None}
+        if written:
+            await _called("writer", self.of.writer, list(written.values()), connection)
+        self._wrote(written)
 
     async def close(self) -> None:
         """Let go of the connection, rolled back unless committed; also while it is cancelled."""

@@ -53,6 +53,37 @@ def test_every_item_and_every_transaction_is_told_in_order(sqlite, way):
     ]
 
 
+def test_what_is_filtered_in_the_transaction_is_told_with_it(sqlite, way):
+    heard, seen = Recorder(), []
+
+    def process(item, transaction):
+        return None if item == 2 else item
+
+    step = sqlite.step(
+        [1, 2, 3, 4, 2],
+        processor=process,
+        pure=False,
+        chunk_size=4,
+        writer=lambda items, transaction: always(1)(*items[:1]),
+        retry=SimpleRetryPolicy(1),
+        isolate="linear",
+        after_commit=seen.append,
+        listeners=[heard],
+        **skipping(),
+    )
+    report = run(step, way)
+    told = [(each.kind, *each.numbers) for each in heard.events if each.committed]
+    assert told == [
+        ("given up", 1),
+        ("filtered", 2),
+        ("written", 3),
+        ("written", 4),
+        ("filtered", 5),
+    ]
+    assert (report.written, report.filtered, report.dead) == (2, 2, 1)
+    assert seen == [[3], [4]]
+
+
 def test_an_event_says_whether_its_transaction_stands(sqlite, way):
     heard = Recorder()
     step = sqlite.step(
