@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate import _checks
 from retrytemplate._checks import checked_by, is_async
-from retrytemplate.batch.letters import storable
+from retrytemplate.batch.letters import LONGEST, storable
 from retrytemplate.batch.skip import SkipPolicy
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ __all__ = [
 def _name(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} must be a non-empty str, got {value!r}")
+    if len(value) > LONGEST:
+        raise ValueError(f"{name} must have {LONGEST} characters at most, got {len(value)}")
     _storable(name, value)
 
 

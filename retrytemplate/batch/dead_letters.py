@@ -10,7 +10,7 @@ from attrs import asdict, field, frozen
 from retrytemplate._checks import checked_by, instance_of, text_or_none, whole
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import as_value, now
-from retrytemplate.batch.letters import storable
+from retrytemplate.batch.letters import sought
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.caches.record import attempt_from_json
 from retrytemplate.errors import CacheUnavailableError
@@ -142,7 +142,7 @@ class LetterFilter:
 
         column = tables.letters.c
         exact = {"step": self.step, "run": self.run, "state": self.state, "phase": self.phase}
-        exact["item_key"] = None if self.key is None else storable(self.key)
+        exact["item_key"] = None if self.key is None else sought(self.key)
         wanted = [column[name] == value for name, value in exact.items() if value is not None]
         if self.error is not None:
             kind, behind = column.error_type, f".{self.error}"

@@ -19,6 +19,7 @@ from retrytemplate.batch.errors import (
     RunInProgressError,
     RunLostError,
 )
+from retrytemplate.batch.letters import digest
 from retrytemplate.batch.marker import Marker
 from retrytemplate.batch.places import here, is_gone, is_here
 from retrytemplate.batch.report import Report
@@ -173,7 +174,7 @@ def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
     runs = tables.runs
     found = (
         select(runs, now(connection).label("now"))
-        .where(runs.c.step == asked.step, runs.c.parameters == asked.parameters)
+        .where(runs.c.step == asked.step, runs.c.digest == digest(asked.parameters))
         .order_by(runs.c.generation.desc())
         .limit(1)
     )
@@ -192,6 +193,7 @@ def _insert(connection: Connection, tables: Tables, asked: Identity, generation:
         .values(
             step=asked.step,
             parameters=asked.parameters,
+            digest=digest(asked.parameters),
             generation=generation,
             status="running",
             fence=0,

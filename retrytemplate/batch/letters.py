@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from attrs import asdict, evolve, frozen
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from retrytemplate.batch.tables import Tables
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Letter", "history_of", "insert", "storable"]
+__all__ = ["LONGEST", "Letter", "digest", "history_of", "insert", "sought", "storable"]
+
+LONGEST = 500
+"""Characters of what an index holds: 2,700 bytes on PostgreSQL, of which one may take four."""
 
 
 @frozen
@@ -57,6 +61,24 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
+def digest(text: str) -> str:
+    """What a text of any length is known by."""
+    return sha256(text.encode()).hexdigest()
+
+
+def sought(text: str) -> str:
+    """The text as a column with an index keeps it: of a long one the beginning, and its digest.
+
+    >>> sought("order-1"), len(sought("order" * 1000))
+    ('order-1', 500)
+    """
+    kept = storable(text)
+    if len(kept) <= LONGEST:
+        return kept
+    told = f"...{digest(kept)}"
+    return kept[: LONGEST - len(told)] + told
+
+
 def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
     """Write them in the transaction that decides about them."""
     from sqlalchemy import func, select
@@ -65,13 +87,13 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
 
     table = tables.letters
     for letter in letters:
-        key, payload = storable(letter.key), storable(letter.payload)
+        key, payload = sought(letter.key), storable(letter.payload)
         before = select(func.count()).where(table.c.run == run.id, table.c.item_key == key)
         connection.execute(
             table.insert().values(
                 run=run.id,
                 step=run.identity.step,
-                source=storable(letter.source),
+                source=sought(letter.source),
                 number=letter.number,
                 item_key=key,
                 ordinal=before.scalar_subquery() + 1,

@@ -71,6 +71,7 @@ def tables(prefix: str) -> Tables:
         key(),
         column("step"),
         column("parameters"),
+        column("digest"),  # of the parameters: an index takes no text of any length
         column("generation", number),
         column("status"),
         # Who has it: only grows; every write compares both.
@@ -91,7 +92,7 @@ def tables(prefix: str) -> Tables:
         column("done_before", number),
         column("updated", Double),
         column("ended", Double, null=True),
-        UniqueConstraint("step", "parameters", "generation"),
+        UniqueConstraint("step", "digest", "generation"),
     )
     letters = Table(
         f"{prefix}_letters",

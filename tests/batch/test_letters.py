@@ -1,6 +1,7 @@
 """What a dead letter keeps, whatever the item and its failure are made of."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -81,6 +82,43 @@ def test_keys_that_are_kept_alike_are_counted(world, way, strange):
 def test_nor_does_the_name_of_a_source(world, way, strange):
     letter = lettered(world, way, Bad("no"), reader=SequenceReader([1, 2, 3], f"in{strange}"))
     assert letter.source == f"in{TOLD[strange]}"
+
+
+def long(length):
+    """A text that is not to be compressed."""
+    return "".join(random.Random(length).choices("abcdefghijklmnopqrstuvwxyzäöü🙂", k=length))
+
+
+@pytest.mark.parametrize("length", [500, 501, 100_000])
+def test_an_item_with_a_long_key_is_found_by_it(world, way, length):
+    letter = lettered(world, way, Bad("no"), key=lambda item: f"{long(length - 1)}{item}")
+    key = f"{long(length - 1)}2"
+
+    assert (letter.key[:400], len(letter.key)) == (key[:400], 500)
+    assert DeadLetters(world.jobs).page(key=key) == [letter]
+    assert DeadLetters(world.jobs).page(key=letter.key) == [letter]
+    assert DeadLetters(world.jobs).page(key=key[:-1] + "3") == []
+    assert world.step().replay(key=key).replayed == (letter.id,)
+
+
+def test_a_key_of_500_characters_is_kept_as_it_is(world, way):
+    assert lettered(world, way, Bad("no"), key=lambda _: long(500)).key == long(500)
+
+
+def test_items_of_sources_with_long_names_are_told_apart(world, way):
+    def fails(item):
+        raise Bad
+
+    for end in "ab":
+        source = SequenceReader([1], f"{long(100_000)}{end}")
+        step = world.step(
+            reader=source, process=fails, retry=SimpleRetryPolicy(1), skip=SkipPolicy(on=Bad)
+        )
+        assert run(step, way, {"end": end}).dead == 1
+    first, second = DeadLetters(world.jobs).page()
+    assert first.source != second.source
+    assert first.key != second.key
+    assert first.source[:400] == first.key[:400] == long(100_000)[:400]
 
 
 @pytest.mark.parametrize("strange", STRANGE)
