@@ -44,7 +44,7 @@ from retrytemplate.keyed import (
     tell_of,
 )
 from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
-from retrytemplate.waiting import pause, wait_rest
+from retrytemplate.waiting import give_back, pause, wait_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -87,6 +87,7 @@ class Execution:
         "error",
         "function",
         "last",
+        "lent",
         "marks",
         "own",
         "phase",
@@ -133,6 +134,7 @@ class Execution:
         self.marks: Any = None  # as they lie in a shared record
         self.started: float | None = None  # the attempt under way
         self.saved = False  # a failure of this execution is in the cache
+        self.lent = False  # guards have granted a wait, and no attempt has come of it yet
         self.trouble: BaseException | None = None  # of the store, which the listeners hear of once
         self.untold: Any = iter(plan.close)
         self.phase: Phase = "idle"  # of the record that stays
@@ -157,6 +159,7 @@ class Execution:
                     if plan.careful or self.saved or self.deadline is not None:
                         if not (yield from self._make_ready()):
                             break
+                        self.lent = False
                     elif not context._verdict or context.gave_up:
                         self.end = EXHAUSTED
                         break
@@ -183,6 +186,8 @@ class Execution:
                         break
                 yield from self._after(failure)
                 failure = None
+            if self.lent:
+                yield from give_back(self)
             if self.end == EXHAUSTED:
                 yield from self._exhaust()
         except BaseException as exc:  # out of the rules themselves: a policy, a backoff, a signal
@@ -191,6 +196,8 @@ class Execution:
             self.error = exc
             self.end = UNTOUCHED if self.last is None else KEPT
         try:
+            if self.lent:
+                yield from give_back(self)
             yield from self._end()
         except BaseException as exc:  # a signal: what is still to be done is done
             if self.is_dropped(exc):
@@ -449,6 +456,7 @@ class Execution:
             return
         if rethrown:
             self.end, self.error = KEPT, failure
+            self.lent = False  # the retry comes with the redelivery
         elif plan.keeps_context:
             self.end = EXHAUSTED
         elif self.refusal is not None:

@@ -34,4 +34,4 @@ class Guard:
         """
 
     def give_back(self, context: RetryContext) -> Any:
-        """The wait that was reserved for did not end: it was cancelled or interrupted."""
+        """What was reserved is not needed: the wait was cut off, or no attempt follows it."""

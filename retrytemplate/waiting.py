@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.engine import Execution, Steps
 
-__all__ = ["pause", "wait_rest"]
+__all__ = ["give_back", "pause", "wait_rest"]
 
 
 def wait_rest(execution: Execution, rest: float) -> Steps:
@@ -108,3 +108,16 @@ def _sleep(execution: Execution, delay: float) -> Steps:
     if error is not None:
         granted = [give_back for _, give_back in plan.reserve]
         execution.end, execution.error = KEPT, (yield from _give_back(execution, granted, error))
+    else:
+        execution.lent = bool(plan.reserve)
+
+
+def give_back(execution: Execution) -> Steps:
+    """No attempt follows the wait that was granted: the guards get back what they lent for it."""
+    execution.lent = False
+    granted = [give_back for _, give_back in execution.plan.reserve]
+    raised = yield from execution.tell_all(granted, execution.context)
+    if raised is not None:
+        before = execution.error
+        execution.error = raised if before is None else instead_of(before, raised)
+        execution.end = KEPT

@@ -415,6 +415,39 @@ def test_what_was_reserved_is_given_back_where_the_wait_is_interrupted(way):
 
 
 @every_way
+def test_what_was_reserved_is_given_back_where_the_attempt_is_refused_after_the_wait(way):
+    gates = Gate(), Gate("admit", at=2)
+    with pytest.raises(Rejected):
+        way(made(delay=1.0, guards=gates), Script(ValueError()))
+    assert [gate.told for gate in gates] == [["admit", "reserve", "admit", "give_back"]] * 2
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_the_policy_refuses_after_the_wait(way):
+    gate = Gate()
+    policy = TimeoutRetryPolicy(5.0)
+    template = made(policy=policy, delay=10.0, guards=[gate])
+    told = []
+
+    def recovery(context):
+        told.extend(gate.told)
+        return "recovered"
+
+    assert way(template, Script(ValueError()), recovery=recovery) == "recovered"
+    assert template.clock.sleeps == [10.0]
+    assert gate.told == told == ["admit", "reserve", "give_back"]
+
+
+@every_way
+def test_what_was_reserved_for_a_redelivery_is_kept_for_it(way):
+    gate = Gate()
+    template = made(delay=1.0, guards=[gate])
+    with pytest.raises(ValueError):
+        way(template, Script(ValueError()), state=RetryState("key"))
+    assert gate.told == ["admit", "reserve"]
+
+
+@every_way
 @pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError, KeyboardInterrupt])
 @pytest.mark.parametrize("refuses", [True, False], ids=["after a refusal", "after a wait"])
 def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, kind, refuses):
