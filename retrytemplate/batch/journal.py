@@ -23,7 +23,7 @@ from retrytemplate.batch.letters import digest
 from retrytemplate.batch.marker import Marker
 from retrytemplate.batch.places import here, is_gone, is_here
 from retrytemplate.batch.report import Report
-from retrytemplate.batch.tables import COUNTS
+from retrytemplate.batch.tables import COUNTS, new_row
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.stores.statements import WORDS
 
@@ -185,12 +185,8 @@ def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
 
 def _insert(connection: Connection, tables: Tables, asked: Identity, generation: int) -> None:
     """A new row; where another process was faster, that one's."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    made: Any = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
     connection.execute(
-        made.insert(tables.runs)
-        .values(
+        new_row(connection, tables.runs).values(
             step=asked.step,
             parameters=asked.parameters,
             digest=digest(asked.parameters),
@@ -206,7 +202,6 @@ def _insert(connection: Connection, tables: Tables, asked: Identity, generation:
             updated=now(connection),
             **asdict(Counts()),
         )
-        .on_conflict_do_nothing()
     )
 
 

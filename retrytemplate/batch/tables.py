@@ -13,7 +13,7 @@ from retrytemplate.extras import extra
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-__all__ = ["SCHEMA", "Tables", "check", "create", "tables"]
+__all__ = ["SCHEMA", "Tables", "check", "create", "new_row", "tables"]
 
 SCHEMA = 1
 """The version of the tables."""
@@ -137,18 +137,24 @@ COUNTS = ("read", "written", "filtered", "dead", "skipped", "retries", "rollback
 def create(connection: Connection, made: Tables) -> None:
     """Create what is missing, other processes doing so at the same time included.
 
+    The row with the version comes last: where it is, everything is.  Not every engine of a caller
+    begins a transaction for what makes a table.
+
     :raises JobRepositoryError: the tables are of a newer version of the library.
     """
-    from sqlalchemy import inspect, select, text
+    from sqlalchemy import text
+    from sqlalchemy.schema import CreateIndex, CreateTable
 
-    if not inspect(connection).has_table(made.meta.name):
+    if _version(connection, made) is None:
         if connection.dialect.name == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(hashtext(:name))")
             connection.execute(lock, {"name": made.meta.name})
-        made.metadata.create_all(connection)
-        if connection.execute(select(made.meta.c.value)).first() is None:
-            connection.execute(made.meta.insert().values(name="schema", value=SCHEMA))
-    _check_version(connection, made)
+        for table in made.metadata.sorted_tables:
+            connection.execute(CreateTable(table, if_not_exists=True))
+            for index in table.indexes:
+                connection.execute(CreateIndex(index, if_not_exists=True))
+        connection.execute(new_row(connection, made.meta).values(name="schema", value=SCHEMA))
+    _check_version(_version(connection, made))
 
 
 def check(connection: Connection, made: Tables) -> None:
@@ -156,20 +162,33 @@ def check(connection: Connection, made: Tables) -> None:
 
     :raises JobRepositoryError: they are not, or of a newer version of the library.
     """
-    from sqlalchemy import inspect
-
-    if not inspect(connection).has_table(made.meta.name):
+    version = _version(connection, made)
+    if version is None:
         prefix = made.meta.name.removesuffix("meta")
         raise JobRepositoryError(f"the database has no tables {prefix}*")
-    _check_version(connection, made)
+    _check_version(version)
 
 
-def _check_version(connection: Connection, made: Tables) -> None:
-    from sqlalchemy import select
+def new_row(connection: Connection, table: Table) -> Any:
+    """An insert of a row, unless it is there: by another process, perhaps."""
+    from sqlalchemy.dialects import postgresql, sqlite
 
-    version = connection.execute(
-        select(made.meta.c.value).where(made.meta.c.name == "schema")
-    ).scalar()
+    made: Any = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
+    return made.insert(table).on_conflict_do_nothing()
+
+
+def _version(connection: Connection, made: Tables) -> int | None:
+    """None: they are not there, or not yet whole."""
+    from sqlalchemy import inspect, select
+
+    if not inspect(connection).has_table(made.meta.name):
+        return None
+    asked = select(made.meta.c.value).where(made.meta.c.name == "schema")
+    version: int | None = connection.execute(asked).scalar()
+    return version
+
+
+def _check_version(version: int | None) -> None:
     if version is None or version > SCHEMA:
         raise JobRepositoryError(
             f"the tables of the job repository have version {version}, this library knows "
