@@ -6,6 +6,7 @@ for and sends back what came of it.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
@@ -32,13 +33,14 @@ from retrytemplate.batch.errors import (
 from retrytemplate.batch.isolation import Search
 from retrytemplate.batch.letters import Letter, history_of
 from retrytemplate.batch.marker import ranges_of
+from retrytemplate.batch.readers.base import Records
 from retrytemplate.batch.telling import Teller
 from retrytemplate.caches.worker import place_of
 from retrytemplate.errors import MisuseError, RecordedFailure
 from retrytemplate.history import AttemptRecord, recorded, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.effects import Processed
@@ -134,14 +136,11 @@ class Machine:
     def _read(self) -> Generator[Any, Any, Chunk | None]:
         marker = self.run.marker
         self._check_stray(marker)
-        if marker.payloads is not None:
-            return Chunk(self._kept(marker.payloads), marker)
-        try:
+        with _failing():
+            if marker.payloads is not None:
+                return Chunk(self._kept(marker.payloads), marker)
             read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
-        except MisuseError:
-            raise
-        except Exception as exc:
-            raise Fatal(exc) from None
+        _check_records(read.records)
         self._check_same(read, marker)
         if not read.records.items:
             return None
@@ -172,8 +171,6 @@ class Machine:
 
     def _kept(self, payloads: Sequence[str]) -> ReadRecords:
         """The items that the journal has; where they came from stands in the position."""
-        from retrytemplate.batch.readers.base import Records
-
         why, decode = self.run.marker.broken, self.rules.codec.decode
         source, first, position = self.run.marker.position
         items = [
@@ -189,13 +186,11 @@ class Machine:
         """Write the items of a chunk down before anything is done with them."""
         records, encode = chunk.read.records, self.rules.codec.encode
         broken = records.broken
-        try:
+        with _failing():
             payloads = tuple(
                 broken[index].text if index in broken else encode(item)
                 for index, item in enumerate(records.items)
             )
-        except (TypeError, ValueError) as exc:
-            raise Fatal(exc) from None
         closing = chunk.closing()
         kept = evolve(
             chunk.marker,
@@ -237,7 +232,8 @@ class Machine:
             return
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
-        done: Processed = yield Process(items)
+        with _failing():  # the driver asks the skip policy, too
+            done: Processed = yield Process(items)
         yield from self._tell(self._teller.processed(chunk, indexes, done))
         chunk.values = done.values
         if not every:
@@ -308,7 +304,7 @@ class Machine:
         Of a chunk in which several items fail now and then, each may need one.
         """
         assert outcome.exception is not None
-        covered = self.rules.skip.covers(outcome.exception)
+        covered = self._covers(outcome.exception)
         return self.rules.isolate != "whole" and (covered or outcome.attempts > 1)
 
     def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
@@ -353,9 +349,13 @@ class Machine:
 
     def _give_up(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
         """Skip an item, if that may be."""
-        if not self.rules.skip.covers(failure):
+        if not self._covers(failure):
             raise Fatal(failure)
         self._skip(chunk, index, phase, failure)
+
+    def _covers(self, failure: BaseException) -> bool:
+        with _failing():
+            return self.rules.skip.covers(failure)
 
     def _skip(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
         skip, counts = self.rules.skip, self.run.counts + chunk.counts
@@ -407,6 +407,22 @@ class Machine:
             return str(self.rules.key(item))
         except Exception:  # it is what is wrong with the item
             return place
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """What a piece of the step raises here ends the run; wrong use of the step is raised."""
+    try:
+        yield
+    except (Fatal, MisuseError):
+        raise
+    except Exception as exc:
+        raise Fatal(exc) from None
+
+
+def _check_records(read: Any) -> None:
+    if not isinstance(read, Records):
+        raise Fatal(ReaderError(f"what a cursor reads must be Records, got {read!r}"))
 
 
 def _as_text(codec: Codec, item: Any) -> tuple[str, bool]:

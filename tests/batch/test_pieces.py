@@ -15,7 +15,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.batch import Outbox, SkipPolicy
+from retrytemplate.batch import Cursor, Outbox, Reader, SkipPolicy
 from retrytemplate.testing import VirtualClock
 from tests.batch.test_scenarios import Bad, Flaky, always
 from tests.batch.world import accounted, run
@@ -229,6 +229,72 @@ def test_a_skip_policy_is_asked_once_about_a_failure(sqlite, way, concurrency):
     )
     report = run(step, way)
     assert (report.status, report.filtered, report.dead) == ("failed", 0, 0)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("pieces", [{"process": always(2)}, {"write": always(2)}])
+def test_a_skip_policy_that_fails_ends_the_run(sqlite, way, pieces, concurrency):
+    def covers(failure):
+        raise KeyError("no such rule")
+
+    skip = SkipPolicy(on=covers)
+    step = sqlite.step(
+        [1, 2, 3], retry=NeverRetryPolicy(), skip=skip, concurrency=concurrency, **pieces
+    )
+    report = run(step, way)
+    assert (report.status, report.pending, report.dead) == ("failed", 3, 0)
+    assert isinstance(report.exception, KeyError)
+    assert run(sqlite.step([1, 2, 3]), way).written == 3
+
+
+class Coding:
+    """Keeps items as text, until it fails."""
+
+    encodes = decodes = True
+
+    def encode(self, item):
+        if not self.encodes:
+            raise LookupError("no such item")
+        return str(item)
+
+    def decode(self, text):
+        if not self.decodes:
+            raise LookupError("no such text")
+        return int(text)
+
+
+def test_a_codec_that_cannot_read_what_is_kept_ends_the_run(sqlite, way):
+    codec = Coding()
+    step = sqlite.step(iter([1, 2]), process=always(2), codec=codec, retry=NeverRetryPolicy())
+    assert run(step, way).pending == 2
+    codec.decodes = False
+    report = run(sqlite.step(iter(()), codec=codec), way)
+    assert (report.status, str(report.error)) == ("failed", "LookupError: no such text")
+    codec.decodes = True
+    assert run(sqlite.step(iter(()), codec=codec), way).written == 2
+
+
+def test_a_codec_that_cannot_keep_the_items_ends_the_run(sqlite, way):
+    codec = Coding()
+    codec.encodes = False
+    report = run(sqlite.step(iter([1, 2]), codec=codec), way)
+    assert (report.status, str(report.error)) == ("failed", "LookupError: no such item")
+
+
+def test_a_cursor_that_reads_no_records_ends_the_run(sqlite, way):
+    class Absent(Cursor):
+        position = None
+
+        def read(self, limit):
+            """Forgets to return them."""
+
+    class Forgetful(Reader):
+        def open(self, position=None):
+            return Absent()
+
+    report = run(sqlite.step(Forgetful()), way)
+    assert report.status == "failed"
+    assert str(report.exception) == "what a cursor reads must be Records, got None"
 
 
 def test_of_two_runs_of_a_step_both_heed_a_stop(sqlite):
