@@ -10,7 +10,7 @@ from attrs import asdict, field, frozen
 from retrytemplate._checks import checked_by, instance_of, text_or_none, whole
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import as_value, now
-from retrytemplate.batch.letters import sought
+from retrytemplate.batch.letters import change, sought
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.caches.record import attempt_from_json
 from retrytemplate.errors import CacheUnavailableError
@@ -292,20 +292,15 @@ def _settle(
     from sqlalchemy import select
 
     letters = tables.letters
-    time = now(connection)
-    asked = select(letters.c.state, letters.c.audit, time.label("now"))
-    row = connection.execute(asked.where(letters.c.id == letter_id).with_for_update()).first()
-    if row is None:
-        return None
-    if row.state == "open":
+    asked = select(letters.c.id, letters.c.state, letters.c.audit, now(connection).label("now"))
+    asked = asked.where(letters.c.id == letter_id).with_for_update()
+    while row := connection.execute(asked).first():
         entry = AuditEntry(at=row.now, by=by, action=state, why=why)
-        audit = [*as_value(row.audit), asdict(entry)]
-        connection.execute(
-            letters.update()
-            .where(letters.c.id == letter_id)
-            .values(state=state, resolved=row.now, audit=json.dumps(audit))
-        )
-    return cast("State", row.state)
+        audit = json.dumps([*as_value(row.audit), asdict(entry)])
+        values = {"state": state, "resolved": row.now, "audit": audit}
+        if row.state != "open" or change(connection, tables, row, values):
+            return cast("State", row.state)
+    return None
 
 
 def _letter(row: dict[str, Any]) -> DeadLetter:

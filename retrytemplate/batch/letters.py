@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.tables import Tables
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["LONGEST", "Letter", "digest", "history_of", "insert", "sought", "storable"]
+__all__ = ["LONGEST", "Letter", "change", "digest", "history_of", "insert", "sought", "storable"]
 
 LONGEST = 500
 """Characters of what an index holds: 2,700 bytes on PostgreSQL, of which one may take four."""
@@ -109,3 +109,13 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
                 audit="[]",
             )
         )
+
+
+def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:
+    """Change an open letter as its row was read; False: somebody else has decided meanwhile.
+
+    Not every engine of a caller locks what it reads.
+    """
+    letters = tables.letters
+    as_read = (letters.c.id == row.id, letters.c.state == "open", letters.c.audit == row.audit)
+    return bool(connection.execute(letters.update().where(*as_read).values(values)).rowcount)

@@ -14,7 +14,7 @@ from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, 
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal import Counts, now
-from retrytemplate.batch.letters import storable
+from retrytemplate.batch.letters import change, storable
 from retrytemplate.history import AttemptRecord, recorded
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class Ledger:
         if row.state != "open":
             raise RunLostError(f"dead letter {row.id} is {row.state} already")
         values = _values(connection, row, replaying, closing)
-        table = tables.letters
-        connection.execute(table.update().where(table.c.id == row.id).values(values))
+        if not change(connection, tables, row, values):
+            raise RunLostError(f"others have decided about dead letter {row.id} meanwhile")
         for message in getattr(closing, "messages", ()):
             connection.execute(
                 tables.messages.insert().values(run=row.run, step=row.step, payload=message)

@@ -5,6 +5,7 @@ import json
 import threading
 
 import pytest
+from sqlalchemy import create_engine, event
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import DeadLetters, JobRepository, JobRepositoryError, SkipPolicy
@@ -160,6 +161,64 @@ def test_of_two_who_discard_a_letter_at_once_one_decides(letters, world):
     assert sorted(len(each.discarded) for each in became) == [0, 0, 0, 1]
     assert sum(len(each.before) for each in became) == 3
     assert len(letters.find(target).audit) == 1
+
+
+@pytest.fixture
+def racing(sqlite):
+    """Has something done by others between the look at letter 1 and the decision about it.
+
+    The repository is on an engine of the caller, which locks nothing that it reads.
+    """
+    sqlite.step([1], process=fail, skip=SkipPolicy(on=Odd), retry=SimpleRetryPolicy(1)).run()
+    engine = create_engine(sqlite.url)
+
+    def race(*others):
+        left = list(others)
+
+        def decide(*arguments):
+            if left and arguments[2].startswith(f"UPDATE {sqlite.prefix}_letters"):
+                left.pop()()
+
+        event.listen(engine, "before_cursor_execute", decide)
+        return JobRepository(engine, prefix=sqlite.prefix)
+
+    yield race
+    engine.dispose()
+
+
+def decided(world):
+    letter = DeadLetters(world.jobs).find(1)
+    return letter.state, [entry.by for entry in letter.audit]
+
+
+def discard(jobs, by):
+    return DeadLetters(jobs).discard([1], by=by, why="x")
+
+
+def test_what_others_discard_meanwhile_is_theirs(sqlite, racing):
+    jobs = racing(lambda: discard(sqlite.jobs, "ada"))
+    assert discard(jobs, "bob").before == (1,)
+    assert decided(sqlite) == ("discarded", ["ada"])
+
+
+def test_what_others_replay_meanwhile_is_not_discarded(sqlite, racing):
+    jobs = racing(lambda: sqlite.step().replay(by="kim"))
+    assert discard(jobs, "bob").replayed == (1,)
+    assert decided(sqlite) == ("replayed", ["kim"])
+
+
+def test_what_fails_again_meanwhile_is_discarded_and_its_audit_has_both(sqlite, racing):
+    jobs = racing(lambda: sqlite.step(process=fail).replay(by="kim"))
+    assert discard(jobs, "bob").discarded == (1,)
+    assert decided(sqlite) == ("discarded", ["kim", "bob"])
+
+
+@pytest.mark.parametrize("process", [fail, lambda item: None], ids=["fails again", "is filtered"])
+def test_what_others_discard_meanwhile_is_not_replayed(sqlite, racing, process):
+    jobs = racing(lambda: discard(sqlite.jobs, "ada"))
+    report = sqlite.step(process=process, repository=jobs).replay(by="kim")
+    assert (report.replayed, report.failed, report.skipped) == ((), (), (1,))
+    assert decided(sqlite) == ("discarded", ["ada"])
 
 
 @pytest.mark.parametrize("told", [{"by": " "}, {"why": ""}, {"by": None}, {"why": 3}])
