@@ -47,6 +47,7 @@ __all__ = [
     "plain",
     "read",
     "span",
+    "text",
     "text_or_none",
     "whole",
 ]
@@ -117,6 +118,12 @@ def whole(name: str, value: Any, minimum: int) -> None:
 def at_least_one(name: str, value: Any) -> None:
     """Raise unless the value is an int of at least one."""
     whole(name, value, 1)
+
+
+def text(name: str, value: Any) -> None:
+    """Raise unless *value* is a text that says something."""
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"{name} must be a text that is not empty, got {value!r}")
 
 
 def text_or_none(name: str, value: Any) -> None:

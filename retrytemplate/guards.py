@@ -35,3 +35,6 @@ class Guard:
 
     def give_back(self, context: RetryContext) -> Any:
         """What was reserved is not needed: the wait was cut off, or no attempt follows it."""
+
+    def on_success(self, context: RetryContext, result: Any) -> Any:
+        """After an attempt that succeeded, when the listeners have been told."""

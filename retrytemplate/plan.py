@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS, RetryListener
 from retrytemplate.policies.base import RetryPolicy
 
@@ -129,6 +130,7 @@ class Plan:
             hooks = tuple(overridden(listeners, name, RetryListener))
             setattr(self, name, hooks if name in FORWARD else hooks[::-1])
         guards = template.guards
+        self.on_success += tuple(overridden(guards, "on_success", Guard))
         self.admit: Hooks = tuple(guard.admit for guard in guards)
         self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.

@@ -8,6 +8,7 @@ from retrytemplate._lazy import lazily
 
 if TYPE_CHECKING:
     from retrytemplate.control.breaker import CircuitBreaker, CircuitSnapshot, Permit
+    from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
     from retrytemplate.control.events import (
         CallRejected,
         CircuitChanged,
@@ -22,6 +23,7 @@ __getattr__ = lazily(
     __name__,
     {
         "retrytemplate.control.breaker": ("CircuitBreaker", "CircuitSnapshot", "Permit"),
+        "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
         "retrytemplate.control.events": (
             "CallRejected",
             "CircuitChanged",
@@ -35,6 +37,7 @@ __getattr__ = lazily(
 )
 
 __all__ = [
+    "BudgetSnapshot",
     "CallRejected",
     "Calls",
     "CircuitBreaker",
@@ -45,6 +48,7 @@ __all__ = [
     "ControlListener",
     "LateResult",
     "Permit",
+    "RetryBudget",
     "Seconds",
     "Strategy",
 ]

@@ -16,6 +16,7 @@ from retrytemplate._checks import (
     instance_of,
     is_awaitable,
     span,
+    text,
     text_or_none,
 )
 from retrytemplate.classify import ExceptionClassifier
@@ -48,11 +49,6 @@ __all__ = ["CircuitBreaker", "CircuitSnapshot", "Permit"]
 
 MINIMUM_CALLS, FAILURE_RATE, SLOW_RATE = 10, 0.3, 1.0
 RATES = {"minimum_calls": MINIMUM_CALLS, "failure_rate": FAILURE_RATE, "slow_rate": SLOW_RATE}
-
-
-def _name(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"{name} must be a text that is not empty, got {value!r}")
 
 
 def _rate(name: str, value: Any) -> None:
@@ -164,7 +160,7 @@ class CircuitBreaker(Wraps):
     Source: ``CircuitBreaker`` of Resilience4j and Polly, with what is wrong there mended.
     """
 
-    name: str = field(kw_only=False, validator=checked_by(_name))
+    name: str = field(kw_only=False, validator=checked_by(text))
     window: Calls | Seconds | Consecutive = field(
         default=Calls(50),
         validator=instance_of((Calls, Seconds, Consecutive), "Calls, Seconds or Consecutive"),
@@ -484,8 +480,8 @@ class CircuitBreaker(Wraps):
         self._tell([])
 
     def _by_hand(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
-        _name("by", by)
-        _name("reason", reason)
+        text("by", by)
+        text("reason", reason)
         length = duration(seconds)
         _span_or_none("seconds", length)
         now = self._ticks.now()

@@ -1,0 +1,253 @@
+"""The retry budget: how many retries all calls together may make."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, frozen
+
+from retrytemplate._checks import check_at_least, duration, limit, span, text
+from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.clock import given_or_system
+from retrytemplate.control.events import CallRejected, check_listeners, tell
+from retrytemplate.control.funds import Bucket, Share
+from retrytemplate.errors import RetryBudgetExhaustedError
+from retrytemplate.guards import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.clock import Clock
+    from retrytemplate.context import RetryContext
+    from retrytemplate.control.funds import Fund
+
+__all__ = ["BudgetSnapshot", "RetryBudget"]
+
+
+@frozen(kw_only=True)
+class BudgetSnapshot:
+    """How a budget stands.
+
+    :param available: what is left, in retries or in tokens.
+    :param granted: retries so far, and ``refused``: those that were not granted.
+    """
+
+    name: str
+    available: float
+    granted: int
+    refused: int
+
+
+@define(eq=False, init=False)
+class RetryBudget(Guard):
+    """Grants retries as a share of the calls, so that a service in trouble is not drowned in them.
+
+    A guard, shared by all templates that call one thing: in ``RetryTemplate(guards=[budget])``.  A
+    retry that it does not grant is not made, and not waited for: the attempts have run out.
+
+    :param ratio: retries for each call, over the last *ttl* seconds.
+    :param min_per_second: so many retries a second are granted in any case, for services that are
+        called rarely.
+    :param ttl: seconds.
+    :param parent: another budget, of the process say, which has to grant each retry, too.
+    :param name: in errors and events.
+    :param listeners: told of refusals.
+    :param clock: measures.
+    :raises ValueError: for a number that makes no sense.
+    :raises TypeError: for what is none.
+
+    What was granted is given back when the wait is cut off, or when no attempt follows it.
+
+    Source: the retry budgets of Finagle and Linkerd.
+
+    >>> from retrytemplate import NoBackoff, RetryTemplate, SimpleRetryPolicy
+    >>> budget = RetryBudget(ratio=0.5, min_per_second=0)
+    >>> template = RetryTemplate(SimpleRetryPolicy(3), NoBackoff(), guards=[budget])
+    >>> [template.outcome(int, "x").attempts for _ in range(4)]
+    [1, 2, 1, 2]
+    """
+
+    name: str
+    parent: RetryBudget | None
+    _fund: Fund
+    _cost: Any
+    _refund: float
+    _listeners: tuple[Any, ...]
+    _clock: Clock
+    _lock: threading.Lock
+    _granted: int
+    _refused: int
+
+    def __init__(
+        self,
+        ratio: float = 0.2,
+        min_per_second: float = 10,
+        ttl: Seconds = 10.0,
+        parent: RetryBudget | None = None,
+        *,
+        name: str = "retries",
+        listeners: Iterable[Any] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        check_at_least("ratio", ratio, 0.0, finite=True)
+        check_at_least("min_per_second", min_per_second, 0.0, finite=True)
+        length: float = duration(ttl)
+        span("ttl", length)
+        if not ratio and not min_per_second:
+            raise ValueError("ratio and min_per_second are both 0: no retry would ever be granted")
+        self._fund = Share(ratio, min_per_second * length, length)
+        self._make(1.0, 0.0, parent, name, listeners, clock)
+
+    @classmethod
+    def tokens(
+        cls,
+        capacity: float = 500,
+        refill_per_second: float = 0.0,
+        cost: float | Mapping[type[BaseException], float] | ExceptionClassifier = 5,
+        refund: float = 1,
+        parent: RetryBudget | None = None,
+        *,
+        name: str = "retries",
+        listeners: Iterable[Any] = (),
+        clock: Clock | None = None,
+    ) -> RetryBudget:
+        """A budget in the form of a bucket, full at first: each retry costs some tokens.
+
+        :param capacity: of the bucket.
+        :param refill_per_second: tokens that time brings.
+        :param cost: tokens of a retry; or exception classes with the cost of a retry after each,
+            of which the nearest counts, and ``Exception`` has to be one.
+        :param refund: tokens that a success at the first attempt brings; a retry that succeeds
+            brings back what it cost.
+
+        Source: the retry quota of the AWS SDKs.
+
+        >>> budget = RetryBudget.tokens(capacity=10, cost={TimeoutError: 10, Exception: 5})
+        >>> budget.snapshot().available
+        10.0
+        """
+        check_at_least("capacity", capacity, 0.0, finite=True)
+        check_at_least("refill_per_second", refill_per_second, 0.0, finite=True)
+        check_at_least("refund", refund, 0.0, finite=True)
+        made = cls.__new__(cls)
+        made._fund = Bucket(float(capacity), float(refill_per_second))
+        made._make(_costs(cost, capacity), float(refund), parent, name, listeners, clock)
+        return made
+
+    def _make(
+        self,
+        cost: Any,
+        refund: float,
+        parent: RetryBudget | None,
+        name: str,
+        listeners: Iterable[Any],
+        clock: Clock | None,
+    ) -> None:
+        if not isinstance(parent, RetryBudget | None):
+            raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
+        text("name", name)
+        self._cost, self._refund, self.parent, self.name = cost, refund, parent, name
+        self._listeners = tuple(listeners)
+        check_listeners("listeners", self._listeners)
+        self._clock = given_or_system(clock)
+        self._lock = threading.Lock()
+        self._granted = self._refused = 0
+
+    def _cost_of(self, failure: BaseException | None) -> float:
+        if isinstance(self._cost, ExceptionClassifier):
+            return float(self._cost.classify(failure))
+        return float(self._cost)
+
+    # What a guard is asked.
+
+    def admit(self, context: RetryContext) -> None:
+        """A call's first attempt adds to what retries are paid from."""
+        if context.retry_count == 0:
+            now = self._clock.monotonic()
+            with self._lock:
+                self._fund.call(now)
+            if self.parent is not None:
+                self.parent.admit(context)
+
+    def reserve(self, context: RetryContext, delay: float) -> None:
+        """Pay for the retry that follows.
+
+        :raises RetryBudgetExhaustedError: there is not enough.
+        """
+        cost, now = self._cost_of(context.last_exception), self._clock.monotonic()
+        with self._lock:
+            granted = self._fund.take(cost, now)
+            left = self._fund.available(now)
+            retry_after = None if granted else self._fund.wait_for(cost, now)
+            if granted:
+                self._granted += 1
+            else:
+                self._refused += 1
+        if not granted:
+            error = RetryBudgetExhaustedError(
+                f"the budget {self.name!r} grants no retry: {cost:g} is needed, {left:.3g} is left",
+                name=self.name,
+                retry_after=retry_after,
+            )
+            tell(self._listeners, [CallRejected(name=self.name, error=error)])
+            raise error
+        if self.parent is not None:
+            try:
+                self.parent.reserve(context, delay)
+            except BaseException:
+                self._put_back(cost, granted=-1)
+                raise
+
+    def give_back(self, context: RetryContext) -> None:
+        """No attempt came of it."""
+        self._put_back(self._cost_of(context.last_exception), granted=-1)
+        if self.parent is not None:
+            self.parent.give_back(context)
+
+    def on_success(self, context: RetryContext, result: Any) -> None:
+        """A success brings something back."""
+        if self._refund:
+            retried = context.retry_count > 0
+            amount = self._cost_of(context.last_exception) if retried else self._refund
+            self._put_back(amount, granted=0)
+        if self.parent is not None:
+            self.parent.on_success(context, result)
+
+    def _put_back(self, amount: float, *, granted: int) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            self._fund.put_back(amount, now)
+            self._granted += granted
+
+    # Looking.
+
+    def snapshot(self) -> BudgetSnapshot:
+        """All that can be known of it at this moment."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return BudgetSnapshot(
+                name=self.name,
+                available=self._fund.available(now),
+                granted=self._granted,
+                refused=self._refused,
+            )
+
+
+def _costs(cost: Any, capacity: float) -> Any:
+    if isinstance(cost, Mapping):
+        if Exception not in cost:
+            raise ValueError(f"cost must say what any Exception costs, got {dict(cost)!r}")
+        cost = ExceptionClassifier(cost, default=cost[Exception])
+    values = [cost]
+    if isinstance(cost, ExceptionClassifier):
+        values = [*cost.rules.values(), cost.default]
+    for each in values:
+        limit("cost", each)
+        if not 0 < each <= capacity:
+            raise ValueError(
+                f"cost must be above 0 and at most the capacity of {capacity:g}, got {each!r}"
+            )
+    return cost

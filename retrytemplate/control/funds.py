@@ -1,0 +1,138 @@
+"""What a retry budget pays from: a share of the calls, or a bucket of tokens.
+
+Free of time and threads: the caller says what time it is, one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attrs import define, field
+
+__all__ = ["Bucket", "Fund", "Share"]
+
+STEPS = 10
+# So far sums of floats may be off, and no further: it is less than any cost.
+ROUNDING = 1e-9
+
+
+class Fund(Protocol):
+    """Where retries are paid from."""
+
+    def call(self, now: float) -> None:
+        """A call began."""
+        ...
+
+    def available(self, now: float) -> float:
+        """What is there now."""
+        ...
+
+    def take(self, cost: float, now: float) -> bool:
+        """Pay for a retry; False: there is not enough, and nothing is taken."""
+        ...
+
+    def put_back(self, amount: float, now: float) -> None:
+        """Give back, as far as there is room."""
+        ...
+
+    def wait_for(self, cost: float, now: float) -> float | None:
+        """Seconds until time alone has brought so much; None: it will not."""
+        ...
+
+
+@define
+class Sliding:
+    """A sum over the last seconds, in ten steps."""
+
+    length: float
+    step: int | None = None
+    steps: list[float] = field(factory=lambda: [0.0] * STEPS)
+
+    def add(self, amount: float, now: float) -> None:
+        self.look(now)
+        assert self.step is not None
+        self.steps[self.step % STEPS] += amount
+
+    def look(self, now: float) -> float:
+        """The sum."""
+        step, last = int(now // self.length), self.step
+        if last is None:
+            self.step = step
+        elif step > last:
+            self.step = step
+            for gone in range(last + 1, min(step, last + STEPS) + 1):
+                self.steps[gone % STEPS] = 0.0
+        return sum(self.steps)
+
+
+@define
+class Share:
+    """So many retries as a share of the calls of the last seconds, and a few more in any case."""
+
+    ratio: float
+    floor: float
+    ttl: float
+    _calls: Sliding = field(init=False)
+    _taken: Sliding = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._calls = Sliding(self.ttl / STEPS)
+        self._taken = Sliding(self.ttl / STEPS)
+
+    def call(self, now: float) -> None:
+        self._calls.add(1.0, now)
+
+    def available(self, now: float) -> float:
+        earned = self.ratio * self._calls.look(now) + self.floor
+        return max(0.0, earned - self._taken.look(now))
+
+    def take(self, cost: float, now: float) -> bool:
+        if self.available(now) < cost - ROUNDING:
+            return False
+        self._taken.add(cost, now)
+        return True
+
+    def put_back(self, amount: float, now: float) -> None:
+        """It may have been taken in an earlier step: what has left the window is not given back."""
+        self._taken.add(-min(amount, self._taken.look(now)), now)
+
+    def wait_for(self, cost: float, now: float) -> float | None:
+        return None  # it depends on the calls to come
+
+
+@define
+class Bucket:
+    """Tokens, refilled by time and by success, up to a capacity."""
+
+    capacity: float
+    per_second: float
+    tokens: float = field(init=False)
+    at: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens = self.capacity
+
+    def call(self, now: float) -> None:
+        """A call brings nothing."""
+
+    def available(self, now: float) -> float:
+        if self.at is None or now > self.at:  # else another thread read its clock a moment later
+            passed = 0.0 if self.at is None else now - self.at
+            self.tokens = min(self.capacity, self.tokens + passed * self.per_second)
+            self.at = now
+        return self.tokens
+
+    def take(self, cost: float, now: float) -> bool:
+        if self.available(now) < cost - ROUNDING:
+            return False
+        self.tokens = max(0.0, self.tokens - cost)
+        return True
+
+    def put_back(self, amount: float, now: float) -> None:
+        self.tokens = min(self.capacity, self.available(now) + amount)
+
+    def wait_for(self, cost: float, now: float) -> float | None:
+        missing = cost - self.available(now)
+        if cost > self.capacity or not self.per_second:
+            return None
+        return max(0.0, missing / self.per_second)
