@@ -127,7 +127,7 @@ def _told(what: str) -> Iterator[None]:
     """Where somebody's code fails: its traceback, without this command's own part in it."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shown = traceback.TracebackException.from_exception(error)
         theirs = [each for each in shown.stack if not each.filename.startswith(OURS)]
         if theirs:

@@ -241,6 +241,15 @@ def test_a_file_that_fails_is_shown_with_its_own_lines_alone(place):
     assert "importlib" not in done.stderr
 
 
+@pytest.mark.parametrize("way", ["a file", "a function"])
+def test_a_job_that_exits_cannot_be_run(place, way):
+    ends = "raise SystemExit('boom')\n"
+    place.job.write_text(ends if way == "a file" else f"def step():\n    {ends}")
+    done = place.run("batch", "run", step(place))
+    assert done.returncode == 2
+    assert re.search(r"job.py cannot be run: SystemExit\('boom'\)\n$", done.stderr)
+
+
 # -- watch ---------------------------------------------------------------------------------------
 
 
