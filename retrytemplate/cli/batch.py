@@ -17,6 +17,7 @@ from retrytemplate.cli.usage import (
     agreed,
     print_json,
     seconds,
+    stored_text,
     whole_number,
 )
 
@@ -147,7 +148,7 @@ def _add_status(verbs: Any) -> None:
     add = looking.add_argument
     number = whole_number(HIGHEST)
     add("run_id", nargs="?", type=number, metavar="RUN", help="all that is known of this one")
-    add("--step", metavar="NAME", help="only runs of this step")
+    add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
     add("--before", type=number, metavar="RUN", help="begin behind this one: the next page")
     add(
         "--limit",
@@ -163,7 +164,7 @@ def _add_watch(verbs: Any) -> None:
     watching = add_verb(verbs, "watch", does, WATCH_EPILOG, _journal.options())
     add = watching.add_argument
     add("run_id", nargs="?", type=whole_number(HIGHEST), metavar="RUN")
-    add("--step", metavar="NAME", help="only runs of this step")
+    add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
     _add_interval(watching, 1.0)
 
 

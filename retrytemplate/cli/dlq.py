@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.dead_letters import PHASES, STATES
 from retrytemplate.cli import _jobs, _journal, _stores
-from retrytemplate.cli.usage import UsageError, WorkError, add_verb, print_json, whole_number
+from retrytemplate.cli.usage import (
+    UsageError,
+    WorkError,
+    add_verb,
+    print_json,
+    stored_text,
+    text,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,7 +142,7 @@ _number = whole_number(HIGHEST)
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("which letters").add_argument
-    add("--step", metavar="NAME", help="only those of this step")
+    add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=_number, metavar="RUN", dest="of_run", help="only those of this run")
     add(
         "--state",
@@ -142,18 +150,22 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         default="open",
         help="only those in this state (default: %(default)s)",
     )
-    add("--error", metavar="TYPE", help="only those whose last failure was of this type")
-    add("--key", metavar="KEY", help="only those of the item with this key")
+    _add_common_filters(add)
     add("--phase", choices=PHASES, help="only those that failed at this at last")
+
+
+def _add_common_filters(add: Any) -> None:
+    of = "only those whose last failure was of this type"
+    add("--error", type=stored_text, metavar="TYPE", help=of)
+    add("--key", type=text, metavar="KEY", help="only those of the item with this key")
 
 
 def _add_replaying(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
     add("ids", type=_number, nargs="*", metavar="ID", help="only these letters")
-    add("--error", metavar="TYPE", help="only those whose last failure was of this type")
-    add("--key", metavar="KEY", help="only those of the item with this key")
-    add("--by", metavar="NAME", help="who replays them (default: who is logged in)")
+    _add_common_filters(add)
+    add("--by", type=text, metavar="NAME", help="who replays them (default: who is logged in)")
     add(
         "--async",
         action="store_true",
@@ -175,11 +187,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _filters(args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "step": args.step or None,
+        "step": args.step,
         "run": args.of_run,
         "state": None if args.state == ANY else args.state,
-        "error": args.error or None,
-        "key": args.key or None,
+        "error": args.error,
+        "key": args.key,
         "phase": args.phase,
     }
 

@@ -22,6 +22,8 @@ __all__ = [
     "extra",
     "print_json",
     "seconds",
+    "stored_text",
+    "text",
     "whole_number",
 ]
 
@@ -68,6 +70,22 @@ def console(purpose: str) -> Console:
     if not made.width:
         made.width = USUAL_WIDTH
     return made
+
+
+def text(given: str) -> str:
+    """Read an argument that must say something."""
+    if not given:
+        raise ArgumentTypeError("must be a text that is not empty")
+    return given
+
+
+def stored_text(given: str) -> str:
+    """Read an argument that a database is asked for as it stands."""
+    from retrytemplate.batch.letters import storable
+
+    if storable(text(given)) != given:
+        raise ArgumentTypeError(f"must be a text that a database can store, got {given!r}")
+    return given
 
 
 def whole_number(most: int) -> Callable[[str], int]:

@@ -470,6 +470,17 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
     assert "--store-prefix: prefix must be" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["status", "watch"])
+@pytest.mark.parametrize(
+    ("name", "says"), [("", "text that is not empty"), ("\udcff", "that a database can store")]
+)
+def test_a_step_that_cannot_be_is_wrong_use(capsys, verb, name, says):
+    with pytest.raises(SystemExit) as ended:
+        main(["batch", verb, "--step", name])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["run", "status", "watch", "abandon"])
 def test_each_verb_has_help_with_an_example(verb, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -199,12 +199,19 @@ def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids)
         (("discard", "x", "--why", "y"), "must be a whole number from 1 to"),
         (("list", "--state", "lost"), "invalid choice: 'lost'"),
         (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),
+        (("list", "--error", ""), "argument --error: must be a text that is not empty"),
+        (("list", "--key", ""), "argument --key: must be a text that is not empty"),
+        (("list", "--step", ""), "argument --step: must be a text that is not empty"),
+        (("list", "--step", "\udcff"), "argument --step: must be a text that a database can store"),
+        (("list", "--error", "\udcff"), "argument --error: must be a text that a database can"),
+        (("replay", "job.py:step", "--error", ""), "argument --error: must be a text that is not"),
+        (("replay", "job.py:step", "--by", ""), "argument --by: must be a text that is not empty"),
         (("show",), "the following arguments are required: ID"),
         ((), "the following arguments are required: VERB"),
     ],
 )
 def test_wrong_use_says_what_is_allowed(world, capsys, args, says):
-    prefix = ["--store-prefix", world.prefix] if args else []
+    prefix = ["--store-prefix", world.prefix] if args and args[0] != "replay" else []
     try:
         code = main(["dlq", *args, *prefix])
     except SystemExit as ended:
