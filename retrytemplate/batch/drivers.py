@@ -13,6 +13,7 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import outbox
+from retrytemplate.batch.cancellation import over
 from retrytemplate.batch.effects import (
     After,
     Fatal,
@@ -434,7 +435,7 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await over(tasks)
     for task in ended:
         task.result()
 

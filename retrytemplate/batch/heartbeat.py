@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from retrytemplate.batch.cancellation import over
 from retrytemplate.batch.errors import RunLostError
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ class AsyncHeartbeat:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        import asyncio
-
         self._over.set()
         if self._task is not None:  # a renewal under way comes to its end
-            await asyncio.wait([self._task])
+            await over([self._task])

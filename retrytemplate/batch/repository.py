@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import delay, duration, span
 from retrytemplate.batch import databases, journal
+from retrytemplate.batch.cancellation import whole
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.tables import check, create, tables
 from retrytemplate.errors import MisuseError
@@ -153,7 +154,7 @@ class JobRepository:
         try:
             yield made
         finally:
-            await made.dispose()
+            await whole(made.dispose())
 
     def create(self, connection: Connection) -> None:
         """Create the tables where they are missing."""

@@ -13,14 +13,15 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import journal
+from retrytemplate.batch.cancellation import whole
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-    from typing import Literal, TypeVar
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Literal
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from retrytemplate.batch.repository import JobRepository
     from retrytemplate.outcome import Outcome
 
-    T = TypeVar("T")
     Isolation = Literal["rollback", "savepoint", "none"]
 
 __all__ = ["ISOLATIONS", "AsyncAttempts", "AsyncTransactions", "Attempts", "Transactions"]
@@ -270,23 +270,6 @@ class Attempts(_Attempts):
         self.close()
 
 
-async def whole(work: Coroutine[Any, Any, T]) -> T:
-    """A step on the database that a cancellation waits for.
-
-    Cut off in a file of SQLite, it may keep the lock for a while.
-    """
-    import asyncio
-
-    running = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # seen: it has no other reader
-        raise
-
-
 def _plain(piece: str, value: Any) -> Any:
     if is_awaitable(value):
         close_unawaited(value)
@@ -332,7 +315,8 @@ class AsyncAttempts(_Attempts):
         try:
             if not (self._committed or (self.unsettled and await self._settled())):
                 self._tried += 1
-                await self._transact()
+                # What it cuts off in the writer is over before the connection is another's.
+                await whole(self._transact(), cut=True)
         except RunLostError as lost:
             return lost
         return self._written
@@ -350,17 +334,24 @@ class AsyncAttempts(_Attempts):
             unsettled, done = self.unsettled, await self._settled()
         if self.of.database is not None:
             with self.of.repository.asked(ELSEWHERE):
-                async with self.of.database.connect():
-                    pass
+                await whole(self._reach(self.of.database))
         return self._succeeded(outcome) if unsettled and done else outcome
 
+    async def _reach(self, database: AsyncEngine) -> None:
+        async with database.connect():
+            pass
+
     async def _settled(self) -> bool:
-        async with self.of.engine.connect() as connection, connection.begin():
-            done: bool = await connection.run_sync(
-                self.of.ledger.applied, self.of.repository.tables, self.run
-            )
+        done: bool = await whole(self._applied())
         self.unsettled = False
         return done
+
+    async def _applied(self) -> bool:
+        async with self.of.engine.connect() as connection, connection.begin():
+            answer: bool = await connection.run_sync(
+                self.of.ledger.applied, self.of.repository.tables, self.run
+            )
+        return answer
 
     async def _transact(self) -> None:
         if self.of.database is not None:

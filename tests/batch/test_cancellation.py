@@ -1,0 +1,180 @@
+"""Tasks that are cancelled, also more than once: what they do in the database ends first."""
+
+import asyncio
+from itertools import count
+
+import pytest
+from sqlalchemy import event
+
+from retrytemplate import NeverRetryPolicy
+from retrytemplate.batch import JobRepository, SkipPolicy, databases
+from retrytemplate.batch.cancellation import over, whole
+from tests.batch.test_scenarios import Bad, always
+
+EVER = 3600
+
+
+async def cancelled(work, times=3):
+    """The task of it, after so many cancellations, one a turn of the loop."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_a_step_on_the_database_is_waited_for_however_often_it_is_cancelled():
+    go_on, ended = asyncio.Event(), []
+
+    async def step():
+        await go_on.wait()
+        ended.append(1)
+
+    task = await cancelled(whole(step()))
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1]
+
+
+async def test_what_is_cut_off_is_cancelled_once_and_waited_for():
+    go_on, seen = asyncio.Event(), []
+
+    async def step():
+        try:
+            await asyncio.sleep(EVER)
+        except asyncio.CancelledError:
+            await go_on.wait()
+            seen.append(asyncio.current_task().cancelling())
+            raise
+
+    task = await cancelled(whole(step(), cut=True))
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == [1]
+
+
+async def test_a_cancellation_stays_one_where_what_was_cut_off_takes_no_notice():
+    async def step():
+        try:
+            await asyncio.sleep(EVER)
+        except asyncio.CancelledError:
+            return "done"
+
+    with pytest.raises(asyncio.CancelledError):
+        await (await cancelled(whole(step(), cut=True), times=1))
+
+
+async def test_what_a_step_gives_or_raises_comes_out():
+    async def gives():
+        return 7
+
+    assert await whole(gives()) == 7
+    with pytest.raises(Bad):
+        await whole(raises())
+
+
+async def raises():
+    raise Bad
+
+
+async def test_what_a_step_raises_while_it_is_cancelled_is_nobodys():
+    go_on = asyncio.Event()
+
+    async def step():
+        await go_on.wait()
+        raise Bad
+
+    task = await cancelled(whole(step()))
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_step_that_is_cancelled_by_somebody_else_is_cancelled():
+    async def step():
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await whole(step())
+
+
+async def test_several_tasks_are_over_before_the_cancellation_goes_on():
+    tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(3)]
+    with pytest.raises(asyncio.CancelledError):
+        await (await cancelled(over(tasks)))
+    assert all(task.done() for task in tasks)
+
+
+# Runs.
+
+
+@pytest.fixture
+def shaken(world):
+    """Runs what is begun in a task that is cancelled at each statement from a certain one on."""
+
+    async def main(first, begin):
+        engine = databases.async_engine(databases.check_url(world.url), 20.0)
+        statements = count(1)
+
+        def cancel(*_):
+            if next(statements) >= first:
+                task.cancel()
+
+        event.listen(engine.sync_engine, "before_cursor_execute", cancel)
+        task = asyncio.create_task(begin(JobRepository(engine, prefix=world.prefix)))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            await engine.dispose()
+
+    return lambda first, begin: asyncio.run(main(first, begin))
+
+
+def step(world, jobs, **settings):
+    """One whose item 2 is given up, with a writer that is awaited."""
+
+    async def write(items, transaction):
+        for item in items:
+            await transaction.execute(world.out.insert().values(id=item, text=""))
+
+    settings = {
+        "processor": always(2),
+        "writer": write,
+        "repository": jobs,
+        "retry": NeverRetryPolicy(),
+        "skip": SkipPolicy(on=Bad),
+        **settings,
+    }
+    return world.step(range(1, 6), **settings)
+
+
+@pytest.mark.parametrize("isolation", ["rollback", "savepoint"])
+def test_a_run_that_is_cancelled_at_each_statement_loses_nothing(world, shaken, isolation):
+    def begin(jobs):
+        return step(world, jobs, isolation=isolation).run_async()
+
+    first = count(1)
+    while (report := shaken(next(first), begin)) is None:
+        pass
+    assert (report.status, report.written, report.dead, report.deaths) == ("completed", 4, 1, 0)
+    assert (world.rows(), world.letters()) == ([1, 3, 4, 5], [2])
+
+
+def test_a_replay_that_is_cancelled_at_each_statement_writes_once(world, shaken):
+    asyncio.run(step(world, world.jobs).run_async())
+
+    def begin(jobs):
+        return step(world, jobs, processor=None).replay_async()
+
+    first = count(1)
+    while shaken(next(first), begin) is None:
+        pass
+    assert world.rows() == [1, 2, 3, 4, 5]
