@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate import _checks
-from retrytemplate._checks import checked_by, is_async
+from retrytemplate._checks import checked_by, is_async, only_generates
 from retrytemplate.batch.letters import LONGEST, storable
 from retrytemplate.batch.skip import SkipPolicy
 
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_least_one",
+    "called",
     "codec",
     "database",
     "function",
     "function_or_none",
+    "ids",
+    "ids_or_none",
     "key",
     "listeners",
     "name",
     "one_of",
+    "plain",
     "skip_policy",
     "text_or_none",
     "tuple_of",
@@ -49,20 +54,47 @@ def _text_or_none(name: str, value: Any) -> None:
         _storable(name, value)
 
 
-def _key(name: str, value: Any) -> None:
-    _function_or_none(name, value)
+def _called(name: str, value: Any, allowed: str = "a function") -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be {allowed}, got {value!r}")
+    if only_generates(value):
+        raise TypeError(f"{name} must be {allowed}, got the generator function {value!r}")
+
+
+def _plain(name: str, value: Any, allowed: str = "a function") -> None:
+    _called(name, value, allowed)
     if is_async(value):
         raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
 
 
+def _key(name: str, value: Any) -> None:
+    if value is not None:
+        _plain(name, value, "a function or None")
+
+
 def _function(name: str, value: Any) -> None:
-    if not callable(value) or isinstance(value, type):
+    _called(name, value)
+    if isinstance(value, type):
         raise TypeError(f"{name} must be a function, got {value!r}")
 
 
 def _function_or_none(name: str, value: Any) -> None:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function or None, got {value!r}")
+    if value is not None:
+        _called(name, value, "a function or None")
+
+
+def ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:
+    """Raise unless the value is a list of the numbers of rows, or the like."""
+    # Bytes are a sequence of ints, too, and an empty text is one of anything.
+    text = isinstance(value, str | bytes | bytearray | memoryview)
+    listed = isinstance(value, Sequence) and not text
+    if not (listed and all(type(each) is int for each in value)):
+        raise TypeError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _ids_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        ids(name, value, "a sequence of ints or None")
 
 
 def one_of(*words: str) -> Validator:
@@ -100,6 +132,8 @@ def _database(name: str, value: Any) -> None:
 
 
 name = checked_by(_name)
+called = checked_by(_called)
+plain = checked_by(_plain)
 function = checked_by(_function)
 function_or_none = checked_by(_function_or_none)
 codec = checked_by(_codec)
@@ -108,3 +142,4 @@ database = checked_by(_database)
 at_least_one = checked_by(_checks.at_least_one)
 text_or_none = checked_by(_text_or_none)
 key = checked_by(_key)
+ids_or_none = checked_by(_ids_or_none)

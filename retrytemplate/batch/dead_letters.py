@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from attrs import asdict, field, frozen
 
 from retrytemplate._checks import checked_by, instance_of, text_or_none, whole
+from retrytemplate.batch import checks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import as_value, now
 from retrytemplate.batch.letters import change, sought
@@ -16,7 +17,7 @@ from retrytemplate.caches.record import attempt_from_json
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
     from sqlalchemy import ColumnElement, Connection
@@ -234,13 +235,14 @@ class DeadLetters:
         found = self._read([self.repository.tables.letters.c.id == letter_id], 1)
         return found[0] if found else None
 
-    def discard(self, ids: Iterable[int], *, by: str, why: str) -> Discarding:
+    def discard(self, ids: Sequence[int], *, by: str, why: str) -> Discarding:
         """Decide that nothing more is to be done about these items.
 
         They are all decided about in one transaction.  Done twice it changes nothing more.
 
         :param by: who decides, and ``why``: both stay with the letter.
         """
+        checks.ids("ids", ids)
         for name, value in (("by", by), ("why", why)):
             _check_told(name, value)
         with self.repository.looking():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
-from retrytemplate._checks import checked_by
+from retrytemplate.batch import checks
 from retrytemplate.batch.dead_letters import LetterFilter
 from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Send, Write
 from retrytemplate.batch.errors import RunLostError
@@ -18,7 +17,7 @@ from retrytemplate.batch.letters import change, storable
 from retrytemplate.history import AttemptRecord, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -51,14 +50,6 @@ class ReplayReport:
         return asdict(self) | {"error": error_as_json(self.error)}
 
 
-def _ints_or_none(name: str, value: Any) -> None:
-    # Bytes are a sequence of ints, too, and an empty text is one of anything.
-    text = isinstance(value, str | bytes | bytearray | memoryview)
-    listed = isinstance(value, Sequence) and not text
-    if value is not None and not (listed and all(type(each) is int for each in value)):
-        raise TypeError(f"{name} must be a sequence of ints or None, got {value!r}")
-
-
 @frozen
 class Wanted:
     """Which of a step's open letters.
@@ -70,7 +61,7 @@ class Wanted:
     """
 
     step: str
-    ids: Sequence[int] | None = field(default=None, validator=checked_by(_ints_or_none))
+    ids: Sequence[int] | None = field(default=None, validator=checks.ids_or_none)
     error: str | None = None
     key: str | None = None
 

@@ -228,6 +228,13 @@ def test_who_and_why_must_be_said(letters, told):
     assert letters.count(state="open") == 4
 
 
+@pytest.mark.parametrize("ids", ["12", b"\x01", [True], ["1"], [1.0], 1, None, {1: 2}, {1}])
+def test_what_is_no_list_of_numbers_discards_nothing(letters, ids):
+    with pytest.raises(TypeError, match="ids must be a sequence of ints, got"):
+        letters.discard(ids, by="ada", why="x")
+    assert letters.count(state="open") == 4
+
+
 def test_an_export_has_a_letter_a_line_with_all_that_is_known(letters):
     stream = io.StringIO()
     assert letters.export(stream, step="copy") == 3
