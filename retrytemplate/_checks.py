@@ -44,6 +44,7 @@ __all__ = [
     "limit",
     "limit_or_none",
     "number_or_callable",
+    "only_generates",
     "plain",
     "read",
     "span",
@@ -191,6 +192,17 @@ def plain(name: str, value: Any) -> None:
 def is_async(function: Any) -> bool:
     """Whether what it returns must be awaited, as far as can be told beforehand."""
     return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in _runs(function))
+
+
+def only_generates(function: Any) -> bool:
+    """Whether a call runs nothing of it: it gives a generator that nobody awaits."""
+    return any(isasyncgenfunction(each) or _is_generator(each) for each in _runs(function))
+
+
+def _is_generator(function: Any) -> bool:
+    if not isgeneratorfunction(function):
+        return False
+    return not function.__code__.co_flags & CO_ITERABLE_COROUTINE  # of types.coroutine
 
 
 def _runs(function: Any) -> tuple[Any, Any]:

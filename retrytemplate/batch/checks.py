@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attrs.validators import optional
+
 from retrytemplate import _checks
 from retrytemplate._checks import checked_by, is_async, only_generates
 from retrytemplate.batch.letters import LONGEST, storable
@@ -27,12 +29,18 @@ __all__ = [
     "key",
     "listeners",
     "name",
+    "number",
+    "number_or_none",
     "one_of",
+    "one_of_or_none",
     "plain",
     "skip_policy",
     "text_or_none",
     "tuple_of",
 ]
+
+
+BITS = 64  # of an int in a database
 
 
 def _name(name: str, value: Any) -> None:
@@ -83,13 +91,34 @@ def _function_or_none(name: str, value: Any) -> None:
         _called(name, value, "a function or None")
 
 
+def number(name: str, value: Any, more: str = "") -> None:
+    """Raise unless the value can be the number of a row."""
+    if type(value) is not int:
+        raise TypeError(f"{name} must be an int{more}, got {value!r}")
+    if not _fits(value):
+        raise ValueError(f"{name} must be an int of 64 bits{more}, got {value!r}")
+
+
+def number_or_none(name: str, value: Any) -> None:
+    """Raise unless the value is such a number, or None."""
+    if value is not None:
+        number(name, value, " or None")
+
+
+def _fits(value: int) -> bool:
+    return value.bit_length() < BITS
+
+
 def ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:
-    """Raise unless the value is a list of the numbers of rows, or the like."""
+    """Raise unless the value is a list of such numbers, or the like."""
     # Bytes are a sequence of ints, too, and an empty text is one of anything.
     text = isinstance(value, str | bytes | bytearray | memoryview)
     listed = isinstance(value, Sequence) and not text
     if not (listed and all(type(each) is int for each in value)):
         raise TypeError(f"{name} must be {allowed}, got {value!r}")
+    for each in value:
+        if not _fits(each):
+            raise ValueError(f"{name} must be ints of 64 bits, got {each!r}")
 
 
 def _ids_or_none(name: str, value: Any) -> None:
@@ -97,14 +126,20 @@ def _ids_or_none(name: str, value: Any) -> None:
         ids(name, value, "a sequence of ints or None")
 
 
-def one_of(*words: str) -> Validator:
+def one_of(*words: str, more: str = "") -> Validator:
     """One of these words."""
 
     def check(name: str, value: Any) -> None:
         if value not in words:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
+            allowed = f"{', '.join(map(repr, words))}{more}"
+            raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
 
     return checked_by(check)
+
+
+def one_of_or_none(*words: str) -> Validator:
+    """One of these words, or None."""
+    return optional(one_of(*words, more=" or None"))
 
 
 def tuple_of(value: Iterable[Any]) -> tuple[Any, ...]:

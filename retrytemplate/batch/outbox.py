@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, close_unawaited, is_async, is_awaitable
+from retrytemplate._checks import close_unawaited, is_awaitable
+from retrytemplate.batch import checks
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -23,17 +24,6 @@ __all__ = ["Message", "Outbox", "drop", "waiting"]
 
 # Of the messages that are waiting, so many at once.
 PAGE = 1000
-
-
-def _callable(name: str, value: Any) -> None:
-    if not callable(value):
-        raise TypeError(f"{name} must be a function, got {value!r}")
-
-
-def _message(name: str, value: Any) -> None:
-    _callable(name, value)
-    if is_async(value):
-        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
 
 
 @frozen
@@ -64,8 +54,8 @@ class Outbox:
     {'order': 17}
     """
 
-    send: Callable[[Message], Any] = field(validator=checked_by(_callable))
-    message: Callable[[Any], JSON] = field(validator=checked_by(_message))
+    send: Callable[[Message], Any] = field(validator=checks.called)
+    message: Callable[[Any], JSON] = field(validator=checks.plain)
 
     def texts(self, items: Iterable[Any]) -> tuple[str, ...]:
         """The messages about these items, as they are kept."""

@@ -171,11 +171,19 @@ def test_a_message_that_is_no_json_ends_the_run_before_anything_of_the_chunk_is_
     assert isinstance(report.exception, TypeError)
 
 
+def generates(message):
+    yield message
+
+
 def test_an_outbox_needs_two_functions():
     with pytest.raises(TypeError, match="send must be a function, got 'mail'"):
         Outbox("mail", about)
     with pytest.raises(TypeError, match="message must be a function, got None"):
         Outbox(print, None)
+    with pytest.raises(TypeError, match="send must be a function, got the generator function"):
+        Outbox(generates, about)
+    with pytest.raises(TypeError, match="message must be a function, got the generator function"):
+        Outbox(print, generates)
 
 
 def test_a_message_cannot_be_awaited(sqlite, way):

@@ -3,6 +3,8 @@
 import asyncio
 import sys
 import threading
+import types
+from functools import partial
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -32,6 +34,7 @@ from retrytemplate.batch import (
     StepFailedError,
 )
 from retrytemplate.testing import VirtualClock
+from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import accounted, run
 
@@ -176,6 +179,20 @@ def test_a_cancelled_run_can_be_resumed(world):
     report = asyncio.run(main())
     assert (report.status, report.deaths, report.written) == ("completed", 0, 7)
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_what_a_cancelled_run_has_read_ahead_is_not_lost(sqlite):
+    source = Source(1, 2, 3, 4, 5)
+    step = sqlite.step(ForwardReader(source))
+    task = asyncio.create_task(step.run_async())
+    while not source.empty:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    source.put(6, 7, None)
+    report = await step.run_async()
+    assert (report.status, report.read, sqlite.rows()) == ("completed", 7, [1, 2, 3, 4, 5, 6, 7])
 
 
 def test_a_report_can_be_asked_to_raise(sqlite):
@@ -440,6 +457,37 @@ NONSENSE = [
 def test_what_makes_no_sense_is_refused_at_once(sqlite, settings, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         sqlite.step([1], **settings)
+
+
+def generates(*given):
+    yield given
+
+
+async def generates_awaited(*given):
+    yield given
+
+
+class Generates:
+    def __call__(self, *given):
+        yield given
+
+
+@pytest.mark.parametrize("piece", ["processor", "writer", "key", "after_commit"])
+@pytest.mark.parametrize(
+    "function", [generates, generates_awaited, Generates(), partial(generates, 1)]
+)
+def test_a_piece_whose_call_does_nothing_but_make_a_generator_is_refused(sqlite, piece, function):
+    with pytest.raises(TypeError, match=f"{piece} must be a function.*, got the generator"):
+        sqlite.step([1], **{piece: function})
+
+
+def test_a_generator_that_is_awaited_is_a_processor_like_others(sqlite):
+    @types.coroutine
+    def process(item):
+        yield
+        return item
+
+    assert run(sqlite.step([1, 2], processor=process), "async").written == 2
 
 
 @pytest.mark.parametrize(
