@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, evolve, field, frozen
 
-from retrytemplate._checks import checked_by, whole
+from retrytemplate._checks import at_least_one, checked_by, whole
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.batch.events import StepListener
 from retrytemplate.batch.readers.iterables import SequenceReader
@@ -15,8 +16,6 @@ from retrytemplate.batch.repository import JobRepository
 from retrytemplate.testing import VirtualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from retrytemplate.batch.events import Event
     from retrytemplate.batch.report import Report
     from retrytemplate.batch.step import ChunkStep
@@ -26,8 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "Scenario", "TransactionTable", "explain"]
 
 
-def _at_least_one(name: str, value: Any) -> None:
-    whole(name, value, 1)
+def _failures(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping of items to what they raise, got {value!r}")
+    for item, failures in value.items():
+        whole(f"each item of {name}", item, 1)
+        planned = [failures] if isinstance(failures, BaseException) else failures
+        listed = isinstance(planned, Sequence)
+        if not (listed and all(isinstance(each, BaseException) for each in planned)):
+            raise TypeError(
+                f"{name} must say of item {item} an exception or a list of them, got {failures!r}"
+            )
+
+
+def _items(name: str, value: Any) -> None:
+    if not isinstance(value, Collection) or isinstance(value, str | bytes):
+        raise TypeError(f"{name} must be a list of items, got {value!r}")
+    for item in value:
+        whole(f"each item of {name}", item, 1)
 
 
 @frozen
@@ -44,10 +59,10 @@ class Scenario:
     3
     """
 
-    items: int = field(default=3, validator=checked_by(_at_least_one))
-    process: Mapping[int, Failures] = Factory(dict)
-    write: Mapping[int, Failures] = Factory(dict)
-    filtered: Sequence[int] = ()
+    items: int = field(default=3, validator=checked_by(at_least_one))
+    process: Mapping[int, Failures] = field(factory=dict, validator=checked_by(_failures))
+    write: Mapping[int, Failures] = field(factory=dict, validator=checked_by(_failures))
+    filtered: Collection[int] = field(default=(), validator=checked_by(_items))
 
 
 @frozen
@@ -133,6 +148,8 @@ class _Fails:
 
 def explain(step: ChunkStep, scenario: Scenario) -> Explanation:
     """Run the step's rules on the scenario, with waits that take no time."""
+    if not isinstance(scenario, Scenario):
+        raise TypeError(f"scenario must be a Scenario, got {scenario!r}")
     process, write, table = _Fails(scenario.process), _Fails(scenario.write), TransactionTable()
 
     def processor(item: int, _: Any = None) -> int | None:

@@ -1,5 +1,7 @@
 """What a configuration does where items fail."""
 
+import pytest
+
 from retrytemplate import FixedBackoff, SimpleRetryPolicy
 from retrytemplate.batch import Scenario, SkipPolicy
 from tests.batch.test_scenarios import Bad
@@ -48,3 +50,27 @@ def test_waits_take_no_time(sqlite):
 def test_without_a_processor_nothing_is_processed(sqlite):
     told = sqlite.step(processor=None).explain(Scenario(items=1))
     assert [text for _, text in told.lines] == ["write [1]; COMMIT"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"items": 0}, "items must be an int >= 1, got 0"),
+        ({"process": [Bad()]}, "process must be a mapping of items to what they raise, got"),
+        ({"write": {"2": Bad()}}, "each item of write must be an int >= 1, got '2'"),
+        ({"write": {0: Bad()}}, "each item of write must be an int >= 1, got 0"),
+        ({"process": {2: Bad}}, "process must say of item 2 an exception or a list of them, got"),
+        ({"write": {2: [Bad(), "x"]}}, "write must say of item 2 an exception or a list of them"),
+        ({"filtered": 2}, "filtered must be a list of items, got 2"),
+        ({"filtered": "2"}, "filtered must be a list of items, got '2'"),
+        ({"filtered": [2.0]}, "each item of filtered must be an int >= 1, got 2.0"),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_refused_at_once(settings, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        Scenario(**settings)
+
+
+def test_only_a_scenario_can_be_explained(sqlite):
+    with pytest.raises(TypeError, match="scenario must be a Scenario, got 5"):
+        sqlite.step().explain(5)
