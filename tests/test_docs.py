@@ -94,7 +94,7 @@ WITHOUT_A_TABLE = {
         "ControlEvent",
         "LateResult",
     ),
-    *("Calls", "Consecutive", "Permit", "Seconds"),
+    *("Calls", "Consecutive", "BulkheadSnapshot", "Permit", "Seconds", "Slot"),
 }
 
 

@@ -9,6 +9,7 @@ from retrytemplate._lazy import lazily
 if TYPE_CHECKING:
     from retrytemplate.control.breaker import CircuitBreaker, CircuitSnapshot, Permit
     from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
+    from retrytemplate.control.bulkhead import Bulkhead, BulkheadSnapshot, Slot
     from retrytemplate.control.events import (
         CallRejected,
         CircuitChanged,
@@ -24,6 +25,7 @@ __getattr__ = lazily(
     {
         "retrytemplate.control.breaker": ("CircuitBreaker", "CircuitSnapshot", "Permit"),
         "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
+        "retrytemplate.control.bulkhead": ("Bulkhead", "BulkheadSnapshot", "Slot"),
         "retrytemplate.control.events": (
             "CallRejected",
             "CircuitChanged",
@@ -38,6 +40,8 @@ __getattr__ = lazily(
 
 __all__ = [
     "BudgetSnapshot",
+    "Bulkhead",
+    "BulkheadSnapshot",
     "CallRejected",
     "Calls",
     "CircuitBreaker",
@@ -50,5 +54,6 @@ __all__ = [
     "Permit",
     "RetryBudget",
     "Seconds",
+    "Slot",
     "Strategy",
 ]

@@ -1,0 +1,155 @@
+"""The rules of a bulkhead, free of time and threads: who is in, who waits, who comes next.
+
+The caller sees to it that one thread at a time is here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["Room", "Ticket"]
+
+
+@define(eq=False)
+class Ticket:
+    """Somebody at the door.
+
+    :param lane: 0 is the one that goes first.
+    :param waiter: what wakes whoever waits; the room knows nothing of it.
+    """
+
+    key: Hashable
+    lane: int
+    waiter: Any = None
+    number: int = 0
+    state: str = "new"  # then "in", or "waiting", "in"; "gone"
+    line: Line | None = None  # where it waits
+
+
+Line = OrderedDict[Ticket, None]
+
+
+@define
+class _Key:
+    """Those of one key.
+
+    :param taken: places of its own that are used: those who are in, and who could come in next.
+    """
+
+    taken: int = 0
+    behind: list[Line] = field(factory=list)  # by lane, those for whom none is left
+
+
+@define(eq=False)
+class Room:
+    """So many may be in at once, so many of one key, and so many may wait.
+
+    :param fairness: every so many'th place that is given to somebody who waits goes to who has
+        waited longest, of whatever lane; 0: never.
+    """
+
+    limit: int
+    queue: int
+    lanes: int
+    per_key: int | None
+    fairness: int
+    inside: int = 0
+    waiting: int = 0
+    arrived: int = 0
+    passed: int = 0
+    keys: dict[Hashable, _Key] = field(factory=dict)
+    _ready: list[Line] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ready = [Line() for _ in range(self.lanes)]
+
+    def enter(self, ticket: Ticket, *, wait: bool) -> bool:
+        """Come in, or wait if there is room for that; False: neither."""
+        self.arrived += 1
+        ticket.number = self.arrived
+        if self.inside < self.limit and self._takes_place(ticket):
+            self._let_in(ticket)
+            return True
+        if not wait or self.waiting >= self.queue:
+            return False
+        ticket.state = "waiting"
+        self.waiting += 1
+        self._line_up(ticket)
+        return True
+
+    def leave(self, ticket: Ticket) -> list[Ticket]:
+        """Somebody goes: who was in, or who waited no longer.  Those who are let in for it."""
+        was, ticket.state = ticket.state, "gone"
+        if was == "in":
+            self.inside -= 1
+            self._give_place_back(ticket.key)
+        elif was == "waiting":
+            self.waiting -= 1
+            assert ticket.line is not None
+            del ticket.line[ticket]
+            if ticket.line is self._ready[ticket.lane]:
+                self._give_place_back(ticket.key)
+        return self.admit()
+
+    def admit(self) -> list[Ticket]:
+        """Let in whoever can be."""
+        admitted = []
+        while self.inside < self.limit and (ticket := self._next()) is not None:
+            self.waiting -= 1
+            self._let_in(ticket)
+            admitted.append(ticket)
+        return admitted
+
+    # Who is next.
+
+    def _next(self) -> Ticket | None:
+        first = [next(iter(line)) for line in self._ready if line]
+        if not first:
+            return None
+        self.passed += 1
+        by_age = self.fairness and self.passed % self.fairness == 0
+        ticket = min(first, key=lambda each: each.number) if by_age else first[0]
+        del self._ready[ticket.lane][ticket]
+        return ticket
+
+    def _let_in(self, ticket: Ticket) -> None:
+        ticket.state = "in"
+        self.inside += 1
+
+    # Places of a key.
+
+    def _takes_place(self, ticket: Ticket) -> bool:
+        if self.per_key is None or ticket.key is None:
+            return True
+        mine = self.keys.setdefault(ticket.key, _Key())
+        if mine.taken >= self.per_key:
+            return False
+        mine.taken += 1
+        return True
+
+    def _line_up(self, ticket: Ticket) -> None:
+        if self._takes_place(ticket):
+            ticket.line = self._ready[ticket.lane]
+        else:
+            mine = self.keys[ticket.key]
+            if not mine.behind:
+                mine.behind = [Line() for _ in range(self.lanes)]
+            ticket.line = mine.behind[ticket.lane]
+        ticket.line[ticket] = None
+
+    def _give_place_back(self, key: Hashable) -> None:
+        if self.per_key is None or key is None:
+            return
+        mine = self.keys[key]
+        mine.taken -= 1
+        line = next((line for line in mine.behind if line), None)
+        if line is not None:
+            self._line_up(line.popitem(last=False)[0])
+        elif not mine.taken:
+            del self.keys[key]  # nothing is remembered of a key that nobody uses

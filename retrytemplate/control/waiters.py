@@ -1,0 +1,81 @@
+"""Who waits, in a thread or in a task: woken by somebody in any thread or loop."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from retrytemplate.clock import in_trio
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["ThreadWaiter", "task_waiter"]
+
+
+class ThreadWaiter:
+    """A thread that waits."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wake(self) -> bool:
+        """Wake it; False: there is nobody any more."""
+        self._event.set()
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Until it is woken, or so long."""
+        self._event.wait(min(seconds, threading.TIMEOUT_MAX))
+
+
+def task_waiter() -> _AsyncioWaiter | _TrioWaiter:
+    """Of the task that runs here."""
+    return _TrioWaiter() if in_trio() else _AsyncioWaiter()
+
+
+class _AsyncioWaiter:
+    def __init__(self) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._set)
+        except RuntimeError:  # the loop is closed, and its tasks with it
+            return False
+        return True
+
+    def _set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        import asyncio
+
+        await asyncio.wait([self._future], timeout=seconds)
+
+
+class _TrioWaiter:
+    def __init__(self) -> None:
+        import trio
+
+        self._token = trio.lowlevel.current_trio_token()
+        self._event = trio.Event()
+
+    def wake(self) -> bool:
+        import trio
+
+        try:
+            self._token.run_sync_soon(self._event.set)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    async def wait(self, seconds: float) -> None:
+        import trio
+
+        with trio.move_on_after(seconds):
+            await self._event.wait()
