@@ -105,8 +105,8 @@ def number_or_none(name: str, value: Any) -> None:
         number(name, value, " or None")
 
 
-def _fits(value: int) -> bool:
-    return value.bit_length() < BITS
+def _fits(value: Any) -> bool:
+    return bool(value.bit_length() < BITS)
 
 
 def ids(name: str, value: Any, allowed: str = "a sequence of ints") -> None:

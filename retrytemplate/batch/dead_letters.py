@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._checks import checked_by, instance_of, text_or_none, whole
+from retrytemplate._checks import (
+    at_least_one,
+    checked_by,
+    has_methods,
+    instance_of,
+    text_or_none,
+    whole,
+)
 from retrytemplate.batch import checks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import as_value, now
-from retrytemplate.batch.letters import change, sought
+from retrytemplate.batch.letters import change, sought, storable
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.caches.record import attempt_from_json
 from retrytemplate.errors import CacheUnavailableError
@@ -101,20 +108,6 @@ class DeadLetter:
         return asdict(self)
 
 
-def _one_of(words: tuple[str, ...]) -> Any:
-    def check(name: str, value: Any) -> None:
-        if value is not None and value not in words:
-            allowed = ", ".join(map(repr, words))
-            raise ValueError(f"{name} must be one of {allowed} or None, got {value!r}")
-
-    return checked_by(check)
-
-
-def _number_or_none(name: str, value: Any) -> None:
-    if value is not None and type(value) is not int:
-        raise TypeError(f"{name} must be an int or None, got {value!r}")
-
-
 @frozen(kw_only=True)
 class LetterFilter:
     """Which dead letters are meant; None: whatever it is.
@@ -130,12 +123,12 @@ class LetterFilter:
     ValueError: state must be one of 'open', 'replayed', 'discarded' or None, got 'lost'
     """
 
-    step: str | None = field(default=None, validator=checked_by(text_or_none))
-    run: int | None = field(default=None, validator=checked_by(_number_or_none))
-    state: State | None = field(default=None, validator=_one_of(STATES))
+    step: str | None = field(default=None, validator=checks.text_or_none)
+    run: int | None = field(default=None, validator=checked_by(checks.number_or_none))
+    state: State | None = field(default=None, validator=checks.one_of_or_none(*STATES))
     error: str | None = field(default=None, validator=checked_by(text_or_none))
     key: str | None = field(default=None, validator=checked_by(text_or_none))
-    phase: Phase | None = field(default=None, validator=_one_of(PHASES))
+    phase: Phase | None = field(default=None, validator=checks.one_of_or_none(*PHASES))
 
     def conditions(self, tables: Tables) -> list[ColumnElement[bool]]:
         """What a statement on the letters says for it."""
@@ -146,9 +139,10 @@ class LetterFilter:
         exact["item_key"] = None if self.key is None else sought(self.key)
         wanted = [column[name] == value for name, value in exact.items() if value is not None]
         if self.error is not None:
-            kind, behind = column.error_type, f".{self.error}"
+            error = storable(self.error)
+            kind, behind = column.error_type, f".{error}"
             last = func.substr(kind, func.length(kind) - len(behind) + 1)
-            wanted.append(or_(kind == self.error, last == behind))
+            wanted.append(or_(kind == error, last == behind))
         return wanted
 
 
@@ -209,7 +203,9 @@ class DeadLetters:
         :param after: only those behind the letter of this number: the next page.
         """
         whole("after", after, 0)
-        whole("limit", limit, 1)
+        at_least_one("limit", limit)
+        for name, value in (("after", after), ("limit", limit)):
+            checks.number(name, value)
         wanted = LetterFilter(**filters).conditions(self.repository.tables)
         return self._read([*wanted, self.repository.tables.letters.c.id > after], limit)
 
@@ -232,6 +228,7 @@ class DeadLetters:
 
     def find(self, letter_id: int) -> DeadLetter | None:
         """The letter of this number, or None."""
+        checks.number("letter_id", letter_id)
         found = self._read([self.repository.tables.letters.c.id == letter_id], 1)
         return found[0] if found else None
 
@@ -259,6 +256,7 @@ class DeadLetters:
 
     def export(self, stream: TextIO, **filters: Any) -> int:
         """Write them as JSON, a letter a line; how many there were."""
+        has_methods("stream", stream, "write")
         written = 0
         for letter in self.each(**filters):
             stream.write(json.dumps(letter.as_json()) + "\n")

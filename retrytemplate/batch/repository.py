@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import delay, duration, span
-from retrytemplate.batch import databases, journal
+from retrytemplate.batch import checks, databases, journal
 from retrytemplate.batch.cancellation import whole
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.tables import check, create, tables
@@ -166,6 +166,7 @@ class JobRepository:
 
         :returns: False: there is no such run, or it is completed or given up already.
         """
+        checks.number("run_id", run_id)
         with self.asked(), self.transaction() as connection:
             return journal.abandon(connection, self.tables, run_id)
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._checks import at_least_one, instance_of
+from retrytemplate._checks import at_least_one, checked_by, instance_of
+from retrytemplate.batch import checks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import Counts, as_failure, as_value, now
 from retrytemplate.batch.marker import Marker
 from retrytemplate.batch.places import is_gone
+from retrytemplate.batch.report import Status
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.tables import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Table
 
-    from retrytemplate.batch.report import Status
     from retrytemplate.errors import RecordedFailure
 
     State = Status | Literal["died"]
@@ -112,6 +113,18 @@ class RunStatus:
 
 
 @frozen
+class _Wanted:
+    step: str | None = field(validator=checks.text_or_none)
+    status: Status | None = field(validator=checks.one_of_or_none(*get_args(Status)))
+    before: int | None = field(validator=checked_by(checks.number_or_none))
+
+    def conditions(self, runs: Table) -> list[ColumnElement[bool]]:
+        exact = {"step": self.step, "status": self.status}
+        wanted = [runs.c[name] == value for name, value in exact.items() if value is not None]
+        return wanted if self.before is None else [*wanted, runs.c.id < self.before]
+
+
+@frozen
 class Runs:
     """The runs of a job repository, for whoever only looks.
 
@@ -147,18 +160,13 @@ class Runs:
         :param before: only those that are older than the run of this number: the next page.
         """
         at_least_one("limit", limit)
+        checks.number("limit", limit)
         runs = self.repository.tables.runs
-        wanted = [
-            column == value
-            for column, value in ((runs.c.step, step), (runs.c.status, status))
-            if value is not None
-        ]
-        if before is not None:
-            wanted.append(runs.c.id < before)
-        return self._read(wanted, limit)
+        return self._read(_Wanted(step, status, before).conditions(runs), limit)
 
     def find(self, run_id: int) -> RunStatus | None:
         """The run of this number, or None."""
+        checks.number("run_id", run_id)
         found = self._read([self.repository.tables.runs.c.id == run_id], 1)
         return found[0] if found else None
 

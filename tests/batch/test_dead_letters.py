@@ -93,11 +93,45 @@ def test_filters_leave_the_letters_that_fit_all_of_them(letters, filters, found)
         ({"run": "2"}, "run must be an int or None, got '2'"),
         ({"limit": 0}, "limit must be"),
         ({"after": -1}, "after must be"),
+        ({"after": 2**63}, "after must be an int of 64 bits, got 9223372036854775808"),
+        ({"limit": 2**63}, "limit must be an int of 64 bits"),
+        ({"run": 10**30}, "run must be an int of 64 bits or None"),
+        ({"step": "\ud800"}, r"step must be a text that a database can store, got '\\ud800'"),
     ],
 )
 def test_what_cannot_be_a_filter_is_refused_by_name(letters, filters, says):
     with pytest.raises((TypeError, ValueError), match=says):
         letters.page(**filters)
+
+
+@pytest.mark.parametrize("filters", [{"error": "Bad\ud800\0"}, {"key": "Bad\ud800\0"}])
+def test_what_is_sought_is_told_as_it_is_kept(letters, filters):
+    assert letters.page(**filters) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [("1", TypeError), (True, TypeError), (1.0, TypeError), (None, TypeError), (2**63, ValueError)],
+)
+def test_what_is_no_number_of_a_letter_is_refused(letters, number, error):
+    with pytest.raises(error, match=r"letter_id must be an int( of 64 bits)?, got"):
+        letters.find(number)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63 - 1])
+def test_a_letter_that_is_not_there_is_none(letters, number):
+    assert letters.find(number) is None
+    assert letters.discard([number], by="ada", why="x").unknown == (number,)
+
+
+def test_a_number_that_no_row_can_have_is_not_discarded(letters):
+    with pytest.raises(ValueError, match="ids must be ints of 64 bits, got 9223372036854775808"):
+        letters.discard([1, 2**63], by="ada", why="x")
+
+
+def test_an_export_goes_to_something_that_can_be_written_to(letters):
+    with pytest.raises(TypeError, match="stream must be an object with the methods write, got 'x'"):
+        letters.export("x")
 
 
 def test_pages_follow_each_other(letters):

@@ -117,6 +117,44 @@ def test_suspects_are_the_items_left_of_a_chunk_that_a_process_died_with(world):
     assert seen[-1].counts.deaths == 1
 
 
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ({"step": b"copy"}, "step must be a non-empty str or None, got b'copy'"),
+        ({"step": ""}, "step must be a non-empty str or None, got ''"),
+        ({"step": "\ud800"}, r"step must be a text that a database can store, got '\\ud800'"),
+        (
+            {"status": "died"},
+            "status must be one of 'running', 'completed', .* or None, got 'died'",
+        ),
+        ({"status": 1}, "status must be one of"),
+        ({"before": True}, "before must be an int or None, got True"),
+        ({"before": "2"}, "before must be an int or None, got '2'"),
+        ({"before": 10**30}, "before must be an int of 64 bits or None, got 1000"),
+        ({"limit": 10**30}, "limit must be an int of 64 bits, got 1000"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_by_name(world, filters, says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        Runs(world.jobs).page(**filters)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [("1", TypeError), (True, TypeError), (1.0, TypeError), (None, TypeError), (2**63, ValueError)],
+)
+def test_what_is_no_number_of_a_run_is_refused(world, number, error):
+    for ask in (Runs(world.jobs).find, world.jobs.abandon):
+        with pytest.raises(error, match=r"run_id must be an int( of 64 bits)?, got"):
+            ask(number)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63 - 1])
+def test_a_run_that_is_not_there_is_none(world, number):
+    assert Runs(world.jobs).find(number) is None
+    assert not world.jobs.abandon(number)
+
+
 def test_pages_begin_with_the_newest_run(world):
     for day in range(5):
         world.step(range(2)).run({"day": day})
