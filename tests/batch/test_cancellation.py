@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import event
 
 from retrytemplate import NeverRetryPolicy
-from retrytemplate.batch import JobRepository, SkipPolicy, databases
+from retrytemplate.batch import ForwardReader, JobRepository, SkipPolicy, databases
 from retrytemplate.batch.cancellation import over, whole
+from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 
 EVER = 3600
@@ -178,3 +179,17 @@ def test_a_replay_that_is_cancelled_at_each_statement_writes_once(world, shaken)
     while shaken(next(first), begin) is None:
         pass
     assert world.rows() == [1, 2, 3, 4, 5]
+
+
+async def test_what_a_cancelled_run_has_read_ahead_is_not_lost(sqlite):
+    source = Source(1, 2, 3, 4, 5)
+    resumed = sqlite.step(ForwardReader(source))
+    task = asyncio.create_task(resumed.run_async())
+    while not source.empty:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    source.put(6, 7, None)
+    report = await resumed.run_async()
+    assert (report.status, report.read, sqlite.rows()) == ("completed", 7, [1, 2, 3, 4, 5, 6, 7])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.base import (
@@ -16,6 +16,9 @@ from retrytemplate.batch.readers.base import (
     checked_name,
     part,
 )
+
+if TYPE_CHECKING:
+    from asyncio import CancelledError
 
 __all__ = ["ForwardReader", "SequenceReader", "as_reader"]
 
@@ -87,7 +90,7 @@ class ForwardReader(Reader):
     rows of a file, say) gives its first items twice: use a reader with positions for it.
     After an exception of the iterable nothing more is read, and neither from a generator that was
     closed before its end, as ``asyncio.run`` closes those that it leaves: the end would look like
-    the true one.
+    the true one.  A read that is cancelled keeps what it has for the next one, with this reader.
 
     >>> reader = ForwardReader(letter for letter in "abc")
     >>> with reader.open() as cursor:
@@ -130,13 +133,18 @@ class ForwardReader(Reader):
 
 
 class _Stream:
-    """The one iterator, and how far it was read; the cursors of a reader share it."""
+    """The one iterator, and how far it was read; the cursors of a reader share it.
+
+    ``kept`` is what it gave and nobody has yet, since the reading was cut off.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.iterator: Any = None
         self.number = 0
+        self.kept: list[Any] = []
         self.error: BaseException | None = None
+        self.cut: CancelledError | None = None
         self.ended = False
         self.loop: Any = None
 
@@ -153,12 +161,18 @@ class _Stream:
                 f"{number}: it is read forward only; give the step a new reader"
             )
 
+    def goes_on(self) -> bool:
+        """Whether it can be read; where it cannot, what is kept is given before the error."""
+        if not self.kept:
+            self.check()
+        return self.error is None and not self.ended and not self._closed()
+
     def check(self) -> None:
         if self.error is not None:
             raise ReaderError(
                 f"{self.name} failed behind item {self.number} and cannot go on: {self.error!r}"
             ) from self.error
-        if not self.ended and self._closed():
+        if self._closed():
             raise ReaderError(
                 f"{self.name} was closed behind item {self.number}, and not read to its end: give "
                 "the step a new reader with what comes next"
@@ -167,19 +181,33 @@ class _Stream:
     def _closed(self) -> bool:
         """Whether somebody else has ended it; nothing that was awaited outlives its event loop."""
         frames = (getattr(self.iterator, name, self) for name in ("gi_frame", "ag_frame"))
-        return None in frames or (self.loop is not None and self.loop.is_closed())
+        gone = None in frames or (self.loop is not None and self.loop.is_closed())
+        return gone and not self.ended
 
-    def failed(self, error: BaseException, items: list[Any]) -> None:
+    def failed(self, error: BaseException) -> None:
         """Keep the error; it is raised when the items before it have been given."""
-        self.error = error
+        from asyncio import CancelledError
+
+        if isinstance(error, CancelledError):
+            self.cut = error
+        else:
+            self.error = error
         if not isinstance(error, Exception):  # a signal or a cancellation is nobody's result
             raise error
-        if not items:
-            self.check()
 
-    def records(self, items: list[Any]) -> Records:
-        first, count = self.number + 1, len(items)
-        self.number = first - 1 + count
+    def end(self) -> None:
+        """It says that it is over; what a cancellation has ended inside of it says so too."""
+        if self.cut is None:
+            self.ended = True
+        else:
+            self.error = self.cut
+
+    def records(self, limit: int) -> Records:
+        if not self.kept:
+            self.check()
+        items, first = self.kept[:limit], self.number + 1
+        # At once: no signal may come in between.
+        self.kept, self.number = self.kept[limit:], self.number + len(items)
         return Records(items, self.name, first)
 
 
@@ -190,16 +218,15 @@ class _ForwardCursor(Cursor):
 
     def read(self, limit: int) -> Records:
         stream = self._stream
-        stream.check()
-        items: list[Any] = []
-        try:
-            for item in islice(stream.iterator, limit):
-                items.append(item)  # one by one: those before an error are there
-        except BaseException as exc:
-            stream.failed(exc, items)
-        else:
-            stream.ended = len(items) < limit
-        records = stream.records(items)
+        if stream.goes_on():
+            items = stream.kept
+            try:
+                for item in islice(stream.iterator, max(0, limit - len(items))):
+                    items.append(item)  # one by one: those before an error are there
+                stream.ended = len(items) < limit
+            except BaseException as exc:
+                stream.failed(exc)
+        records = stream.records(limit)
         self.position = {"number": stream.number}
         return records
 
@@ -213,17 +240,18 @@ class _AsyncForwardCursor(AsyncCursor):
         from asyncio import get_running_loop
 
         stream = self._stream
-        stream.check()
-        stream.loop, stream.ended = get_running_loop(), False
-        items: list[Any] = []
-        try:
-            while len(items) < limit:
-                items.append(await anext(stream.iterator))
-        except StopAsyncIteration:
-            stream.ended = True
-        except BaseException as exc:
-            stream.failed(exc, items)
-        records = stream.records(items)
+        if stream.goes_on():
+            items = stream.kept
+            stream.loop = get_running_loop()
+            try:
+                while len(items) < limit:
+                    items.append(await anext(stream.iterator))
+                    stream.cut = None  # it goes on
+            except StopAsyncIteration:
+                stream.end()
+            except BaseException as exc:
+                stream.failed(exc)
+        records = stream.records(limit)
         self.position = {"number": stream.number}
         return records
 

@@ -1,10 +1,11 @@
-"""Reading to the end, in one go or with a new cursor at every position."""
+"""Reading to the end, in one go or with a new cursor at every position; and a source that waits."""
 
+import asyncio
 import json
 
 from retrytemplate.batch import ReadError
 
-__all__ = ["in_pieces", "items", "whole"]
+__all__ = ["Source", "in_pieces", "items", "whole"]
 
 
 def whole(reader, limit=1000, position=None):
@@ -42,3 +43,28 @@ def listed(records):
 
 def items(found):
     return [item for _, _, item in found]
+
+
+class Source:
+    """Gives what is put there, and waits for more; None is the end."""
+
+    def __init__(self, *items):
+        self._queue = asyncio.Queue()
+        self.put(*items)
+
+    def put(self, *items):
+        for item in items:
+            self._queue.put_nowait(item)
+
+    @property
+    def empty(self):
+        return self._queue.empty()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        item = await self._queue.get()
+        if item is None:
+            raise StopAsyncIteration
+        return item

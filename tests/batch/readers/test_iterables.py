@@ -18,7 +18,7 @@ from retrytemplate.batch import (
     SequenceReader,
     as_reader,
 )
-from tests.batch.readers.reading import in_pieces, items, whole
+from tests.batch.readers.reading import Source, in_pieces, items, whole
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,8 @@ def test_a_signal_is_raised_at_once():
     cursor = ForwardReader(interrupted()).open()
     with pytest.raises(KeyboardInterrupt):
         cursor.read(10)
-    with pytest.raises(ReaderError, match="failed behind item 0 and cannot go on"):
+    assert cursor.read(10).items == ["a"]
+    with pytest.raises(ReaderError, match="failed behind item 1 and cannot go on"):
         cursor.read(10)
 
 
@@ -126,20 +127,47 @@ async def test_what_came_before_an_error_is_given_by_an_asynchronous_iterable_to
             await cursor.read(10)
 
 
-async def test_a_read_that_was_cancelled_is_not_taken_up_again():
-    async def stuck():
-        yield "a"
-        await asyncio.Event().wait()
+async def inside():
+    """A generator that a cancellation ends."""
+    yield "a"
+    await asyncio.Event().wait()
 
-    cursor = ForwardReader(stuck()).open()
-    task = asyncio.create_task(cursor.read(2))
+
+async def cut_off(cursor, limit):
+    task = asyncio.create_task(cursor.read(limit))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    with pytest.raises(ReaderError, match="cannot go on"):
+
+
+async def test_what_a_cancelled_read_has_is_given_by_the_next_one():
+    source = Source("a", "b")
+    reader = ForwardReader(source)
+    await cut_off(reader.open(), 3)
+    source.put("c", None)
+    cursor = reader.open({"number": 0})
+    assert await cursor.read(1) == Records(["a"], "items", first=1)
+    assert await cursor.read(9) == Records(["b", "c"], "items", first=2)
+    assert not await cursor.read(9)
+
+
+async def test_it_is_given_before_the_error_of_a_generator_that_the_cancellation_has_ended():
+    cursor = ForwardReader(inside()).open()
+    await cut_off(cursor, 2)
+    assert (await cursor.read(2)).items == ["a"]
+    with pytest.raises(ReaderError, match="items was closed behind item 1"):
         await cursor.read(2)
+
+
+async def test_an_end_right_after_a_cancellation_does_not_pass_for_the_true_one():
+    cursor = ForwardReader(Stream(inside())).open()
+    await cut_off(cursor, 2)
+    assert (await cursor.read(2)).items == ["a"]
+    for _ in range(2):
+        with pytest.raises(ReaderError, match="failed behind item 1 and cannot go on"):
+            await cursor.read(2)
 
 
 def test_a_generator_that_somebody_closed_does_not_pass_for_one_at_its_end():
@@ -161,19 +189,19 @@ def test_nor_does_one_that_was_over_before_it_was_read():
 class Stream:
     """What it gives comes from a generator that nobody else sees."""
 
-    def __init__(self, text):
-        self._letters = letters(text)
+    def __init__(self, inner):
+        self._inner = inner
 
     def __aiter__(self):
         return self
 
     async def __anext__(self):
-        return await anext(self._letters)
+        return await anext(self._inner)
 
 
-@pytest.mark.parametrize("make", [letters, Stream])
-def test_nor_does_an_asynchronous_one_that_was_closed_with_its_event_loop(make):
-    reader = ForwardReader(make("abc"))
+@pytest.mark.parametrize("source", [letters("abc"), Stream(letters("abc"))])
+def test_nor_does_an_asynchronous_one_that_was_closed_with_its_event_loop(source):
+    reader = ForwardReader(source)
 
     async def read(number):
         return (await reader.open({"number": number}).read(2)).items
