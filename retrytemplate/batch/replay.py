@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
+from retrytemplate._checks import checked_by, text_or_none
 from retrytemplate.batch import checks
 from retrytemplate.batch.dead_letters import LetterFilter
 from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Send, Write
@@ -14,6 +15,7 @@ from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal import Counts, now
 from retrytemplate.batch.letters import change, storable
+from retrytemplate.caches.worker import worker_name
 from retrytemplate.history import AttemptRecord, recorded
 
 if TYPE_CHECKING:
@@ -109,14 +111,18 @@ class FailedAgain:
     error: RecordedFailure
 
 
+def _named(by: Any) -> Any:
+    return worker_name() if by is None else by
+
+
 @define
 class Replaying:
     """The letter in hand: in the place of a run.
 
-    :param by: who replays.
+    :param by: who replays; None: this process's worker name.
     """
 
-    by: str
+    by: str = field(converter=_named, validator=checked_by(text_or_none))
     letter: Found | None = None
 
     @property

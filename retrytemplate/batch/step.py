@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -58,6 +59,18 @@ ON_EXISTING = ("resume", "restart", "refuse")
 def _cut(error: BaseException) -> Status:
     """How a run has ended that was cut off."""
     return "failed" if isinstance(error, Exception) else "stopped"
+
+
+def _as_text(parameters: Any) -> str:
+    allowed = "parameters must be a mapping of JSON values"
+    try:
+        if not isinstance(parameters, Mapping) or not all(isinstance(n, str) for n in parameters):
+            raise TypeError("names must be texts")
+        return json.dumps(dict(parameters), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(f"{allowed}, got {parameters!r}") from exc
+    except RecursionError:
+        raise ValueError(f"{allowed}, got values that are nested too deeply") from None
 
 
 @define
@@ -289,9 +302,8 @@ class ChunkStep:
         """
         self._check_blocking()
         transactions = self._transactions(Ledger)
-        wanted = Wanted(self.name, ids, error, key)
+        wanted, replaying = Wanted(self.name, ids, error, key), Replaying(by)
         letters = transactions.alone(find, wanted)
-        replaying = Replaying(by or worker_name())
         driver = Driver(**self._parts_of_replay(replaying, transactions))
         report: ReplayReport = driver.perform(replay_steps(self._rules(), replaying, letters))
         return report
@@ -306,10 +318,10 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited()
+        wanted, replaying = Wanted(self.name, ids, error, key), Replaying(by)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine, Ledger)
-            letters = await transactions.alone(find, Wanted(self.name, ids, error, key))
-            replaying = Replaying(by or worker_name())
+            letters = await transactions.alone(find, wanted)
             driver = AsyncDriver(**self._parts_of_replay(replaying, transactions))
             steps = replay_steps(self._rules(), replaying, letters)
             report: ReplayReport = await driver.perform(steps)
@@ -433,18 +445,9 @@ class ChunkStep:
         if on_existing not in ON_EXISTING:
             words = ", ".join(map(repr, ON_EXISTING))
             raise ValueError(f"on_existing must be one of {words}, got {on_existing!r}")
-        try:
-            given = dict(parameters or {})
-            text = json.dumps(given, sort_keys=True, allow_nan=False)
-            if not all(isinstance(name, str) for name in given):
-                raise TypeError("names must be texts")
-        except (TypeError, ValueError) as exc:
-            raise TypeError(
-                f"parameters must be a mapping of JSON values, got {parameters!r}"
-            ) from exc
         return Identity(
             step=self.name,
-            parameters=text,
+            parameters=_as_text({} if parameters is None else parameters),
             worker=worker_name(),
             lease=self.repository.lease,
             on_existing=on_existing,

@@ -185,6 +185,14 @@ def test_letters_are_chosen_by_a_sequence_of_ints_alone(dead, way, ids):
     assert dead.calls == []
 
 
+@pytest.mark.parametrize("name", ["error", "key", "by"])
+@pytest.mark.parametrize("value", ["", 0, object()])
+def test_what_is_asked_for_by_name_is_a_text(dead, way, name, value):
+    with pytest.raises(TypeError, match=f"{name} must be a non-empty str or None, got"):
+        replay(dead.step(), way, **{name: value})
+    assert dead.calls == []
+
+
 def test_a_replay_has_retries_of_its_own(dead, way):
     report = replay(dead.step(process=Flaky(2, times=2), retry=SimpleRetryPolicy(3)), way)
     assert len(report.replayed) == 2

@@ -34,7 +34,6 @@ from retrytemplate.batch import (
     StepFailedError,
 )
 from retrytemplate.testing import VirtualClock
-from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import accounted, run
 
@@ -71,6 +70,20 @@ def test_other_parameters_are_another_run(sqlite, way):
 def test_the_order_of_parameters_says_nothing(sqlite, way):
     first = run(sqlite.step([1]), way, {"a": 1, "b": 2})
     assert run(sqlite.step([1]), way, {"b": 2, "a": 1}) == first
+
+
+@pytest.mark.parametrize("parameters", [0, "", [], (), False, [("day", 1)]])
+def test_parameters_that_are_no_mapping_are_refused(sqlite, way, parameters):
+    with pytest.raises(TypeError, match="parameters must be a mapping of JSON values, got"):
+        run(sqlite.step([1]), way, parameters)
+
+
+def test_parameters_that_are_nested_too_deeply_are_refused(sqlite, way):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="got values that are nested too deeply"):
+        run(sqlite.step([1]), way, {"deep": deep})
 
 
 def test_parameters_that_are_no_json_are_refused(sqlite):
@@ -179,20 +192,6 @@ def test_a_cancelled_run_can_be_resumed(world):
     report = asyncio.run(main())
     assert (report.status, report.deaths, report.written) == ("completed", 0, 7)
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
-
-
-async def test_what_a_cancelled_run_has_read_ahead_is_not_lost(sqlite):
-    source = Source(1, 2, 3, 4, 5)
-    step = sqlite.step(ForwardReader(source))
-    task = asyncio.create_task(step.run_async())
-    while not source.empty:
-        await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    source.put(6, 7, None)
-    report = await step.run_async()
-    assert (report.status, report.read, sqlite.rows()) == ("completed", 7, [1, 2, 3, 4, 5, 6, 7])
 
 
 def test_a_report_can_be_asked_to_raise(sqlite):
