@@ -7,13 +7,13 @@ import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import delay, duration, span
 from retrytemplate.batch import checks, databases, journal
 from retrytemplate.batch.cancellation import whole
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.tables import check, create, tables
 from retrytemplate.errors import MisuseError
 from retrytemplate.extras import extra
+from retrytemplate.stores.settings import waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -56,17 +56,9 @@ class JobRepository:
         *,
         timeout: Seconds = 5.0,
     ) -> None:
-        self.lease: float = duration(lease)
-        span("lease", self.lease)
-        delay("lease", self.lease)
-        self.timeout: float = duration(timeout)
-        delay("timeout", self.timeout)
-        if not PREFIX.fullmatch(str(prefix)):
-            raise ValueError(
-                "prefix must be 1 to 40 of a-z, 0-9 and _, with no digit at the beginning, "
-                f"got {prefix!r}"
-            )
-        self.prefix = prefix
+        self.lease: float = waiting("lease", lease)
+        self.timeout: float = waiting("timeout", timeout)
+        self.prefix = _prefix(prefix)
         with extra("batch", "a job repository"):
             from sqlalchemy import Engine
 
@@ -183,3 +175,12 @@ class JobRepository:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _prefix(value: Any) -> str:
+    if not isinstance(value, str) or not PREFIX.fullmatch(value):
+        raise ValueError(
+            "prefix must be 1 to 40 of a-z, 0-9 and _, with no digit at the beginning, "
+            f"got {value!r}"
+        )
+    return value
