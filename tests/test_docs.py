@@ -94,7 +94,7 @@ WITHOUT_A_TABLE = {
         "ControlEvent",
         "LateResult",
     ),
-    *("Calls", "Consecutive", "BulkheadSnapshot", "Permit", "Seconds", "Slot"),
+    *("Calls", "Consecutive", "BulkheadSnapshot", "FallbackOutcome", "FellBack", "Permit", "Seconds", "Slot"),
 }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ControlListener,
         LateResult,
     )
+    from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
 
@@ -33,6 +34,7 @@ __getattr__ = lazily(
             "ControlListener",
             "LateResult",
         ),
+        "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
     },
@@ -50,6 +52,9 @@ __all__ = [
     "Consecutive",
     "ControlEvent",
     "ControlListener",
+    "Fallback",
+    "FallbackOutcome",
+    "FellBack",
     "LateResult",
     "Permit",
     "RetryBudget",

@@ -19,7 +19,6 @@ from retrytemplate._checks import (
     text,
     text_or_none,
 )
-from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.clock import SystemClock, check_clock, ticking
 from retrytemplate.control.circuit import Circuit, Manual, Rules
 from retrytemplate.control.events import (
@@ -29,12 +28,12 @@ from retrytemplate.control.events import (
     check_listeners,
     tell,
 )
+from retrytemplate.control.judging import judge_of
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.windows import Calls, Consecutive, Seconds
-from retrytemplate.errors import CircuitOpenError, Rejected
+from retrytemplate.errors import CircuitOpenError
 from retrytemplate.outcome import Outcome
-from retrytemplate.policies.simple import SimpleRetryPolicy
-from retrytemplate.verdicts import is_barred, is_hard
+from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,7 +211,7 @@ class CircuitBreaker(Wraps):
             from random import Random
 
             self.random = Random()
-        self._covers = _judge_of(self.failures)
+        self._covers = judge_of(self.failures, refusals=False)
         self._ticks = ticking(self.clock)
         self._circuit = Circuit(
             Rules(
@@ -585,18 +584,3 @@ class Permit:
         traceback: TracebackType | None,
     ) -> None:
         self.__exit__(kind, exception, traceback)
-
-
-def _judge_of(failures: Any) -> Callable[[BaseException], Any]:
-    """Whether an exception is a failure.  The refusal of another guard is one where it is named."""
-    if isinstance(failures, ExceptionClassifier):
-        rules = SimpleRetryPolicy(2, classifier=failures)
-    else:
-        rules = SimpleRetryPolicy(2, retry_on=failures)
-
-    def covers(exc: BaseException) -> bool:
-        if isinstance(exc, Rejected) and is_barred(rules, exc, None):
-            return False
-        return rules.allows(1, exc)
-
-    return covers

@@ -1,0 +1,245 @@
+"""The fallback: who answers when the one who should have failed."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, text
+from retrytemplate.clock import given_or_system
+from retrytemplate.control.events import ControlEvent, check_listeners, tell
+from retrytemplate.control.judging import judge_of
+from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.errors import UnacceptableResultError
+from retrytemplate.outcome import Outcome
+from retrytemplate.verdicts import is_hard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from retrytemplate.clock import Clock
+
+__all__ = ["Fallback", "FallbackOutcome", "FellBack"]
+
+PRIMARY = "primary"
+
+
+@frozen(kw_only=True)
+class FellBack(ControlEvent):
+    """A call was not answered by whom it was made to.
+
+    :param answered_by: who did; None: nobody.
+    :param error: why the first one did not.
+    """
+
+    answered_by: str | None
+    error: BaseException
+
+
+@frozen
+class FallbackOutcome(Outcome[Any]):
+    """How a call ended, and who answered.
+
+    :param answered_by: ``"primary"``, or the name of the link; None: nobody.
+    :param failures: what those before have raised, in order.
+    """
+
+    answered_by: str | None = None
+    failures: tuple[BaseException, ...] = ()
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether the answer is another's: partial, old, or none at all, perhaps."""
+        return self.answered_by not in (PRIMARY, None)
+
+
+def _check_links(name: str, value: Any) -> None:
+    if not value:
+        raise ValueError("Fallback() takes at least one function to fall back on")
+    for link in value:
+        if not callable(link) or isinstance(link, type):
+            raise TypeError(f"Fallback() takes functions to fall back on, got {link!r}")
+
+
+def _check_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        plain(name, value)
+
+
+@define(eq=False, init=False)
+class Fallback(Wraps):
+    """A chain of who else may answer: another provider, a cache, a simpler answer, a refusal.
+
+    :param links: functions with the parameters of the call, each asked when all before it have
+        failed; wrapped in guards of their own, if they are to have any.
+    :param on: what is worth falling back for: exception classes, a predicate, or an
+        ``ExceptionClassifier``.  What else is raised leaves at once.  A refusal, of an open circuit
+        say, is an ``Exception`` like others here.
+    :param accept: whether an answer will do, whoever gives it; one that will not is a failure.
+    :param name: in events.
+    :param listeners: told whenever another one answers, or nobody.
+    :param clock: measures how long it took.
+    :raises TypeError: for what is no function.
+    :raises ValueError: without a link.
+
+    When all have failed, the primary's exception is raised: with the others' in its notes, and as a
+    group as its cause.  Interrupts and cancellations leave at once.
+
+    >>> def provider(city):
+    ...     raise ConnectionError("no answer")
+    >>> def cached(city):
+    ...     return {"Rome": 31}[city]
+    >>> def refusal(city):
+    ...     return "not known at the moment"
+    >>> weather = Fallback(cached, refusal)
+    >>> weather.call(provider, "Rome"), weather.call(provider, "Oslo")
+    (31, 'not known at the moment')
+    >>> weather.outcome(provider, "Oslo").answered_by
+    'refusal'
+    """
+
+    links: tuple[Callable[..., Any], ...] = field(validator=checked_by(_check_links))
+    on: Any
+    accept: Callable[[Any], Any] | None
+    name: str
+    listeners: tuple[Any, ...]
+    _covers: Callable[[BaseException], Any]
+    _counts: Counter[str]
+    _lock: threading.Lock
+    _clock: Clock
+
+    def __init__(
+        self,
+        *links: Callable[..., Any],
+        on: Any = (Exception,),
+        accept: Callable[[Any], Any] | None = None,
+        name: str = "fallback",
+        listeners: Any = (),
+        clock: Clock | None = None,
+    ) -> None:
+        _check_links("links", links)
+        _check_or_none("accept", accept)
+        text("name", name)
+        self.links, self.on, self.accept, self.name = links, on, accept, name
+        self.listeners = tuple(listeners)
+        check_listeners("listeners", self.listeners)
+        self._covers = judge_of(on)
+        self._counts = Counter()
+        self._lock = threading.Lock()
+        self._clock = given_or_system(clock)
+
+    # Calls.
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, or who stands behind it."""
+        return self.outcome(fn, *args, **kwargs).unwrap()
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The same for functions that may be asynchronous, as every link may be."""
+        return (await self.outcome_async(fn, *args, **kwargs)).unwrap()
+
+    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FallbackOutcome:
+        """Call the function, or who stands behind it, and say who answered; raises no Exception."""
+        began, failures = self._clock.monotonic(), list[BaseException]()
+        for who, each in self._chain(fn):
+            try:
+                value = each(*args, **kwargs)
+                refuse_awaitable(value, each)
+                self._check(value)
+            except BaseException as exc:
+                if not self._goes_on(exc, failures):
+                    return self._over(began, None, exc, None, failures)
+            else:
+                return self._over(began, value, None, who, failures)
+        return self._over(began, None, self._all_of(failures), None, failures)
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> FallbackOutcome:
+        """The same for functions that may be asynchronous, as every link may be."""
+        began, failures = self._clock.monotonic(), list[BaseException]()
+        for who, each in self._chain(fn):
+            try:
+                value = each(*args, **kwargs)
+                if is_awaitable(value):
+                    value = await value
+                self._check(value)
+            except BaseException as exc:
+                if not self._goes_on(exc, failures):
+                    return self._over(began, None, exc, None, failures)
+            else:
+                return self._over(began, value, None, who, failures)
+        return self._over(began, None, self._all_of(failures), None, failures)
+
+    def counts(self) -> Mapping[str, int]:
+        """How often who has answered so far.
+
+        >>> weather = Fallback(lambda city: None)
+        >>> weather.call(str.upper, "rome")
+        'ROME'
+        >>> dict(weather.counts())
+        {'primary': 1}
+        """
+        with self._lock:
+            return dict(self._counts)
+
+    # What both have in common.
+
+    def _chain(self, fn: Any) -> Iterator[tuple[str, Any]]:
+        yield PRIMARY, fn
+        for link in self.links:
+            yield getattr(link, "__name__", type(link).__name__), link
+
+    def _check(self, value: Any) -> None:
+        if self.accept is not None and not self.accept(value):
+            raise UnacceptableResultError(f"the answer is not acceptable: {value!r}", value)
+
+    def _goes_on(self, exc: BaseException, failures: list[BaseException]) -> bool:
+        """Whether the next one is asked; what stops the program is raised."""
+        if is_hard(exc):
+            raise exc
+        if not self._covers(exc):
+            return False
+        failures.append(exc)
+        return True
+
+    def _over(
+        self,
+        began: float,
+        value: Any,
+        error: BaseException | None,
+        who: str | None,
+        failures: list[BaseException],
+    ) -> FallbackOutcome:
+        if who is not None:
+            with self._lock:
+                self._counts[who] += 1
+        if failures:
+            event = FellBack(name=self.name, answered_by=who, error=failures[0])
+            tell(self.listeners, [event])
+        calls = len(failures) + (error is None or error not in failures)
+        elapsed = self._clock.monotonic() - began
+        return FallbackOutcome(value, error, calls, (), elapsed, who, tuple(failures))
+
+    def _all_of(self, failures: list[BaseException]) -> BaseException:
+        """The first one, which says what became of the others."""
+        first, *others = failures
+        names = [who for who, _ in self._chain(first)][1:]
+        for name, other in zip(names, others, strict=True):
+            first.add_note(f"the fallback {name!r} failed, too: {type(other).__name__}: {other}")
+        causes = [first.__cause__, *others]
+        told = [each for each in causes if each is not None and each is not first]
+        if told:
+            first.__cause__ = BaseExceptionGroup("the fallbacks failed, too", told)
+        return first
+
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        for link in self.links:
+            if is_async(link):
+                raise TypeError(
+                    f"wrap(): {fn!r} is not asynchronous, and falls back on {link!r}, which is"
+                )
+        return super()._function(fn)

@@ -1,0 +1,34 @@
+"""Whether an exception counts: the rules of a policy, for those who ask about one call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.errors import Rejected
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.verdicts import is_barred
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["judge_of"]
+
+
+def judge_of(wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
+    """Whether an exception is one of those.
+
+    :param wanted: exception classes, a predicate, or an ``ExceptionClassifier``.
+    :param refusals: whether another guard's ``Rejected`` counts where it is not named.
+    """
+    if isinstance(wanted, ExceptionClassifier):
+        rules = SimpleRetryPolicy(2, classifier=wanted)
+    else:
+        rules = SimpleRetryPolicy(2, retry_on=wanted)
+
+    def covers(exc: BaseException) -> bool:
+        if not refusals and isinstance(exc, Rejected) and is_barred(rules, exc, None):
+            return False
+        return rules.allows(1, exc)
+
+    return covers

@@ -1,0 +1,232 @@
+"""A fallback: who is asked, who answers, and what is raised when nobody does."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from retrytemplate import (
+    CircuitOpenError,
+    MisuseError,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    UnacceptableResultError,
+)
+from retrytemplate.control import (
+    CircuitBreaker,
+    Consecutive,
+    ControlListener,
+    Fallback,
+    FellBack,
+    Strategy,
+)
+from retrytemplate.testing import VirtualClock
+from tests.control.loops import LOOPS
+
+
+class Down(Exception):
+    """What the primary fails with."""
+
+
+class Missing(LookupError):
+    """What the cache fails with."""
+
+
+def primary(city):
+    raise Down(city)
+
+
+def cached(city):
+    if city != "Rome":
+        raise Missing(city)
+    return 31
+
+
+def refusal(city):
+    return "not known at the moment"
+
+
+@pytest.mark.statement("S4-45")
+def test_links_are_asked_in_order_and_the_first_answer_counts():
+    weather = Fallback(cached, refusal)
+    assert weather.call(str.upper, "rome") == "ROME"
+    assert weather.call(primary, "Rome") == 31
+    assert weather.call(primary, "Oslo") == "not known at the moment"
+    assert weather.counts() == {"primary": 1, "cached": 1, "refusal": 1}
+
+
+@pytest.mark.statement("S4-47")
+def test_an_answer_says_whose_it_is():
+    weather = Fallback(cached, refusal)
+    own = weather.outcome(str.upper, "rome")
+    assert (own.answered_by, own.fell_back, own.attempts) == ("primary", False, 1)
+    other = weather.outcome(primary, "Oslo")
+    assert (other.answered_by, other.fell_back, other.attempts) == ("refusal", True, 3)
+    assert [type(each) for each in other.failures] == [Down, Missing]
+
+
+@pytest.mark.statement("S4-45")
+def test_when_all_fail_the_first_failure_is_raised_with_the_others():
+    with pytest.raises(Down) as raised:
+        Fallback(cached, lambda city: 1 / 0).call(primary, "Oslo")
+    error = raised.value
+    assert [type(each) for each in error.__cause__.exceptions] == [Missing, ZeroDivisionError]
+    assert error.__notes__ == [
+        "the fallback 'cached' failed, too: Missing: Oslo",
+        "the fallback '<lambda>' failed, too: ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_cause_that_was_there_is_kept_and_no_failure_is_its_own_cause():
+    failure = Down()
+    failure.__cause__ = cause = KeyError()
+
+    def fails(*_):
+        raise failure
+
+    with pytest.raises(Down) as raised:
+        Fallback(fails, cached).call(fails, "Oslo")
+    first, second = raised.value.__cause__.exceptions
+    assert (first, type(second)) == (cause, Missing)
+
+
+def test_what_is_not_worth_it_leaves_at_once():
+    asked = Counter()
+
+    def counted(city):
+        asked["link"] += 1
+
+    weather = Fallback(counted, on=(ConnectionError,))
+    with pytest.raises(Down):
+        weather.call(primary, "Rome")
+    outcome = weather.outcome(primary, "Rome")
+    assert (type(outcome.exception), outcome.answered_by, outcome.attempts) == (Down, None, 1)
+    assert not asked
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, MisuseError])
+def test_what_ends_the_program_or_the_task_is_never_answered_by_another(end):
+    def ends(city):
+        raise end
+
+    with pytest.raises(end):
+        Fallback(refusal).call(ends, "Rome")
+    with pytest.raises(end):
+        Fallback(ends, refusal).outcome(primary, "Rome")
+
+
+@pytest.mark.statement("S4-46")
+def test_every_answer_has_to_be_acceptable():
+    weather = Fallback(lambda city: "", refusal, accept=bool)
+    outcome = weather.outcome(lambda city: None, "Rome")
+    assert outcome.value == "not known at the moment"
+    assert [type(each) for each in outcome.failures] == [UnacceptableResultError] * 2
+
+
+@pytest.mark.statement("S4-31")
+@pytest.mark.statement("S4-39")
+def test_it_answers_for_the_call_that_fails_and_for_the_open_circuit():
+    breaker = CircuitBreaker("weather", window=Consecutive(2), clock=VirtualClock())
+    guarded, answered = breaker.wrap(primary), Fallback(refusal)
+    outcomes = [answered.outcome(guarded, "Rome") for _ in range(3)]
+    assert [type(each.failures[0]) for each in outcomes] == [Down, Down, CircuitOpenError]
+    assert all(each.answered_by == "refusal" for each in outcomes)
+
+
+@pytest.mark.statement("S4-39")
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
+def test_an_asynchronous_link_is_awaited(loop):
+    async def down(city):
+        await loop.checkpoint()
+        raise Down(city)
+
+    async def other(city):
+        await loop.checkpoint()
+        return f"{city}, from elsewhere"
+
+    async def main():
+        weather = Fallback(cached, other)
+        outcome = await weather.outcome_async(down, "Oslo")
+        assert outcome.answered_by == "other"
+        assert await weather.wrap(down)("Rome") == 31
+        return await weather.call_async(primary, "Oslo")
+
+    assert loop.run(main) == "Oslo, from elsewhere"
+
+
+def test_what_would_have_to_be_awaited_is_refused_where_nobody_does():
+    async def other(city):
+        """Not awaited."""
+
+    with pytest.raises(MisuseError, match=r"use call_async\(\)"):
+        Fallback(other).call(primary, "Rome")
+    with pytest.raises(TypeError, match="is not asynchronous, and falls back on"):
+        Fallback(other).wrap(primary)
+
+
+def test_a_link_has_its_own_guards():
+    calls = Counter()
+
+    @RetryTemplate(SimpleRetryPolicy(3)).wrap
+    def other(city):
+        calls["other"] += 1
+        if calls["other"] < 3:
+            raise Missing
+        return "at the third attempt"
+
+    assert Fallback(other).call(primary, "Rome") == "at the third attempt"
+    assert Fallback(other).outcome(primary, "Rome").answered_by == "other"
+
+
+def test_a_fallback_is_told_and_what_a_listener_raises_changes_nothing():
+    heard = []
+
+    class Listens(ControlListener):
+        def on_event(self, event):
+            heard.append(event)
+            raise ZeroDivisionError
+
+    weather = Fallback(cached, name="weather", listeners=[Listens()])
+    weather.call(str.upper, "rome")
+    weather.call(primary, "Rome")
+    weather.outcome(primary, "Oslo")
+    assert [(type(each), each.name, each.answered_by) for each in heard] == [
+        (FellBack, "weather", "cached"),
+        (FellBack, "weather", None),
+    ]
+    assert all(type(each.error) is Down for each in heard)
+
+
+def test_it_is_a_strategy_and_keeps_the_name_of_what_it_wraps():
+    weather = Fallback(refusal)
+    assert isinstance(weather, Strategy)
+    assert weather.wrap(primary).__name__ == "primary"
+    assert weather.wrap(primary)("Rome") == "not known at the moment"
+
+
+def test_how_long_it_took_is_measured():
+    clock = VirtualClock()
+
+    def slow(city):
+        clock.advance(3)
+        raise Down
+
+    assert Fallback(refusal, clock=clock).outcome(slow, "Rome").elapsed == 3
+
+
+@pytest.mark.parametrize(
+    ("links", "given", "problem"),
+    [
+        ((), {}, "at least one function"),
+        ((17,), {}, "takes functions to fall back on, got 17"),
+        ((dict,), {}, "takes functions"),
+        ((refusal,), {"on": 17}, "17"),
+        ((refusal,), {"accept": 17}, "accept must be callable"),
+        ((refusal,), {"name": ""}, "name must be a text"),
+        ((refusal,), {"listeners": [17]}, "listeners"),
+        ((refusal,), {"clock": 17}, "clock must"),
+    ],
+)
+def test_a_fallback_that_makes_no_sense_is_refused(links, given, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        Fallback(*links, **given)
