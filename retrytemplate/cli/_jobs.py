@@ -7,8 +7,9 @@ import sys
 import traceback
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from retrytemplate._checks import is_async
 from retrytemplate.cli.usage import UsageError, WorkError
@@ -68,7 +69,10 @@ def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name or name in found:
             raise UsageError(f"--parameter: must be NAME=VALUE, each name once, got {pair!r}")
-        found[name] = _value(value)
+        try:
+            found[name] = _value(value)
+        except RecursionError:
+            raise UsageError(f"--parameter: {name} is nested too deeply") from None
     return found
 
 
@@ -138,10 +142,15 @@ def _told(what: str) -> Iterator[None]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refused)
+        return json.loads(text, parse_constant=_refused, parse_float=_finite)
     except ValueError:
         return text
 
 
-def _refused(constant: str) -> Any:
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _refused(text)
+
+
+def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")

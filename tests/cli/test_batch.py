@@ -55,7 +55,15 @@ def test_a_run_that_fails_exits_with_1_and_goes_on_when_it_is_run_again(place):
 
 
 def test_parameters_are_json_where_they_can_be_and_text_otherwise(place):
-    pairs = ["day=2026-11-21", "limit=20", 'part="7"', "id=007", "share=NaN", "both=a=b"]
+    pairs = [
+        "day=2026-11-21",
+        "limit=20",
+        'part="7"',
+        "id=007",
+        "share=NaN",
+        "far=1e999",
+        "both=a=b",
+    ]
     args = [word for pair in pairs for word in ("--parameter", pair)]
     done = place.run("batch", "run", step(place), *args, "--json")
     assert lines_of(done.stdout)[-1]["parameters"] == {
@@ -64,6 +72,7 @@ def test_parameters_are_json_where_they_can_be_and_text_otherwise(place):
         "part": "7",
         "id": "007",
         "share": "NaN",
+        "far": "1e999",
         "both": "a=b",
     }
 
@@ -220,6 +229,7 @@ def test_a_run_that_another_process_has_is_refused(place):
         (("{job}:write",), r"write\(\) of .*job.py cannot be run: TypeError"),
         (("{job}:step", "--parameter", "day"), "--parameter: must be NAME=VALUE, .* got 'day'"),
         (("{job}:step", "--parameter", "a=1", "--parameter", "a=2"), "each name once, got 'a=2'"),
+        (("{job}:step", "--parameter", "a=" + "[" * 9999), "--parameter: a is nested too deeply"),
         (("{job}:step", "--interval", "0"), "must be seconds from 0.05 to 3600, got '0'"),
         (("{job}:step", "--interval", "soon"), "must be seconds from 0.05 to 3600, got 'soon'"),
         (("{job}:step", "--on-existing", "stop"), "invalid choice: 'stop'"),
