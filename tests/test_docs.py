@@ -86,15 +86,9 @@ WITHOUT_A_TABLE = {
     *("ReplayReport", "Report", "RunStatus"),
     *("DeadLetters", "LetterFilter", "Records", "Runs", "Scenario"),
     # What control objects give and tell; and windows, which are a number.
-    *(
-        "BudgetSnapshot",
-        "CallRejected",
-        "CircuitChanged",
-        "CircuitSnapshot",
-        "ControlEvent",
-        "LateResult",
-    ),
-    *("Calls", "Consecutive", "BulkheadSnapshot", "FallbackOutcome", "FellBack", "Permit", "Seconds", "Slot"),
+    *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),
+    *("CallRejected", "CircuitChanged", "ControlEvent", "FellBack", "LateResult"),
+    *("Calls", "Consecutive", "Seconds"),
 }
 
 
