@@ -11,7 +11,7 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, span
 from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.deadline import Deadline, cut_after
-from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError
+from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
     from retrytemplate.context import Cell
@@ -73,9 +73,11 @@ def limit_of(execution: Execution) -> tuple[float, bool]:
 
 def exceeded(execution: Execution, limit: float, by_deadline: bool) -> Exception:
     """The error of an attempt that took longer than its limit."""
-    if not by_deadline:
+    deadline = execution.deadline
+    if not by_deadline or deadline is None:
         return AttemptTimeoutError(f"the attempt took longer than {limit:g} seconds")
-    error = DeadlineExceededError("the deadline passed during an attempt: its outcome is unknown")
+    message = "the deadline passed during an attempt: its outcome is unknown"
+    error = deadline.error(message, outcome_unknown=True)
     error.__cause__ = execution.context.last_exception
     return error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate import context as _context
-from retrytemplate._checks import duration, limit
+from retrytemplate._checks import duration, limit, text_or_none
 from retrytemplate.clock import given_or_system, in_trio
 from retrytemplate.context import CURRENT, DEADLINE, entered, leave
 from retrytemplate.errors import DeadlineExceededError, MisuseError
@@ -24,9 +24,10 @@ class Deadline:
     """The whole operation's budget, from entry; what is called inside inherits it.
 
     :param seconds: the budget.
+    :param kind: what limit it is, for the errors: ``"request"``, ``"shutdown"``, any name.
     :param clock: measures it.
     :raises ValueError: for a budget below 0.
-    :raises TypeError: for what is no time, or no clock.
+    :raises TypeError: for what is no time, no name, or no clock.
 
     Nested ones only shrink it.  A template inside refuses an attempt or a wait that does not fit,
     and bounds each attempt by what is left.  ``with`` only tells; ``async with`` also cuts the
@@ -37,9 +38,14 @@ class Deadline:
     True
     """
 
-    def __init__(self, seconds: Seconds, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, seconds: Seconds, *, kind: str | None = None, clock: Clock | None = None
+    ) -> None:
         self.seconds: float = duration(seconds)
         limit("seconds", self.seconds)
+        text_or_none("kind", kind)
+        self.kind = kind
+        self.is_shortened = False  # by the one around it, which is the limit in force then
         self._clock = given_or_system(clock)
         self._until: float | None = None
         self._cell: Any = None
@@ -47,9 +53,11 @@ class Deadline:
         self._cut: Any = None
 
     @classmethod
-    def after(cls, seconds: Seconds, *, clock: Clock | None = None) -> Deadline:
+    def after(
+        cls, seconds: Seconds, *, kind: str | None = None, clock: Clock | None = None
+    ) -> Deadline:
         """A deadline that runs from now on, to be passed on explicitly."""
-        deadline = cls(seconds, clock=clock)
+        deadline = cls(seconds, kind=kind, clock=clock)
         deadline._start()
         return deadline
 
@@ -69,14 +77,32 @@ class Deadline:
         """Whether nothing is left."""
         return self.remaining() <= 0.0
 
+    def ensure(self, minimum: Seconds = 0.05) -> None:
+        """Raise where less than that is left: what cannot end in time is not begun.
+
+        :raises DeadlineExceededError: less is left.
+
+        >>> Deadline(2.0).ensure(minimum=0.5)
+        """
+        least = duration(minimum)
+        limit("minimum", least)
+        left = self.remaining()
+        if left < least or left <= 0:
+            raise self.error(f"{left:.3g} seconds are left, and {least:g} are needed")
+
+    def error(self, message: str, *, outcome_unknown: bool = False) -> DeadlineExceededError:
+        """The error of this limit."""
+        return DeadlineExceededError(message, kind=self.kind, outcome_unknown=outcome_unknown)
+
     def _start(self) -> None:
         if self._until is not None:
             raise MisuseError("a Deadline runs once: make a new one for each operation")
-        until = self._clock.monotonic() + self.seconds
-        outer = Deadline.current()
-        if outer is not None:
-            until = min(until, self._clock.monotonic() + outer.remaining())
-        self._until = until
+        now = self._clock.monotonic()
+        left, outer = self.seconds, Deadline.current()
+        if outer is not None and outer.remaining() <= left:
+            left, self.kind = outer.remaining(), outer.kind
+            self.is_shortened = True
+        self._until = now + left
 
     def __enter__(self) -> Self:
         self._start()
@@ -118,7 +144,9 @@ class Deadline:
         finally:
             self._leave()
         if self._cut.fired:
-            raise DeadlineExceededError(f"the deadline of {self.seconds:g} seconds is over")
+            raise self.error(
+                f"the deadline of {self.seconds:g} seconds is over", outcome_unknown=True
+            )
         return bool(swallowed)
 
     def __repr__(self) -> str:

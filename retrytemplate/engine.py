@@ -28,7 +28,6 @@ from retrytemplate.endings import (
 )
 from retrytemplate.errors import (
     AttemptLostError,
-    DeadlineExceededError,
     TerminatedRetryError,
     UnacceptableResultError,
     Veto,
@@ -373,7 +372,7 @@ class Execution:
         deadline = self.deadline
         if deadline is not None and deadline.remaining() <= 0:
             error = from_cause(
-                DeadlineExceededError("the deadline is over: no attempt is begun"),
+                deadline.error("the deadline is over: no attempt is begun"),
                 context.last_exception,
             )
             if self.last is not None:

@@ -223,9 +223,18 @@ class NestedRetryError(Rejected):
 class DeadlineExceededError(RetryError, TimeoutError):
     """The whole operation's time is used up, or what is left cannot hold the next attempt.
 
-    Raised by a template or a ``Deadline``.  The last failure, if any, is the ``__cause__``.
-    Whether a cut attempt had its effect is not known: look it up, or repeat it with the same key.
+    Raised by a template, a ``Deadline`` or a ``Timeout``.  The last failure, if any, is the
+    ``__cause__``.  ``kind`` says which limit it was, where that has a name.  ``outcome_unknown``:
+    something was under way, and whether it had its effect is not known: look it up, or repeat it
+    with the same key.  False: what was refused has not begun.
     """
+
+    def __init__(
+        self, message: str = "", *, kind: str | None = None, outcome_unknown: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.outcome_unknown = outcome_unknown
 
 
 class AttemptTimeoutError(RetryError, TimeoutError):

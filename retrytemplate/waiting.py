@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.endings import KEPT, UNTOUCHED, from_cause, instead_of, interrupted
-from retrytemplate.errors import DeadlineExceededError, Rejected, RetryLater
+from retrytemplate.errors import Rejected, RetryLater
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ def wait_rest(execution: Execution, rest: float) -> Steps:
         )
     elif deadline is not None and rest >= deadline.remaining():
         execution.end = UNTOUCHED
-        execution.error = DeadlineExceededError(
+        execution.error = deadline.error(
             f"the next attempt is due in {rest:g} seconds, after the deadline"
         )
     else:
@@ -57,7 +57,7 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
     deadline = execution.deadline
     if deadline is not None and delay >= deadline.remaining():
         message = f"{delay:g} seconds of backoff do not fit before the deadline"
-        execution.refuse(from_cause(DeadlineExceededError(message), failure))
+        execution.refuse(from_cause(deadline.error(message), failure))
         return
     error = yield from _reserve(execution, delay)
     if error is None:

@@ -12,6 +12,7 @@ import pytest
 import retrytemplate
 from retrytemplate import batch, control
 from retrytemplate.batch.errors import __all__ as errors_of_steps
+from retrytemplate.control.timeout import RAISE
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
 
@@ -19,7 +20,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 
 TABLE = re.compile(r"<!-- defaults: ([\w.]+) -->\n\|.*\n\|[-|]+\n((?:\|.*\n)+)")
-ROW = re.compile(r"\| `(\w+)` \| (required|`.*?`) \|")
+ROW = re.compile(r"\| `(\w+)` \| (required|left out|`.*?`) \|")
 
 
 def shown(value):
@@ -48,7 +49,8 @@ def defaults(target):
         value = made.get(name, parameter.default)
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             required = value is parameter.empty
-            found[name] = "required" if required else f"`{shown(value)}`"
+            word = "required" if required else "left out" if value is RAISE else None
+            found[name] = word or f"`{shown(value)}`"
     return found
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
     from retrytemplate.control.strategy import Strategy
+    from retrytemplate.control.timeout import Timeout
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
 
 __getattr__ = lazily(
@@ -36,6 +37,7 @@ __getattr__ = lazily(
         ),
         "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
         "retrytemplate.control.strategy": ("Strategy",),
+        "retrytemplate.control.timeout": ("Timeout",),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
     },
 )
@@ -61,4 +63,5 @@ __all__ = [
     "Seconds",
     "Slot",
     "Strategy",
+    "Timeout",
 ]

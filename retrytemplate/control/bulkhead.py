@@ -21,7 +21,7 @@ from retrytemplate.control.room import Room, Ticket
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.waiters import ThreadWaiter, task_waiter
 from retrytemplate.deadline import Deadline
-from retrytemplate.errors import BulkheadFullError, DeadlineExceededError
+from retrytemplate.errors import BulkheadFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -233,7 +233,7 @@ class Bulkhead(Wraps):
                 return
         self._leave(ticket)
         if deadline is not None and deadline.expired():
-            raise DeadlineExceededError(
+            raise deadline.error(
                 f"the deadline is over: no slot of the bulkhead {self.name!r} was free in time"
             )
         raise self._refusal()
