@@ -54,7 +54,11 @@ class Heartbeat:
                 continue
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # a signal, with the thread begun perhaps
+            self._over.set()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

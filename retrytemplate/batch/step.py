@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from math import inf
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -15,6 +17,7 @@ from retrytemplate._checks import instance_of, is_async
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.batch import checks, journal
+from retrytemplate.batch.cancellation import uncut
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
@@ -71,6 +74,13 @@ def _as_text(parameters: Any) -> str:
         raise TypeError(f"{allowed}, got {parameters!r}") from exc
     except RecursionError:
         raise ValueError(f"{allowed}, got values that are nested too deeply") from None
+
+
+def _unlock(error: BaseException) -> None:
+    """Forget where a signal struck: a cursor that is left there keeps a file of SQLite locked."""
+    if not isinstance(error, Exception):
+        clear_frames(error.__traceback__)
+        gc.collect()
 
 
 @define
@@ -251,12 +261,12 @@ class ChunkStep:
         with at_work(asked.worker), self._stop.heeded(asked.worker):
             try:
                 run: Run = transactions.alone(journal.begin, asked)
-            except BaseException:  # a signal, after the run was taken perhaps
-                with suppress(JobRepositoryError):
-                    transactions.alone(journal.let_go, asked.worker)
+                if run.status != "completed":
+                    self._perform(run, transactions)
+            except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
+                _unlock(error)
+                uncut(lambda: transactions.alone(journal.let_go, asked.worker))
                 raise
-            if run.status != "completed":
-                self._perform(run, transactions)
         return run.report()
 
     async def run_async(
@@ -273,12 +283,12 @@ class ChunkStep:
             with at_work(asked.worker), self._stop.heeded(asked.worker):
                 try:
                     run: Run = await transactions.alone(journal.begin, asked)
-                except BaseException:  # a cancellation, after the run was taken perhaps
+                    if run.status != "completed":
+                        await self._perform_async(run, transactions)
+                except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
                     with suppress(JobRepositoryError):
                         await transactions.alone(journal.let_go, asked.worker)
                     raise
-                if run.status != "completed":
-                    await self._perform_async(run, transactions)
         return run.report()
 
     def replay(
@@ -362,6 +372,7 @@ class ChunkStep:
             raise
         except BaseException as error:  # a signal, the journal, what the rules know nothing of
             run.error = recorded(error)
+            _unlock(error)
             with suppress(JobRepositoryError, RunLostError):
                 transactions.alone(journal.end, run, _cut(error))
             raise

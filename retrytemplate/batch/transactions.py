@@ -253,10 +253,10 @@ class Attempts(_Attempts):
 
     def close(self) -> None:
         """Let go of the connection, rolled back unless committed."""
-        connection, self._open = self._open, None
-        if connection is not None:
+        if self._open is not None:
             with suppress(Exception):  # it says less than what failed before
-                connection.close()
+                self._open.close()
+            self._open = None  # not before: a signal may come in between
 
     def reserve(self, context: Any, delay: float) -> None:
         """No transaction stays open during a wait."""

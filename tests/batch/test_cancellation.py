@@ -1,14 +1,23 @@
-"""Tasks that are cancelled, also more than once: what they do in the database ends first."""
+"""What is under way in the database ends before a cancellation, or a signal, goes on."""
 
 import asyncio
+import threading
+from _thread import interrupt_main
 from itertools import count
 
 import pytest
 from sqlalchemy import event
 
 from retrytemplate import NeverRetryPolicy
-from retrytemplate.batch import ForwardReader, JobRepository, SkipPolicy, databases
-from retrytemplate.batch.cancellation import over, whole
+from retrytemplate.batch import (
+    ForwardReader,
+    JobRepository,
+    JobRepositoryError,
+    Runs,
+    SkipPolicy,
+    databases,
+)
+from retrytemplate.batch.cancellation import over, uncut, whole
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 
@@ -112,6 +121,25 @@ async def test_several_tasks_are_over_before_the_cancellation_goes_on():
     assert all(task.done() for task in tasks)
 
 
+def test_a_last_step_is_done_however_the_waiting_for_it_is_interrupted():
+    ended = []
+
+    def work():
+        interrupt_main()
+        ended.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        uncut(work)
+    assert ended == [1]
+
+
+def test_that_the_database_is_away_says_less_than_what_failed_before():
+    def work():
+        raise JobRepositoryError("away")
+
+    uncut(work)
+
+
 # Runs.
 
 
@@ -193,3 +221,31 @@ async def test_what_a_cancelled_run_has_read_ahead_is_not_lost(sqlite):
     source.put(6, 7, None)
     report = await resumed.run_async()
     assert (report.status, report.read, sqlite.rows()) == ("completed", 7, [1, 2, 3, 4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_run_that_is_interrupted_at_a_statement_is_let_go_of(world, times):
+    left = []
+
+    def strike(*_):
+        if left and threading.current_thread() is threading.main_thread():
+            left[0] -= 1
+            if left[0] < 1:
+                left.pop(0)
+                raise KeyboardInterrupt
+
+    event.listen(world.jobs.engine, "after_cursor_execute", strike)
+    interrupted = world.step(range(1, 6), process=always(2), skip=SkipPolicy(on=Bad))
+    for first in count(1):
+        left[:] = [first] + [1] * (times - 1)
+        try:
+            interrupted.run()
+        except KeyboardInterrupt:
+            left.clear()
+            assert [run.state for run in Runs(world.jobs).page()] in ([], ["stopped"])
+        else:
+            break
+    left.clear()
+    report = interrupted.run()
+    assert (report.status, report.written, report.dead, report.deaths) == ("completed", 4, 1, 0)
+    assert (world.rows(), world.letters()) == ([1, 3, 4, 5], [2])
