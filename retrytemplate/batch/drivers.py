@@ -13,7 +13,6 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import outbox
-from retrytemplate.batch.cancellation import over
 from retrytemplate.batch.effects import (
     After,
     Fatal,
@@ -31,6 +30,7 @@ from retrytemplate.batch.watched import AsyncWatched, Watched
 from retrytemplate.errors import MisuseError
 from retrytemplate.policies.never import NeverRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
+from retrytemplate.stores.cancellation import over
 
 if TYPE_CHECKING:
     from collections.abc import (

@@ -6,8 +6,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate.batch.cancellation import over
 from retrytemplate.batch.errors import RunLostError
+from retrytemplate.stores.cancellation import over
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch import checks, databases, journal
-from retrytemplate.batch.cancellation import whole
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.tables import check, create, tables
 from retrytemplate.errors import MisuseError
 from retrytemplate.extras import extra
+from retrytemplate.stores.cancellation import whole
 from retrytemplate.stores.settings import waiting
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from retrytemplate._checks import instance_of, is_async
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.batch import checks, journal
-from retrytemplate.batch.cancellation import uncut
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
@@ -31,6 +30,7 @@ from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, Replaying, Wanted, find
 from retrytemplate.batch.replay import steps as replay_steps
 from retrytemplate.batch.repository import JobRepository
+from retrytemplate.batch.signals import uncut
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.batch.transactions import ISOLATIONS, AsyncTransactions, Transactions
 from retrytemplate.caches.worker import worker_name

@@ -13,11 +13,11 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import journal
-from retrytemplate.batch.cancellation import whole
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
+from retrytemplate.stores.cancellation import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import MisuseError
+from retrytemplate.stores.cancellation import whole
 from retrytemplate.stores.engines import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -51,7 +50,7 @@ async def run_async(
         if connection is not None:
             return _rows(await connection.execute(statement, parameters))
         rows = _run_own(engine, order)
-        return await (_whole(rows) if engine.dialect.name == "sqlite" else rows)
+        return await (whole(rows) if engine.dialect.name == "sqlite" else rows)
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc) from exc
 
@@ -59,23 +58,6 @@ async def run_async(
 async def _run_own(engine: AsyncEngine, order: Order) -> Rows:
     async with engine.connect() as own:
         return _rows(await own.execute(*order))
-
-
-async def _whole(rows: Coroutine[Any, Any, Rows]) -> Rows:
-    """The rows of a statement that a cancellation waits for: they all have a bound.
-
-    Cut off in a file of SQLite, it keeps the lock until the collector finds what is left of it.
-    """
-    import asyncio
-
-    running = asyncio.ensure_future(rows)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # seen: it has no other reader
-        raise
 
 
 def check_connection(connection: Any) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from retrytemplate.errors import LeaseLostError
+from retrytemplate.stores.cancellation import over
 from retrytemplate.stores.leases import Leases
 
 if TYPE_CHECKING:
@@ -140,14 +141,12 @@ class RenewingTask:
 
         A renewal under way comes to its end: cut off, it would leave its connection in between.
         """
-        import asyncio
-
         task, self._task = self._task, None
         self._leases = Leases()
         if self._changed is not None:
             self._changed.set()
         if task is not None and not task.done():
-            await asyncio.wait([task])
+            await over([task])
 
     async def _run(self, changed: asyncio.Event) -> None:
         import asyncio

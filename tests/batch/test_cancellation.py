@@ -17,7 +17,8 @@ from retrytemplate.batch import (
     SkipPolicy,
     databases,
 )
-from retrytemplate.batch.cancellation import over, uncut, whole
+from retrytemplate.batch.signals import uncut
+from retrytemplate.stores.cancellation import over, whole
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 

@@ -60,6 +60,28 @@ def test_a_cancelled_task_leaves_no_lock_on_a_file(sqlite):
     asyncio.run(main())
 
 
+def test_a_task_goes_on_when_its_statement_is_over_however_often_it_is_cancelled(sqlite):
+    async def main():
+        cache = sqlite.async_cache(timeout=2.0)
+        await cache.peek(KEY)
+        with closing(sqlite3.connect(sqlite.engine.url.database, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            task = asyncio.create_task(cache.begin(KEY, worker="one"))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0)
+            assert not task.done()  # the statement waits for the lock
+            other.execute("ROLLBACK")
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await cache.close()
+
+    asyncio.run(main())
+
+
 def test_a_record_that_cannot_be_read_leaves_the_key_as_it_was(made, store):
     cache = made()
     claim = cache.begin(KEY, worker="one")
