@@ -175,7 +175,8 @@ class Driver(_Driver):
             return end.value
         finally:
             if self._cursor is not None:
-                close_unawaited(self._cursor.close())
+                with _logged(self._cursor.close):
+                    close_unawaited(self._cursor.close())
 
     def _read(self, effect: Read) -> ReadRecords:
         old, cursor = self._at(effect.position)
@@ -327,7 +328,8 @@ class AsyncDriver(_Driver):
             return end.value
         finally:
             if self._cursor is not None:
-                await _awaited(self._cursor.close())
+                with _logged(self._cursor.close):
+                    await _awaited(self._cursor.close())
 
     async def _read(self, effect: Read) -> ReadRecords:
         old, cursor = self._at(effect.position)

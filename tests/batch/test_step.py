@@ -30,6 +30,7 @@ from retrytemplate.batch import (
     RunAbandonedError,
     RunExistsError,
     RunInProgressError,
+    SequenceReader,
     SkipPolicy,
     StepFailedError,
 )
@@ -609,6 +610,31 @@ def test_a_reader_that_has_to_be_awaited_is_no_failure_of_the_run(sqlite):
     with pytest.raises(MisuseError, match="reader gives what must be awaited"):
         step.run()
     assert sqlite.step([1, 2]).run().written == 2
+
+
+class Ajar(SequenceReader):
+    """Cannot be closed."""
+
+    def open(self, position):
+        cursor = super().open(position)
+
+        class Cursor:
+            read = staticmethod(cursor.read)
+
+            @property
+            def position(self):
+                return cursor.position
+
+            def close(self):
+                raise OSError("the disk is gone")
+
+        return Cursor()
+
+
+def test_a_reader_that_cannot_be_closed_is_logged_and_changes_nothing(sqlite, way, caplog):
+    report = run(sqlite.step(reader=Ajar([1, 2])), way)
+    assert (report.status, report.written) == ("completed", 2)
+    assert "the disk is gone" in caplog.text
 
 
 def test_a_fault_in_the_program_is_no_fault_of_an_item(sqlite):
