@@ -7,6 +7,7 @@ they run inside ``AsyncConnection.run_sync``.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
@@ -137,9 +138,13 @@ class Closing:
 
 def now(connection: Connection) -> Any:
     """The database's clock, as an expression: seconds since the epoch."""
+    return _now(connection.dialect.name)
+
+
+def _now(dialect: str) -> Any:
     from sqlalchemy import literal_column
 
-    return literal_column(WORDS[connection.dialect.name]["now"])
+    return literal_column(WORDS[dialect]["now"])
 
 
 def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
@@ -264,9 +269,9 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
             "error": None,
             "ended": None,
             "code_version": run.identity.code_version,
-            "taken": now(connection),
             "done_before": run.counts.done,
         },
+        times=("taken",),
         fence=row.fence,
     )
     run.seq += 1
@@ -337,8 +342,8 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
             "place": None,
             "marker": _text(marker.to_json()),
             "error": error,
-            "ended": now(connection),
         },
+        times=("ended",),
         leased=False,
     )
     run.seq += 1
@@ -402,39 +407,64 @@ def _update(
     run: Run,
     values: dict[str, Any],
     *,
+    times: tuple[str, ...] = (),
     fence: int | None = None,
     leased: bool = True,
 ) -> None:
-    runs = tables.runs
-    time = now(connection)
-    change = (
-        runs.update()
-        .where(
-            runs.c.id == run.id,
-            runs.c.fence == (run.fence if fence is None else fence),
-            runs.c.seq == run.seq,
-        )
-        .values(
-            seq=run.seq + 1,
-            updated=time,
-            lease_until=time + run.identity.lease if leased else None,
-            **values,
-        )
-    )
+    """Change the run's row, if it is as this process has left it.
+
+    :param times: columns that get the database's time.
+    """
+    change = _change(tables, connection.dialect.name, tuple(values), times, leased)
+    given = {f"new_{name}": value for name, value in values.items()}
+    given |= {
+        "of_run": run.id,
+        "of_fence": run.fence if fence is None else fence,
+        "of_seq": run.seq,
+    }
+    if leased:
+        given["lease"] = run.identity.lease
     if connection.dialect.name == "postgresql":
-        change = change.returning(_bound(run.identity.lease))
-    if connection.execute(change).rowcount != 1:
+        given["bound"] = f"{run.identity.lease * 1000:.0f}"
+    if connection.execute(change, given).rowcount != 1:
         raise _lost(run)
 
 
-def _bound(lease: float) -> Any:
+@lru_cache
+def _change(
+    tables: Tables, dialect: str, names: tuple[str, ...], times: tuple[str, ...], leased: bool
+) -> Any:
+    """The statement for it: made once, since it is there for every chunk."""
+    from sqlalchemy import bindparam
+
+    runs, time = tables.runs, _now(dialect)
+    lease = bindparam("lease", type_=runs.c.lease_until.type)
+    change = (
+        runs.update()
+        .where(
+            runs.c.id == bindparam("of_run"),
+            runs.c.fence == bindparam("of_fence"),
+            runs.c.seq == bindparam("of_seq"),
+        )
+        .values(
+            seq=runs.c.seq + 1,
+            updated=time,
+            lease_until=time + lease if leased else None,
+            **{name: bindparam(f"new_{name}") for name in names},
+            **dict.fromkeys(times, time),
+        )
+    )
+    return change.returning(_bound()) if dialect == "postgresql" else change
+
+
+def _bound() -> Any:
     """Lets the server end the transaction when it stands still for a lease.
 
     Only the commit follows: who stops before it must not keep the others from the row for ever.
     """
-    from sqlalchemy import func
+    from sqlalchemy import bindparam, func
 
-    return func.set_config("idle_in_transaction_session_timeout", f"{lease * 1000:.0f}", True)
+    return func.set_config("idle_in_transaction_session_timeout", bindparam("bound"), True)
 
 
 def _lost(run: Run) -> RunLostError:
