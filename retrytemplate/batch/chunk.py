@@ -69,9 +69,12 @@ class Chunk:
         values = self.values
         return [index for index in indexes if values[index] is not None]
 
-    def to_write(self, indexes: Iterable[int]) -> list[Any]:
+    def to_write(self, indexes: Sequence[int]) -> list[Any]:
         """What the writer gets for these."""
-        values = self.read.records.items if self.values is None else self.values
+        every = self.read.records.items
+        values = every if self.values is None else self.values
+        if len(indexes) == len(every):
+            return list(values)
         return [values[index] for index in indexes]
 
     def count(self, **numbers: int) -> None:

@@ -40,7 +40,7 @@ from retrytemplate.errors import MisuseError, RecordedFailure
 from retrytemplate.history import AttemptRecord, recorded, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.effects import Processed
@@ -264,14 +264,14 @@ class Machine:
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
             chunk.closed(done, self.run.marker)
-            yield from self._after(list((outcome.value or {}).values()))
+            yield from self._after((outcome.value or {}).values())
         else:
             chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
         return outcome
 
-    def _after(self, written: Sequence[Any]) -> Steps:
+    def _after(self, written: Collection[Any]) -> Steps:
         if self.rules.after_commit and written:
-            yield After(written)
+            yield After(list(written))
         if written:
             yield from self._send()
 
