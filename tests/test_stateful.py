@@ -523,7 +523,17 @@ class Mutable(list):
 @pytest.mark.statement("S2-14")
 @pytest.mark.parametrize(
     "key",
-    [None, 1.5, float("nan"), ["list"], {"a": 1}, object(), ("a", None), Mutable("a"), (1, [2])],
+    [
+        None,
+        1.5,
+        float("nan"),
+        ["list"],
+        {"a": 1},
+        pytest.param(object(), id="object"),
+        ("a", None),
+        Mutable("a"),
+        (1, [2]),
+    ],
     ids=repr,
 )
 def test_a_key_that_cannot_serve_is_refused_when_the_state_is_made_and_named(key):
@@ -860,7 +870,9 @@ def test_templates_do_not_share_the_cache_in_memory():
     assert stateful().cache is not stateful().cache
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, float("inf"), b"bytes", {1: 2}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [pytest.param(object(), id="object"), {1, 2}, float("inf"), b"bytes", {1: 2}], ids=repr
+)
 @every_way
 def test_an_attribute_that_is_no_json_value_is_named_when_the_failure_is_kept(way, value):
     failure = ValueError("the callback's own")

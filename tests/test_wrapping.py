@@ -319,7 +319,9 @@ def test_builtins_are_wrapped_too():
     assert RetryTemplate().wrap(len)([1, 2]) == 2
 
 
-@pytest.mark.parametrize("nonsense", [None, 17, "fetch", object()], ids=repr)
+@pytest.mark.parametrize(
+    "nonsense", [None, 17, "fetch", pytest.param(object(), id="object")], ids=repr
+)
 def test_what_cannot_be_called_is_refused(nonsense):
     with pytest.raises(TypeError, match="wrap"):
         RetryTemplate().wrap(nonsense)

@@ -715,7 +715,9 @@ def test_a_cache_without_one_of_the_methods_is_refused(name, value):
         SimpleCacheAdapter(store)
 
 
-@pytest.mark.parametrize("value", [None, 5, {}, "cache", Store, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, 5, {}, "cache", Store, pytest.param(object(), id="object")], ids=repr
+)
 def test_what_is_no_cache_is_refused(value):
     with pytest.raises(TypeError, match="cache must be an object with the methods") as caught:
         SimpleCacheAdapter(value)

@@ -724,7 +724,9 @@ def test_a_parameter_that_is_named_like_an_exception_must_say_which(name):
         recover(namespace[name])
 
 
-@pytest.mark.parametrize("what", [17, property(lambda self: 1), int], ids=str)
+@pytest.mark.parametrize(
+    "what", [17, pytest.param(property(lambda self: 1), id="property"), int], ids=str
+)
 def test_what_is_no_method_cannot_be_marked(what):
     with pytest.raises(TypeError, match="recover marks a method"):
         recover(what)

@@ -227,7 +227,7 @@ def test_one_that_was_read_to_its_end_is_at_its_end_in_every_event_loop():
         ([1], SequenceReader),
         (range(2), SequenceReader),
         ({1, 2}, ForwardReader),
-        (iter([1]), ForwardReader),
+        pytest.param(iter([1]), ForwardReader, id="iterator"),
         (CsvReader("orders.csv"), CsvReader),
     ],
     ids=repr,
