@@ -11,11 +11,13 @@ from retrytemplate._checks import (
     at_least_one,
     check_at_least,
     checked_by,
+    delay,
     duration,
     is_awaitable,
     text,
     whole,
 )
+from retrytemplate.clock import SystemClock, check_clock, ticking
 from retrytemplate.control.events import CallRejected, check_listeners, tell
 from retrytemplate.control.room import Room, Ticket
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
@@ -24,9 +26,11 @@ from retrytemplate.deadline import Deadline
 from retrytemplate.errors import BulkheadFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
     from types import TracebackType
     from typing import Self
+
+    from retrytemplate._checks import Seconds
 
 __all__ = ["Bulkhead", "BulkheadSnapshot", "Slot"]
 
@@ -57,7 +61,7 @@ def _names(name: str, value: Any) -> None:
 class BulkheadSnapshot:
     """How a bulkhead stands.
 
-    :param inside: calls under way, of ``limit``; ``waiting``: those in the queue.
+    :param inside: calls under way, of ``limit`` at this moment; ``waiting``: those in the queue.
     :param keys: how many keys are in use.
     :param admitted: calls that got a slot, and ``refused``: those that did not, so far.
     """
@@ -85,6 +89,7 @@ class Bulkhead(Wraps):
     :param fairness: every so many'th slot that becomes free goes to whoever has waited longest, of
         whatever lane, so that none starves; 0: never.
     :param listeners: told of refusals.
+    :param clock: measures how far a limit has grown.
     :raises ValueError: for a number that makes no sense.
     :raises TypeError: for what is none.
 
@@ -117,12 +122,17 @@ class Bulkhead(Wraps):
     listeners: tuple[Any, ...] = field(
         default=(), kw_only=True, converter=tuple, validator=checked_by(check_listeners)
     )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
     _room: Room = field(init=False, repr=False)
     _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
     _admitted: int = field(init=False, default=0, repr=False)
     _refused: int = field(init=False, default=0, repr=False)
+    _ticks: Any = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        self._ticks = ticking(self.clock)
         self._room = Room(self.limit, self.queue, len(self.priorities), self.per_key, self.fairness)
 
     # Calls.
@@ -162,8 +172,13 @@ class Bulkhead(Wraps):
 
     # By hand.
 
-    def resize(self, limit: int) -> None:
+    def resize(self, limit: int, *, over: Seconds = 0.0) -> None:
         """Another number of slots; whoever is in stays, nobody waits for this.
+
+        :param over: seconds in which more slots come, evenly, so that what is called is not
+            overrun; fewer are in force at once.
+        :raises ValueError: for a number that makes no sense.
+        :raises TypeError: for what is none.
 
         >>> llm = Bulkhead("llm", limit=1)
         >>> llm.resize(2)
@@ -171,13 +186,19 @@ class Bulkhead(Wraps):
         2
         """
         at_least_one("limit", limit)
+        length = duration(over)
+        delay("over", length)
+        room, now = self._room, self._ticks.now()
         with self._lock:
-            self._room.limit = self.limit = limit
-            admitted = self._room.admit()
-        self._wake(admitted)
+            self.limit = limit
+            awake = room.resize(limit, now, length)
+            if room.growth is not None:  # whoever waits has to know when its first step is due
+                awake += room.queued()
+        self._wake(awake)
 
     def snapshot(self) -> BulkheadSnapshot:
         """All that can be known of it at this moment."""
+        self._grow()
         room = self._room
         with self._lock:
             return BulkheadSnapshot(
@@ -197,6 +218,7 @@ class Bulkhead(Wraps):
 
         :raises BulkheadFullError: it does neither.
         """
+        self._grow()
         with self._lock:
             entered = self._room.enter(ticket, wait=patience > 0)
             if ticket.state == "in":
@@ -216,11 +238,34 @@ class Bulkhead(Wraps):
         with self._lock:
             admitted = self._room.leave(ticket)
         self._wake(admitted)
+        self._grow()
 
-    def _wake(self, admitted: list[Ticket]) -> None:
-        for ticket in admitted:
-            if not ticket.waiter.wake():  # its loop is closed
-                self._leave(ticket)
+    def _grow(self) -> None:
+        """Let in those for whom the limit has grown by now."""
+        if self._room.growth is not None:
+            now = self._ticks.now()
+            with self._lock:
+                admitted = self._room.look(now)
+            self._wake(admitted)
+
+    def _wake(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            if not ticket.waiter.wake():  # its loop is closed: wake who comes in for it
+                with self._lock:
+                    tickets += self._room.leave(ticket)
+
+    def _waits(self, ticket: Ticket, patience: float) -> Iterator[float]:
+        """How long to wait next, until it is in or out of patience.
+
+        The next step of a limit that grows wakes nobody: whoever waits looks when it is due.
+        """
+        until = ticket.waiter.now() + patience
+        while True:
+            self._grow()
+            left, growth = until - ticket.waiter.now(), self._room.growth
+            if ticket.state == "in" or left <= 0:
+                return
+            yield left if growth is None else min(left, growth.wait(self._ticks.now()))
 
     def _waited(self, ticket: Ticket, deadline: Deadline | None) -> None:
         """The wait is over.
@@ -274,7 +319,8 @@ class Slot:
         patience, deadline = bulkhead._patience()
         if not bulkhead._enter(ticket, patience, ThreadWaiter):
             try:
-                ticket.waiter.wait(patience)
+                for seconds in bulkhead._waits(ticket, patience):
+                    ticket.waiter.wait(seconds)
             except BaseException:
                 bulkhead._leave(ticket)
                 raise
@@ -295,7 +341,8 @@ class Slot:
         patience, deadline = bulkhead._patience()
         if not bulkhead._enter(ticket, patience, task_waiter):
             try:
-                await ticket.waiter.wait(patience)
+                for seconds in bulkhead._waits(ticket, patience):
+                    await ticket.waiter.wait(seconds)
             except BaseException:
                 bulkhead._leave(ticket)
                 raise

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from retrytemplate.control.growth import Growth
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -52,6 +54,7 @@ class Room:
 
     :param fairness: every so many'th place that is given to somebody who waits goes to who has
         waited longest, of whatever lane; 0: never.
+    :param growth: what the limit is on its way to; None: it stays.
     """
 
     limit: int
@@ -63,6 +66,7 @@ class Room:
     waiting: int = 0
     arrived: int = 0
     passed: int = 0
+    growth: Growth | None = None
     keys: dict[Hashable, _Key] = field(factory=dict)
     _ready: list[Line] = field(init=False)
 
@@ -105,6 +109,31 @@ class Room:
             self._let_in(ticket)
             admitted.append(ticket)
         return admitted
+
+    # Another limit.
+
+    def resize(self, limit: int, now: float, over: float) -> list[Ticket]:
+        """A lower limit at once, a higher one in the course of some time."""
+        admitted = self.look(now)
+        if over and limit > self.limit:
+            self.growth = Growth(self.limit, limit, now, over)
+        else:
+            self.limit, self.growth = limit, None
+        return admitted + self.admit()
+
+    def look(self, now: float) -> list[Ticket]:
+        """Let in those for whom the limit has grown by now."""
+        if self.growth is None:
+            return []
+        self.limit = max(self.limit, self.growth.at(now))  # another thread's clock may be ahead
+        if self.limit == self.growth.to:
+            self.growth = None
+        return self.admit()
+
+    def queued(self) -> list[Ticket]:
+        """All who wait."""
+        lines = [*self._ready, *(line for each in self.keys.values() for line in each.behind)]
+        return [ticket for line in lines for ticket in line]
 
     # Who is next.
 

@@ -1,8 +1,12 @@
-"""Who waits, in a thread or in a task: woken by somebody in any thread or loop."""
+"""Who waits, in a thread or in a task: woken by somebody in any thread or loop.
+
+One may wait again and again, on the clock of its thread or loop.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from retrytemplate.clock import in_trio
@@ -24,9 +28,14 @@ class ThreadWaiter:
         self._event.set()
         return True
 
+    def now(self) -> float:
+        """The time that it waits by."""
+        return time.monotonic()
+
     def wait(self, seconds: float) -> None:
         """Until it is woken, or so long."""
         self._event.wait(min(seconds, threading.TIMEOUT_MAX))
+        self._event.clear()
 
 
 def task_waiter() -> _AsyncioWaiter | _TrioWaiter:
@@ -52,10 +61,15 @@ class _AsyncioWaiter:
         if not self._future.done():
             self._future.set_result(None)
 
+    def now(self) -> float:
+        return self._loop.time()
+
     async def wait(self, seconds: float) -> None:
         import asyncio
 
         await asyncio.wait([self._future], timeout=seconds)
+        if self._future.done():
+            self._future = self._loop.create_future()
 
 
 class _TrioWaiter:
@@ -69,13 +83,23 @@ class _TrioWaiter:
         import trio
 
         try:
-            self._token.run_sync_soon(self._event.set)
+            self._token.run_sync_soon(self._set)
         except trio.RunFinishedError:
             return False
         return True
+
+    def _set(self) -> None:
+        self._event.set()
+
+    def now(self) -> float:
+        import trio
+
+        return trio.current_time()
 
     async def wait(self, seconds: float) -> None:
         import trio
 
         with trio.move_on_after(seconds):
             await self._event.wait()
+        if self._event.is_set():
+            self._event = trio.Event()

@@ -3,16 +3,21 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from retrytemplate import BulkheadFullError, Deadline, DeadlineExceededError, MisuseError
 from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strategy
+from retrytemplate.control.growth import Growth
 from retrytemplate.control.room import Room, Ticket
+from retrytemplate.control.waiters import ThreadWaiter
 from retrytemplate.testing import VirtualClock, run, run_trio
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.loops import LOOPS
@@ -84,8 +89,8 @@ def test_a_thread_that_nobody_lets_in_is_refused_and_leaves_the_queue():
 
 
 def test_a_full_queue_and_one_that_may_not_be_waited_in_refuse_at_once():
-    for given in ({"queue": 0}, {"max_wait": 0}):
-        bulkhead = Bulkhead("llm", limit=1, **given)
+    for each in ({"queue": 0}, {"max_wait": 0}):
+        bulkhead = Bulkhead("llm", limit=1, **each)
         with bulkhead.slot(), pytest.raises(BulkheadFullError):
             bulkhead.call(int)
 
@@ -260,6 +265,158 @@ def test_more_slots_let_those_in_who_wait_and_fewer_push_nobody_out():
     asyncio.run(main())
 
 
+# -- a number that grows ---------------------------------------------------------------------------
+
+
+def admits(bulkhead):
+    """How many calls at once it makes now."""
+    with ExitStack() as slots:
+        with pytest.raises(BulkheadFullError):
+            while True:
+                slots.enter_context(bulkhead.slot())
+        return bulkhead.snapshot().inside
+
+
+@pytest.mark.statement("S4-55")
+def test_a_limit_grows_evenly_in_the_time_that_is_given():
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=2, queue=0, clock=clock)
+    bulkhead.resize(5, over=timedelta(seconds=30))
+    seen = []
+    for seconds in (0.0, 9.0, 1.0, 9.0, 1.0, 10.0, 60.0):
+        clock.advance(seconds)
+        seen.append(admits(bulkhead))
+    assert seen == [2, 2, 3, 3, 4, 5, 5]
+
+
+def test_a_limit_shrinks_at_once_whatever_time_is_given():
+    bulkhead = Bulkhead("llm", limit=5, queue=0, clock=VirtualClock())
+    bulkhead.resize(2, over=30)
+    assert admits(bulkhead) == 2
+
+
+def test_another_number_on_the_way_goes_on_from_what_is_there():
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=2, queue=0, clock=clock)
+    bulkhead.resize(12, over=10)
+    clock.advance(4)
+    bulkhead.resize(10, over=8)
+    clock.advance(2)
+    assert (bulkhead.limit, admits(bulkhead)) == (10, 7)
+    bulkhead.resize(1)
+    clock.advance(60)
+    assert (bulkhead.limit, admits(bulkhead)) == (1, 1)
+
+
+@pytest.mark.statement("S4-55")
+@pytest.mark.parametrize("before", [True, False], ids=["grows already", "waits already"])
+@pytest.mark.parametrize(
+    ("runs", "loop"), [(in_asyncio, LOOPS[0]), (in_trio, LOOPS[1])], ids=["asyncio", "trio"]
+)
+def test_tasks_come_in_as_the_limit_grows_though_nobody_leaves(runs, loop, before):
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=1, max_wait=60.0, clock=clock)
+    came, stays = [], []
+
+    async def comes():
+        slot = bulkhead.slot()
+        await slot.__aenter__()
+        stays.append(slot)
+        came.append(clock.monotonic())
+
+    async def resizes():
+        await clock.sleep_async(0.5)  # whoever waits by then was told of nothing
+        bulkhead.resize(4, over=30.0)
+
+    async def main():
+        await comes()
+        if before:
+            await resizes()
+            await loop.together(comes, comes, comes)
+        else:
+            await loop.together(comes, comes, comes, resizes)
+
+    runs(main, clock)
+    assert came == [0.0, 10.5, 20.5, 30.5]
+
+
+@pytest.mark.parametrize("runs", [in_asyncio, in_trio])
+def test_a_task_waits_as_long_as_it_may_while_the_limit_grows(runs):
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=1, max_wait=7.0, clock=clock)
+
+    async def main():
+        async with bulkhead.slot(key="kim"):
+            bulkhead.resize(11, over=100.0)
+            with pytest.raises(BulkheadFullError):
+                await bulkhead.call_async(int)
+            assert clock.monotonic() == 7.0
+            assert await bulkhead.call_async(int, "17") == 17
+        return clock.monotonic()
+
+    assert runs(main, clock) == 10.0
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_thread_comes_in_as_the_limit_grows_though_nobody_leaves():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    with bulkhead.slot(), ThreadPoolExecutor(3) as pool:
+        waits = [pool.submit(bulkhead.call, int, "17") for _ in range(3)]
+        until(lambda: bulkhead.snapshot().waiting == 3)
+        bulkhead.resize(2, over=0.01)
+        assert [each.result(PATIENCE) for each in waits] == [17, 17, 17]
+
+
+def test_a_thread_that_was_woken_can_wait_again():
+    waiter = ThreadWaiter()
+    waiter.wake()
+    waiter.wait(PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(waiter.wait, PATIENCE)
+        with pytest.raises(TimeoutError):
+            again.result(0.01)
+        waiter.wake()
+        again.result(PATIENCE)
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["leaves", "looks"])
+def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(goes):
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=2, max_wait=PATIENCE, clock=clock)
+
+    async def main():
+        one, other = bulkhead.slot(), bulkhead.slot()
+        await one.__aenter__()
+        await other.__aenter__()
+        bulkhead.resize(3, over=100.0)
+        waits = [asyncio.create_task(bulkhead.slot().__aenter__()) for _ in range(2)]
+        await asyncio.sleep(0)
+        clock.advance(100.0)  # which no timer of this loop sees
+        if goes:
+            await one.__aexit__(None, None, None)
+        else:
+            bulkhead.snapshot()
+        assert (bulkhead._room.inside, bulkhead._room.waiting) == (3, 0 if goes else 1)
+        for each in waits:
+            each.cancel()
+        await asyncio.wait(waits)
+
+    asyncio.run(main())
+
+
+@given(start=st.integers(1, 50), more=st.integers(1, 10**20), over=st.floats(1e-3, 1e6))
+def test_a_number_that_grows_comes_to_its_end_in_few_steps_none_of_them_early(start, more, over):
+    growth, now, steps = Growth(start, start + more, 17.5, over), 17.5, 0
+    while seconds := growth.wait(now):
+        before, now = growth.at(now), now + seconds
+        share = Fraction(now - 17.5) / Fraction(over)
+        assert growth.at(now) - before <= -(-more // 100) + 1
+        assert growth.at(now) - start <= more * share * (1 + Fraction(1, 10**6)) + 1
+        steps += 1
+    assert steps <= 250
+    assert growth.at(now) == start + more
+
+
 # -- threads and tasks -----------------------------------------------------------------------------
 
 
@@ -427,6 +584,8 @@ class Rooms(RuleBasedStateMachine):
         self.room = Room(limit, queue, 2, per_key, fairness)
         self.limit, self.queue, self.per_key, self.fairness = limit, queue, per_key, fairness
         self.inside, self.waiting = [], []
+        self.now = self.since = self.over = 0
+        self.from_ = self.to = limit
 
     def allows(self, ticket, others):
         if self.per_key is None or ticket.key is None:
@@ -457,10 +616,22 @@ class Rooms(RuleBasedStateMachine):
             return
         self.let_in(self.room.leave(ticket))
 
-    @rule(limit=st.integers(1, 4))
-    def resize(self, limit):
-        self.room.limit = self.limit = limit
-        self.let_in(self.room.admit())
+    @rule(limit=st.integers(1, 9), over=st.sampled_from([0, 0, 3, 8]))
+    def resize(self, limit, over):
+        self.from_, self.to = min(self.limit, limit), limit
+        self.since, self.over = self.now, over
+        self.grow()
+        self.let_in(self.room.resize(limit, self.now, over))
+
+    @rule(seconds=st.integers(1, 5))
+    def wait(self, seconds):
+        self.now += seconds
+        self.grow()
+        self.let_in(self.room.look(self.now))
+
+    def grow(self):
+        passed, more = self.now - self.since, self.to - self.from_
+        self.limit = self.to if passed >= self.over else self.from_ + more * passed // self.over
 
     def let_in(self, admitted):
         for ticket in admitted:
@@ -476,6 +647,8 @@ class Rooms(RuleBasedStateMachine):
         room = self.room
         assert {each for each in self.inside if each.state != "in"} == set()
         assert (room.inside, room.waiting) == (len(self.inside), len(self.waiting))
+        assert room.limit == self.limit
+        assert set(room.queued()) == set(self.waiting)
         if len(self.inside) < self.limit:  # whoever waits, waits for a place of his key
             assert not [each for each in self.waiting if self.allows(each, self.inside)]
         used = {each.key for each in self.inside + self.waiting if each.key is not None}
@@ -504,6 +677,7 @@ TestRooms.settings = settings(max_examples=200, stateful_step_count=40)
         ({"priorities": ("a", 1)}, "priorities: each must be a text"),
         ({"fairness": -1}, "fairness must be"),
         ({"listeners": [17]}, "listeners"),
+        ({"clock": 17}, "clock must be"),
     ],
 )
 def test_a_bulkhead_that_makes_no_sense_is_refused(given, problem):
@@ -511,8 +685,17 @@ def test_a_bulkhead_that_makes_no_sense_is_refused(given, problem):
         Bulkhead(**{"name": "llm", **given})
 
 
-def test_another_number_that_makes_no_sense_is_refused():
+@pytest.mark.parametrize(
+    ("limit", "given", "problem"),
+    [
+        (0, {}, "limit must be"),
+        (60, {"over": -1}, "over must be"),
+        (60, {"over": float("inf")}, "over must be"),
+        (60, {"over": "30"}, "over must be"),
+    ],
+)
+def test_another_number_that_makes_no_sense_is_refused(limit, given, problem):
     bulkhead = Bulkhead("llm")
-    with pytest.raises(ValueError, match="limit must be"):
-        bulkhead.resize(0)
-    assert bulkhead.limit == 50
+    with pytest.raises((TypeError, ValueError), match=problem):
+        bulkhead.resize(limit, **given)
+    assert (bulkhead.limit, bulkhead.snapshot().limit) == (50, 50)
