@@ -79,9 +79,17 @@ class RetryContextCache(Protocol):
         ...
 
     def succeed(
-        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
     ) -> None:
-        """End the claim and forget the record, or leave a mark for *remember* seconds."""
+        """End the claim and forget the record, or leave a mark for *remember* seconds.
+
+        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
+        """
         ...
 
     def release(self, claim: Claim) -> None:
@@ -119,7 +127,12 @@ class AsyncRetryContextCache(Protocol):
     async def fail(self, claim: Claim, record: Record) -> None: ...
 
     async def succeed(
-        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
     ) -> None: ...
 
     async def release(self, claim: Claim) -> None: ...

@@ -64,8 +64,8 @@ class ClaimsInProcess(ABC):
         """Forget the record and the remembered success, if there is one."""
 
     @abstractmethod
-    def _mark(self, claim: Claim, remember: float) -> None:
-        """Remember a success, in the place of whatever there is."""
+    def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
+        """Remember a success, and what is kept with it, in the place of whatever there is."""
 
     def begin(
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
@@ -105,7 +105,12 @@ class ClaimsInProcess(ABC):
                     del self._claims[claim.key]
 
     def succeed(
-        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
     ) -> None:
         """End the claim and forget the record, or leave a mark for *remember* seconds."""
         refuse_connection(self, connection)
@@ -114,7 +119,7 @@ class ClaimsInProcess(ABC):
                 self._check(claim)  # only then: nearly every stateful execution comes this way
             try:
                 if remember is not None:
-                    self._mark(claim, remember)
+                    self._mark(claim, remember, record)
                 elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
                     self._drop(claim.key)
             finally:  # last: who takes the key now, sees what was left
@@ -152,7 +157,9 @@ class ClaimsInProcess(ABC):
 
     def _kept(self, key: str) -> Record | None:
         record = self._load(key)
-        return None if record is None or record.phase == "done" else record
+        if record is None or (record.phase == "done" and not record.attributes):
+            return None  # the bare mark of a success is no record
+        return record
 
     def _check(self, claim: Claim) -> None:
         if self._claims.get(claim.key) is not claim:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryRetryContextCache"]
 
+BARE = None, None  # a mark that keeps nothing, or none
+
 
 class MemoryRetryContextCache(ClaimsInProcess):
     """Contexts in memory: they outlive the execution, not the process.
@@ -71,7 +73,7 @@ class MemoryRetryContextCache(ClaimsInProcess):
 
     def __contains__(self, key: object) -> bool:
         with self._lock:
-            return key in self._records
+            return key in self._records or self._marks.get(key, BARE)[1] is not None
 
     def __len__(self) -> int:
         with self._lock:
@@ -103,24 +105,25 @@ class MemoryRetryContextCache(ClaimsInProcess):
         super().fail(claim, record)
 
     def _load(self, key: str) -> Record | None:
-        if key in self._marks:
-            from retrytemplate.caches.stores import DONE
+        mark = self._marks.get(key)
+        if mark is None:
+            record: Record | None = self._records.get(key)
+            return record
+        from retrytemplate.caches.stores import DONE
 
-            return DONE
-        record: Record | None = self._records.get(key)
-        return record
+        return mark[1] or DONE
 
     def _drop(self, key: str) -> None:
         self._records.pop(key, None)
         self._marks.pop(key, None)
 
-    def _mark(self, claim: Claim, remember: float) -> None:
+    def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
         self._records.pop(claim.key, None)
         if type(self._marks) is dict:
             from retrytemplate.caches.stores import Marks
 
             self._marks = self._marked_keys = Marks(self._timer)
-        self._marks[claim.key] = remember
+        self._marks[claim.key] = remember, record
 
     def _store(self, key: str, record: Record) -> None:
         if type(self._records) is dict:

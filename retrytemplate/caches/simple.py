@@ -7,6 +7,8 @@ from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attrs import evolve
+
 from retrytemplate._checks import close_unawaited
 from retrytemplate.caches.claims import ClaimsInProcess
 from retrytemplate.caches.record import Record, from_json, to_text
@@ -125,11 +127,11 @@ class SimpleCacheAdapter(ClaimsInProcess):
     def _drop(self, key: str) -> None:
         self._ask(self.cache.remove, key)
 
-    def _mark(self, claim: Claim, remember: float) -> None:
+    def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
         # The next attempt may begin when the success is not remembered any more.
         until = self._time() + remember
-        mark = Record("done", not_before=until, version=claim.version + 1, fence=claim.fence)
-        self._store(claim.key, mark)
+        mark = record or Record("done", version=claim.version + 1, fence=claim.fence)
+        self._store(claim.key, evolve(mark, not_before=until))
 
     @staticmethod
     def _ask(

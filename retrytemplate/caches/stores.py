@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DONE", "Marks", "Records"]
 
+Mark = tuple[float, Record | None]
+
 DONE = Record(phase="done")
 
 
@@ -104,15 +106,15 @@ class Records:
                 continue
 
 
-class Marks(TLRUCache[str, float]):
-    """Marks, each kept as long as its value says (seconds)."""
+class Marks(TLRUCache[str, Mark]):
+    """Marks, each kept as long as it says (seconds), with its record if it has one."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
-        super().__init__(math.inf, lambda _key, remember, now: now + remember, timer)
+        super().__init__(math.inf, lambda _key, mark, now: now + mark[0], timer)
 
     def pop(  # type: ignore[override]  # the default has no type of its own here
-        self, key: str, default: float | None = None
-    ) -> float | None:
+        self, key: str, default: Mark | None = None
+    ) -> Mark | None:
         """Forget a mark; time stands still, or one could end between look and removal."""
         with self.timer:
             return super().pop(key, default)

@@ -40,7 +40,9 @@ class Steps(Protocol):
 
     def fail(self, claim: Any, record: Record) -> Step[None]: ...
 
-    def succeed(self, claim: Any, remember: float | None, connection: Any) -> Step[None]: ...
+    def succeed(
+        self, claim: Any, remember: float | None, connection: Any, record: Record | None
+    ) -> Step[None]: ...
 
     def release(self, claim: Any) -> Step[None]: ...
 
@@ -159,15 +161,22 @@ class BlockingCache(DurableCache):
             self._renewer.add(self._ours(claim))
 
     def succeed(
-        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
     ) -> None:
         """End the claim and forget the record, or leave a mark for *remember* seconds.
 
         :param connection: the caller's own, to the same database: commits with what it commits.
+        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
         """
         self._check_connection(connection)
         self._renewer.drop(claim)
-        self._perform(self._steps.succeed(self._ours(claim), remember, connection), connection)
+        step = self._steps.succeed(self._ours(claim), remember, connection, record)
+        self._perform(step, connection)
 
     def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""
@@ -265,17 +274,22 @@ class AwaitedCache(DurableCache):
             self._renewer.add(self._ours(claim))
 
     async def succeed(
-        self, claim: Claim, *, connection: Any = None, remember: float | None = None
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
     ) -> None:
         """End the claim and forget the record, or leave a mark for *remember* seconds.
 
         :param connection: the caller's own, to the same database: commits with what it commits.
+        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
         """
         self._check_connection(connection)
         self._renewer.drop(claim)
-        await self._perform(
-            self._steps.succeed(self._ours(claim), remember, connection), connection
-        )
+        step = self._steps.succeed(self._ours(claim), remember, connection, record)
+        await self._perform(step, connection)
 
     async def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""

@@ -89,12 +89,19 @@ class Steps:
         claim.lease_until = moment(ends) if held else None
         claim.version = record.version
 
-    def succeed(self, claim: LeasedClaim, remember: float | None, connection: None) -> Step[None]:
+    def succeed(
+        self,
+        claim: LeasedClaim,
+        remember: float | None,
+        connection: None,
+        record: Record | None,
+    ) -> Step[None]:
         """Leave no more than the fence, or a mark."""
         if remember is None:
             yield from self._held(scripts.FINISH, claim)
         else:
-            yield from self._held(scripts.REMEMBER, claim, min(remember, MOST))
+            kept = () if record is None else _columns(record)[:2]
+            yield from self._held(scripts.REMEMBER, claim, min(remember, MOST), *kept)
 
     def release(self, claim: LeasedClaim) -> Step[None]:
         """Leave the key as it was found."""

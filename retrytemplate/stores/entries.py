@@ -27,9 +27,9 @@ class Entry:
     """A key as its store has it: what is remembered of it, who holds it, and until when.
 
     ``phase`` is that of the key, ``record.phase`` the one that was written last.  Of a key that is
-    held for the first time the record is empty, as it is of a remembered success, and of a key
-    whose record cannot be read: ``problem`` says why.  Times are seconds since the epoch by the
-    store's clock, which read ``now`` when it was asked.
+    held for the first time the record is empty, as it is of a remembered success that leaves
+    nothing else, and of a key whose record cannot be read: ``problem`` says why.  Times are seconds
+    since the epoch by the store's clock, which read ``now`` when it was asked.
     """
 
     key: str

@@ -82,6 +82,10 @@ local over = phase == 'done' and tonumber(expires) <= now
 if phase == 'done' and not fresh and not over then
     return false
 end
+if over then
+    record = false
+    redis.call('HDEL', name, 'record', 'version')
+end
 if phase == 'attempting' and holder and holder ~= worker and not lost then
     lost = holder
     redis.call('HSET', name, 'lost', lost)
@@ -146,6 +150,7 @@ if mine then
     redis.call('DEL', name)
     redis.call('HSET', name,
         'fence', fence, 'token', token, 'phase', 'done', 'expires', whole(ends))
+    if ARGV[5] then redis.call('HSET', name, 'record', ARGV[5], 'version', ARGV[6]) end
     keep_until(ends)
 end
 return mine or said

@@ -128,8 +128,8 @@ WHERE key = :key AND fence = :fence AND worker IS NULL AND version = :version AN
 FINISH = f"DELETE FROM ${{prefix}}_contexts WHERE {MINE} RETURNING 1"
 REMEMBER = f"""
 UPDATE ${{prefix}}_contexts SET
-    record = NULL, version = 0, phase = 'done', worker = NULL, lease_until = NULL, lost = NULL,
-    expires = ${{now}} + :remember, updated = ${{now}}
+    record = CAST(:record AS text), version = :version, phase = 'done', worker = NULL,
+    lease_until = NULL, lost = NULL, expires = ${{now}} + :remember, updated = ${{now}}
 WHERE {MINE} RETURNING 1"""
 # A lost attempt that is not written down yet is left as it was found, to be found again.
 GIVE_BACK = f"""

@@ -132,14 +132,21 @@ class Steps:
         claim.completed = False
         claim.empty = False
 
-    def succeed(self, claim: SQLClaim, remember: float | None, connection: Any) -> Step[None]:
+    def succeed(
+        self,
+        claim: SQLClaim,
+        remember: float | None,
+        connection: Any,
+        record: Record | None,
+    ) -> Step[None]:
         """Delete the key, or leave a mark."""
         if claim.undone and connection is None:
             return (yield from self._undo(claim))
         if remember is None:
             rows = yield self._order(sql.FINISH, **_mine(claim))
         else:
-            rows = yield self._order(sql.REMEMBER, **_mine(claim), remember=remember)
+            kept = _kept(record)
+            rows = yield self._order(sql.REMEMBER, **_mine(claim), **kept, remember=remember)
         _held(claim, rows)
         if connection is not None:
             follow(claim, connection)
@@ -258,4 +265,10 @@ def _held(claim: Claim, rows: Rows) -> Any:
 
 
 def _columns(record: Record) -> dict[str, Any]:
-    return {"record": to_text(record), "version": record.version, "phase": record.phase}
+    return {**_kept(record), "phase": record.phase}
+
+
+def _kept(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {"record": None, "version": 0}
+    return {"record": to_text(record), "version": record.version}

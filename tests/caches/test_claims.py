@@ -48,8 +48,8 @@ class Dictionary(ClaimsInProcess):
     def _drop(self, key):
         self.records.pop(key, None)
 
-    def _mark(self, claim, remember):
-        self.records[claim.key] = DONE
+    def _mark(self, claim, remember, record):
+        self.records[claim.key] = record or DONE
 
     def __contains__(self, key):
         return self.peek(key) is not None
@@ -96,7 +96,7 @@ class Down(Dictionary):
     def _drop(self, key):
         raise OSError("down")
 
-    def _mark(self, claim, remember):
+    def _mark(self, claim, remember, record):
         raise OSError("down")
 
 

@@ -514,7 +514,7 @@ def test_a_key_is_held_until_what_its_success_leaves_is_there(remember):
         def _drop(self, key):
             held.append(self.holds(claim))
 
-        def _mark(self, claim, remember):
+        def _mark(self, claim, remember, record):
             held.append(self.holds(claim))
 
     held = []

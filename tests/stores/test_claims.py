@@ -436,6 +436,28 @@ def test_a_success_that_is_remembered_is_no_record(made):
     assert cache.swap(KEY, failing(begun(cache, fresh=True)), 0)
 
 
+def test_what_is_kept_with_a_success_ends_with_it(made, store):
+    cache = made(ttl=1000)
+    claim = begun(cache)
+    kept = failing(claim, phase="done", attributes={"result": [17, "ä"]})
+    cache.succeed(claim, remember=100, record=kept)
+    assert cache.peek(KEY) == kept
+    assert cache.keys() == [KEY]
+    store.age(101)
+    assert begun(cache, "two").record is None
+    assert cache.peek(KEY) is None
+
+
+def test_what_is_over_is_not_found_although_a_claim_has_kept_it_longer(made, store):
+    cache = made(ttl=1000)
+    claim = begun(cache)
+    cache.succeed(claim, remember=20, record=failing(claim, phase="done", attributes={"a": 1}))
+    begun(cache, "two", fresh=True)
+    store.age(LEASE + 1)
+    assert begun(cache, "three").record is None
+    assert cache.peek(KEY) is None
+
+
 def test_a_purge_deletes_what_is_over_and_says_how_many(made, store, monkeypatch):
     monkeypatch.setattr("retrytemplate.stores.steps.AT_ONCE", 2)
     cache = made(ttl=100)

@@ -78,6 +78,18 @@ def test_a_success_is_remembered_in_the_transaction_of_the_work(store, cache, wo
         cache.begin(KEY, worker="two")
 
 
+def test_what_is_kept_with_a_success_commits_with_the_work(store, cache, work):
+    claim = cache.begin(KEY, worker="one")
+    kept = failing(claim, phase="done", attributes={"result": 17})
+    with pytest.raises(Deliberate), store.engine.begin() as connection:
+        cache.succeed(claim, connection=connection, remember=60, record=kept)
+        raise Deliberate
+    assert cache.peek(KEY) is None
+    with store.engine.begin() as connection:
+        cache.succeed(claim, connection=connection, remember=60, record=kept)
+    assert cache.peek(KEY) == kept
+
+
 def test_a_late_holder_cannot_commit_its_work(store, cache, work):
     late = cache.begin(KEY, worker="one")
     store.age(31)

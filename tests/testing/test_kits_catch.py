@@ -748,6 +748,11 @@ class ForgetsThatItRemembers(Memory):
         super().succeed(claim)
 
 
+class ForgetsWhatItShouldKeep(Memory):
+    def succeed(self, claim, *, connection=None, remember=None, record=None):
+        super().succeed(claim, connection=connection, remember=remember)
+
+
 class ForgetsOnRelease(Memory):
     def release(self, claim):
         super().release(claim)
@@ -927,6 +932,10 @@ CACHES = [
     (BelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
     (KeepsSuccesses, "test_a_success_forgets_the_key"),
     (ForgetsThatItRemembers, "test_a_remembered_success_is_not_done_again"),
+    (
+        ForgetsWhatItShouldKeep,
+        "test_what_is_kept_with_a_remembered_success_is_found_without_an_attempt",
+    ),
     (ForgetsOnRelease, "test_a_release_leaves_the_failures_as_they_were"),
     (ForgetsHalf, "test_forgetting_drops_everything_under_a_key"),
     (IsNeverFresh, "test_a_fresh_start_forgets_failures_and_remembered_success"),

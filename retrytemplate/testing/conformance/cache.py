@@ -223,6 +223,19 @@ class CacheConformance(Conformance):
             _refused(AlreadyCompletedError, lambda: self._begin(cache))
             _refused(AlreadyCompletedError, lambda: self._begin(cache, "two"))
 
+    def test_what_is_kept_with_a_remembered_success_is_found_without_an_attempt(self) -> None:
+        with self.opened() as cache:
+            claim = self._begin(cache)
+            kept = _next(claim, evolve(rich_record(), phase="done"))
+            cache.succeed(claim, remember=LONG, record=kept)
+            _refused(AlreadyCompletedError, lambda: self._begin(cache, "two"))
+            cache.release(self._begin(cache, "two", fresh=True))
+            found = cache.peek(KEY)
+            assert found is not None and KEY in cache
+            assert (found.phase, found.attributes) == ("done", kept.attributes)
+            cache.succeed(self._begin(cache, fresh=True))
+            assert cache.peek(KEY) is None
+
     def test_a_connection_that_is_none_is_refused(self) -> None:
         with self.opened() as cache:
             claim = self._begin(cache)
