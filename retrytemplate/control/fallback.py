@@ -13,6 +13,7 @@ from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import ControlEvent, check_listeners, tell
 from retrytemplate.control.judging import judge_of
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.together import failed_together
 from retrytemplate.errors import UnacceptableResultError
 from retrytemplate.outcome import Outcome
 from retrytemplate.verdicts import is_hard
@@ -225,16 +226,9 @@ class Fallback(Wraps):
         return FallbackOutcome(value, error, calls, (), elapsed, who, tuple(failures))
 
     def _all_of(self, failures: list[BaseException]) -> BaseException:
-        """The first one, which says what became of the others."""
         first, *others = failures
-        names = [who for who, _ in self._chain(first)][1:]
-        for name, other in zip(names, others, strict=True):
-            first.add_note(f"the fallback {name!r} failed, too: {type(other).__name__}: {other}")
-        causes = [first.__cause__, *others]
-        told = [each for each in causes if each is not None and each is not first]
-        if told:
-            first.__cause__ = BaseExceptionGroup("the fallbacks failed, too", told)
-        return first
+        names = [f"the fallback {who!r}" for who, _ in self._chain(first)][1:]
+        return failed_together(first, zip(names, others, strict=True), "the fallbacks")
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         for link in self.links:

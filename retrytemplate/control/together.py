@@ -1,0 +1,33 @@
+"""The failure of several calls, where one was wanted: the first one's, with the others on it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from retrytemplate.endings import put_note
+from retrytemplate.history import message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["failed_together"]
+
+
+def failed_together(
+    first: BaseException, others: Iterable[tuple[str, BaseException]], who: str
+) -> BaseException:
+    """The first failure, which says what became of the others: in notes, and as its cause.
+
+    :param others: each with whose it is.
+    :param who: what the others are, all of them.
+    """
+    causes = [first.__cause__]
+    for name, other in others:
+        put_note(first, f"{name} failed, too: {type(other).__name__}: {message_of(other)}")
+        causes.append(other)
+    told = [each for each in causes if each is not None and each is not first]
+    if told:
+        with suppress(Exception):  # an exception that takes no attributes goes without
+            first.__cause__ = BaseExceptionGroup(f"{who} failed, too", told)
+    return first

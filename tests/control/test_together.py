@@ -1,0 +1,33 @@
+"""The failure of several calls: the first one's, with the others on it."""
+
+from attrs import frozen
+
+from retrytemplate.control.together import failed_together
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+@frozen(eq=False)
+class Frozen(Exception):
+    pass
+
+
+def test_a_failure_that_cannot_be_told_in_words_is_told_all_the_same():
+    first, mute = KeyError(), Mute()
+    assert failed_together(first, [("the cache", mute)], "the others") is first
+    assert first.__notes__[0].startswith("the cache failed, too: Mute: ")
+    assert first.__cause__.exceptions == (mute,)
+
+
+def test_a_failure_that_takes_no_attributes_goes_without():
+    first = Frozen()
+    assert failed_together(first, [("the cache", KeyError())], "the others") is first
+
+
+def test_alone_it_has_no_others_on_it():
+    first = KeyError()
+    failed_together(first, [], "the others")
+    assert (first.__cause__, hasattr(first, "__notes__")) == (None, False)
