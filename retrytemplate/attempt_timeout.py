@@ -24,6 +24,7 @@ __all__ = [
     "exceeded",
     "limit_of",
     "limited_cell",
+    "takes_stop",
 ]
 
 
@@ -142,7 +143,7 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     timeout: Any = execution.plan.attempt_timeout
     stop, done = threading.Event(), threading.Event()
     outcome: list[Any] = [None, None]
-    keywords = {"stop": stop} if _takes_stop(function, arguments) else {}
+    keywords = {"stop": stop} if takes_stop(function, arguments) else {}
 
     def attempt() -> None:
         try:
@@ -178,7 +179,7 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     return value
 
 
-def _takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
+def takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
     """Whether a parameter ``stop`` can be given by name, and the call leaves it free."""
     from inspect import Parameter, signature
 
