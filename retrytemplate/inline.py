@@ -357,9 +357,11 @@ def _resumed(
 
 
 def close_context(cell: Cell) -> None:
-    """Close the context of an inline attempt, if somebody asked for it."""
+    """Close the context of an inline attempt; one that nobody asked for cannot be had any more."""
     context = cell[CONTEXT]
-    if context is not None:
+    if context is None:
+        cell[OWNER] = None  # a task that was begun within may live on
+    else:
         context.closed = True
 
 

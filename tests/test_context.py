@@ -1,5 +1,6 @@
 """What a context says of its execution: how long it has taken, and when it is over."""
 
+import asyncio
 from contextlib import suppress
 
 import pytest
@@ -192,3 +193,22 @@ def test_whoever_asked_for_the_context_finds_what_happened_in_it_afterwards(ente
     assert [record.message for record in kept[0].history] == ["text", "text"]
     assert kept[0].elapsed == 6.0
     assert kept[0].recovered
+
+
+def test_a_task_that_outlives_a_wrapped_coroutine_finds_no_open_context_of_it():
+    async def ask(over):
+        await over.wait()
+        return current_context()
+
+    async def main():
+        over = asyncio.Event()
+
+        @made().wrap
+        async def begin():
+            return [asyncio.ensure_future(ask(over))]
+
+        tasks = await begin()
+        over.set()
+        return await tasks[0]
+
+    assert asyncio.run(main()) is None
