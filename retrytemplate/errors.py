@@ -217,7 +217,10 @@ class KillSwitchActiveError(Rejected):
 
 
 class NestedRetryError(Rejected):
-    """Raised by a nesting rule that allows no retry inside a retry.  Retry in one layer only."""
+    """Raised by a nesting rule that allows no retry inside a retry.  Retry in one layer only.
+
+    Refusing a retry, it does not leave the template: the failure itself does, for the one outside.
+    """
 
 
 class DeadlineExceededError(RetryError, TimeoutError):

@@ -30,7 +30,8 @@ class Guard:
     def reserve(self, context: RetryContext, delay: float) -> Any:
         """Before a wait of *delay* seconds that a retry will follow.
 
-        Raising ``Rejected`` means that no retry is granted: the attempts have run out.
+        Raising ``Rejected`` means that no retry is granted: the attempts have run out.  Of a
+        ``NestedRetryError`` nobody outside is told: the failure itself leaves.
         """
 
     def give_back(self, context: RetryContext) -> Any:

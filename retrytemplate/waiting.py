@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.endings import KEPT, UNTOUCHED, from_cause, instead_of, interrupted
-from retrytemplate.errors import Rejected, RetryLater
+from retrytemplate.errors import NestedRetryError, Rejected, RetryLater
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,6 +62,8 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
     error = yield from _reserve(execution, delay)
     if error is None:
         yield from _sleep(execution, delay)
+    elif isinstance(error, NestedRetryError):
+        execution.refuse(failure)  # itself: the layer outside is to judge it, not this error
     elif isinstance(error, Rejected):
         execution.refuse(from_cause(error, failure))
     else:

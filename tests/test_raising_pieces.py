@@ -8,6 +8,7 @@ from retrytemplate import (
     AlwaysRetryPolicy,
     Guard,
     MaxAttemptsRetryPolicy,
+    NestedRetryError,
     PredicateRetryPolicy,
     Rejected,
     ResultRetryPolicy,
@@ -393,6 +394,23 @@ def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(w
     assert way(template, callback, recovery=lambda context: "recovered") == "recovered"
     assert callback.calls == 1
     assert template.clock.sleeps == []
+
+
+@every_way
+def test_a_refusal_for_being_nested_lets_the_failure_itself_leave(way):
+    gate = Gate("reserve", error=NestedRetryError("one layer only"))
+    template, failure = made(delay=1.0, guards=[gate]), ValueError()
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure))
+    assert (caught.value, caught.value.__cause__, template.clock.sleeps) == (failure, None, [])
+    in_place = RetryState("key", rollback_for=())
+    with pytest.raises(ValueError) as caught:
+        way(
+            template.with_(guards=[Gate("reserve", error=gate.error)]),
+            Script(failure),
+            state=in_place,
+        )
+    assert caught.value is failure
 
 
 @every_way
