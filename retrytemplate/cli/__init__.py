@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from retrytemplate.cli import batch, context, demo, dlq, simulate
+from retrytemplate.cli import batch, breaker, context, demo, dlq, simulate
 from retrytemplate.cli._stores import hidden
 from retrytemplate.cli.usage import UsageError, WorkError
 from retrytemplate.errors import MissingExtraError
@@ -44,6 +44,7 @@ class Verb(Protocol):
 
 VERBS: Mapping[str, Verb] = {
     "batch": batch,
+    "breaker": breaker,
     "context": context,
     "demo": demo,
     "dlq": dlq,

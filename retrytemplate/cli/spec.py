@@ -29,7 +29,19 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["BACKOFFS", "POLICIES", "backoff", "overview", "policy"]
+__all__ = [
+    "BACKOFFS",
+    "NUMBER",
+    "POLICIES",
+    "SECONDS",
+    "WHOLE",
+    "Kind",
+    "Setting",
+    "backoff",
+    "made",
+    "overview",
+    "policy",
+]
 
 
 @frozen
@@ -89,7 +101,7 @@ def policy(text: str) -> RetryPolicy:
     5
     """
     alternatives = [
-        reduce(and_, (_made("policy", part, POLICIES) for part in side.split("&")))
+        reduce(and_, (made("policy", part, POLICIES) for part in side.split("&")))
         for side in text.split("|")
     ]
     combined: RetryPolicy = reduce(or_, alternatives)
@@ -104,8 +116,8 @@ def backoff(text: str) -> Backoff:
     >>> backoff("uniform:minimum=1,maximum=2")
     UniformRandomBackoff(minimum=1.0, maximum=2.0)
     """
-    made: Backoff = _made("backoff", text, BACKOFFS)
-    return made
+    found: Backoff = made("backoff", text, BACKOFFS)
+    return found
 
 
 def overview(kinds: Mapping[str, Kind]) -> Iterator[str]:
@@ -114,7 +126,11 @@ def overview(kinds: Mapping[str, Kind]) -> Iterator[str]:
         yield f"{name}:{kind}" if kind.settings else name
 
 
-def _made(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
+def made(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
+    """What the text describes, one of some kinds.
+
+    :raises UsageError: with what is allowed.
+    """
     name, _, rest = text.strip().partition(":")
     if name not in kinds:
         allowed = ", ".join(kinds)

@@ -1,0 +1,133 @@
+"""``retrytemplate breaker`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from retrytemplate.cli import main
+from retrytemplate.cli._breakers import BREAKERS
+
+CALLS = [(n, 0.1, "failure" if 10 <= n < 14 else "success") for n in range(60)]
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """A recording as CSV."""
+    path = tmp_path / "calls.csv"
+    lines = ["time,duration,outcome", *(",".join(map(str, call)) for call in CALLS)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def replayed(capsys, *args):
+    """The exit code, and what is printed."""
+    try:
+        code = main(["breaker", "replay", *map(str, args)])
+    except SystemExit as ended:  # where the arguments cannot even be read
+        code = ended.code
+    return (code, *capsys.readouterr())
+
+
+@pytest.mark.statement("S4-35")
+def test_breakers_are_compared_on_one_recording(recording, capsys):
+    code, out, _ = replayed(
+        capsys, recording, "--breaker", "consecutive:2", "--breaker", "calls:50,reset_jitter=0"
+    )
+    assert code == 0
+    head, names, _, *rows = out.splitlines()
+    assert head == "60 calls in 59 s, 4 of them failures (6.7%)"
+    assert names.split() == "breaker opened again open for refused good failures".split()
+    assert rows[0].split()[:3] == ["consecutive:2", "1", "0"]
+    assert rows[1].split() == ["calls:50,reset_jitter=0", "0", "0", "0:00", "0", "0", "4"]
+
+
+def test_machines_get_every_figure(recording, capsys):
+    args = ("--json", "--breaker", "consecutive:2,reset_timeout=5,reset_jitter=0")
+    code, out, _ = replayed(capsys, recording, *args)
+    assert (code, json.loads(out)) == (
+        0,
+        [
+            {
+                "breaker": "consecutive:2,reset_timeout=5,reset_jitter=0",
+                "calls": 60,
+                "recorded_failures": 4,
+                "opened": 1,
+                "reopened": 0,
+                "seconds": pytest.approx(8.0),
+                "refused": 5,
+                "refused_successes": 3,
+                "refused_failures": 2,
+            }
+        ],
+    )
+
+
+def test_json_lines_are_the_same_recording(recording, tmp_path, capsys):
+    lines = tmp_path / "calls.jsonl"
+    names = ("time", "duration", "outcome", "host")
+    told = [json.dumps(dict(zip(names, (*call, "a"), strict=True))) for call in CALLS]
+    lines.write_text("\n".join(told), encoding="utf-8")
+    args = ("--json", "--breaker", "consecutive:2")
+    assert replayed(capsys, lines, *args) == replayed(capsys, recording, *args)
+
+
+def test_the_same_seed_gives_the_same_jitter_and_another_one_another(recording, capsys):
+    args = (recording, "--json", "--breaker", "consecutive:2,reset_timeout=9,reset_jitter=2")
+    first, again, other = (replayed(capsys, *args, "--seed", seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_the_breakers_of_the_help_are_those_that_can_be_made(capsys):
+    _, out, _ = replayed(capsys, "--help")
+    for name, kind in BREAKERS.items():
+        assert f"  {name}:" in out
+        for setting in kind.settings:
+            assert f"{setting}=" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("time,duration\n1,2", "calls.csv, record 1 must have time, duration, outcome, got"),
+        ("time,duration,outcome\n1,soon,success", "calls.csv, record 1: could not convert"),
+        ("time,duration,outcome\n1,2,success\n1,2,ok", "calls.csv, record 2: outcome must be"),
+        ("time,duration,outcome\n1,2,success,3", "calls.csv, record 1: 4 fields"),
+        ("time,duration,outcome\n", "calls.csv: no call is recorded"),
+    ],
+)
+def test_a_recording_that_cannot_be_read_is_a_failure_that_names_the_record(
+    text, problem, tmp_path, capsys
+):
+    path = tmp_path / "calls.csv"
+    path.write_text(text, encoding="utf-8")
+    code, out, err = replayed(capsys, path)
+    assert (code, out) == (1, "")
+    assert problem in err
+
+
+def test_a_line_that_is_no_call_and_a_file_that_is_not_there_are_failures(tmp_path, capsys):
+    path = tmp_path / "calls.jsonl"
+    for text in ("17", '{"time": 1, "duration": null, "outcome": "success"}', "{"):
+        path.write_text(text, encoding="utf-8")
+        assert replayed(capsys, path)[0] == 1
+    path.unlink()
+    code, _, err = replayed(capsys, path)
+    assert (code, "No such file" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("rows:2", "there is no breaker 'rows'; allowed: calls, seconds, consecutive"),
+        ("calls", "breaker 'calls' needs number"),
+        ("consecutive:2,failure_rate=0.5", "breaker 'consecutive' cannot take"),
+        ("calls:50,failure_rate=2", "breaker 'calls': failure_rate must be a share"),
+    ],
+)
+def test_a_breaker_that_cannot_be_made_is_wrong_use(spec, problem, recording, capsys):
+    code, out, err = replayed(capsys, recording, "--breaker", spec)
+    assert (code, out) == (2, "")
+    assert problem in err
