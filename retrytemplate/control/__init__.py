@@ -16,8 +16,10 @@ if TYPE_CHECKING:
         ControlEvent,
         ControlListener,
         LateResult,
+        NestedRetry,
     )
     from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
+    from retrytemplate.control.nesting import NestedRetries, Nesting
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.timeout import Timeout
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
@@ -34,8 +36,10 @@ __getattr__ = lazily(
             "ControlEvent",
             "ControlListener",
             "LateResult",
+            "NestedRetry",
         ),
         "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
+        "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.timeout": ("Timeout",),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
@@ -58,6 +62,9 @@ __all__ = [
     "FallbackOutcome",
     "FellBack",
     "LateResult",
+    "NestedRetries",
+    "NestedRetry",
+    "Nesting",
     "Permit",
     "RetryBudget",
     "Seconds",

@@ -18,6 +18,7 @@ __all__ = [
     "ControlEvent",
     "ControlListener",
     "LateResult",
+    "NestedRetry",
     "check_listeners",
     "tell",
 ]
@@ -65,6 +66,22 @@ class LateResult(ControlEvent):
     """
 
     verdict: str
+
+
+@frozen(kw_only=True)
+class NestedRetry(ControlEvent):
+    """A retry was about to be made inside the retries of others, and is one too many.
+
+    :param template: whose it is, by name.
+    :param depth: how many templates around it may retry.
+    :param retry: its number, from 1.
+    :param suppressed: whether it was refused; False: it was only to be reported.
+    """
+
+    template: str | None
+    depth: int
+    retry: int
+    suppressed: bool
 
 
 class ControlListener:
