@@ -92,6 +92,7 @@ WITHOUT_A_TABLE = {
     *("CallRejected", "CircuitChanged", "ControlEvent", "FellBack", "LateResult"),
     *("NestedRetry", "Nesting"),
     *("Calls", "Consecutive", "Seconds"),
+    *("Remark",),
 }
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     )
     from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
     from retrytemplate.control.nesting import NestedRetries, Nesting
+    from retrytemplate.control.pipeline import Pipeline
+    from retrytemplate.control.remarks import Remark
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.timeout import Timeout
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
@@ -40,6 +42,8 @@ __getattr__ = lazily(
         ),
         "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
         "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
+        "retrytemplate.control.pipeline": ("Pipeline",),
+        "retrytemplate.control.remarks": ("Remark",),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.timeout": ("Timeout",),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
@@ -66,6 +70,8 @@ __all__ = [
     "NestedRetry",
     "Nesting",
     "Permit",
+    "Pipeline",
+    "Remark",
     "RetryBudget",
     "Seconds",
     "Slot",

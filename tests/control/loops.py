@@ -22,6 +22,15 @@ class Asyncio:
             for function in functions:
                 group.create_task(function())
 
+    async def cancelled(self, function, when):
+        """Run it, and cancel it at the first checkpoint where this is so."""
+        task = asyncio.ensure_future(function())
+        while not when():
+            await self.checkpoint()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
 
 class Trio:
     CANCELLED = trio.Cancelled
@@ -36,6 +45,13 @@ class Trio:
         async with trio.open_nursery() as nursery:
             for function in functions:
                 nursery.start_soon(function)
+
+    async def cancelled(self, function, when):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(function)
+            while not when():
+                await self.checkpoint()
+            nursery.cancel_scope.cancel()
 
 
 LOOPS = [Asyncio(), Trio()]

@@ -1,0 +1,108 @@
+"""The longest that a call can take with strategies around it."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import delay, duration
+from retrytemplate.control.breaker import CircuitBreaker
+from retrytemplate.control.bulkhead import Bulkhead
+from retrytemplate.control.fallback import Fallback
+from retrytemplate.control.timeout import Timeout
+from retrytemplate.simulation import worst_case
+from retrytemplate.template import BoundTemplate, RetryTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retrytemplate._checks import Seconds
+
+__all__ = ["calls", "longest", "retrying"]
+
+
+def longest(layers: Sequence[Any], attempt_duration: Seconds | None = None) -> float:
+    """Seconds from the outermost in to the function and out again; infinite: nothing bounds it.
+
+    :param attempt_duration: of the function, and of each function that a fallback asks.
+    """
+    each = inf
+    if attempt_duration is not None:
+        each = duration(attempt_duration)
+        delay("attempt_duration", each)
+    inside = each
+    for layer in reversed(layers):
+        inside = _around(layer, inside, each)
+    return float(inside)
+
+
+@singledispatch
+def _around(layer: Any, inside: float, each: float) -> float:
+    """The longest that it takes, itself and what is *inside*; nothing is known of a stranger."""
+    return inf
+
+
+@_around.register
+def _(layer: Timeout, inside: float, each: float) -> float:
+    return min(layer.seconds, inside)
+
+
+@_around.register(RetryTemplate)
+@_around.register(BoundTemplate)
+def _(layer: Any, inside: float, each: float) -> float:
+    timeout = layer.template.attempt_timeout
+    return retrying(layer.template, inside if timeout is None else min(inside, timeout.seconds))
+
+
+def retrying(template: RetryTemplate, attempt: float) -> float:
+    """All attempts of so many seconds, and the waits between them."""
+    if attempt == inf:
+        return inf
+    try:
+        return worst_case(template.policy, template.backoff, attempt_duration=attempt).duration
+    except Exception:  # a function of the user's, asked about a failure that is none of his
+        return inf
+
+
+@_around.register
+def _(layer: CircuitBreaker, inside: float, each: float) -> float:
+    return inside
+
+
+@_around.register
+def _(layer: Bulkhead, inside: float, each: float) -> float:
+    return inside + (layer.max_wait if layer.queue else 0.0)
+
+
+@_around.register
+def _(layer: Fallback, inside: float, each: float) -> float:
+    return inside + len(layer.links) * each
+
+
+def calls(layers: Sequence[Any]) -> float:
+    """How often the function is called at most; infinite: nothing bounds it."""
+    number: float = 1
+    for layer in layers:
+        number *= _calls(layer)
+    return number
+
+
+@singledispatch
+def _calls(layer: Any) -> float:
+    return inf
+
+
+@_calls.register(Timeout)
+@_calls.register(CircuitBreaker)
+@_calls.register(Bulkhead)
+@_calls.register(Fallback)
+def _(layer: Any) -> float:
+    return 1
+
+
+@_calls.register(RetryTemplate)
+@_calls.register(BoundTemplate)
+def _(layer: Any) -> float:
+    limit = layer.template.policy.resolved().attempt_limit
+    return inf if limit is None else limit

@@ -1,0 +1,284 @@
+"""The pipeline: several strategies around one call, in a stated order."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from retrytemplate._checks import is_awaitable, text
+from retrytemplate.clock import given_or_system
+from retrytemplate.control.breaker import CircuitBreaker
+from retrytemplate.control.bulkhead import Bulkhead
+from retrytemplate.control.longest import calls, longest
+from retrytemplate.control.reading import described, number, title
+from retrytemplate.control.remarks import remarks
+from retrytemplate.control.strategy import Strategy, refuse_awaitable
+from retrytemplate.control.timeout import Timeout
+from retrytemplate.guards import Guard
+from retrytemplate.outcome import Outcome
+from retrytemplate.template import BoundTemplate, RetryTemplate
+from retrytemplate.verdicts import is_hard
+from retrytemplate.wrapping import decorated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.clock import Clock
+    from retrytemplate.control.remarks import Remark
+
+    F = TypeVar("F")
+
+__all__ = ["Pipeline"]
+
+ALLOWED = "objects with call, call_async and wrap, such as a RetryTemplate or a Timeout"
+# They hold nothing that a call changes: one of them may stand in a pipeline twice.
+STATELESS = (Timeout, RetryTemplate, BoundTemplate)
+
+
+def _flat(layers: Iterable[Any]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for each in layers:
+        found.extend(each.layers if isinstance(each, Pipeline) else (each,))
+    return tuple(found)
+
+
+def _check_layers(layers: tuple[Any, ...]) -> None:
+    if not layers:
+        raise ValueError(f"Pipeline() takes at least one strategy, got none: {ALLOWED}")
+    for each in layers:
+        if isinstance(each, type) or not isinstance(each, Strategy):
+            place = ": its place is RetryTemplate(guards=...)" if isinstance(each, Guard) else ""
+            raise TypeError(f"Pipeline() takes strategies, {ALLOWED}; got {each!r}{place}")
+        if not isinstance(each, STATELESS) and sum(each is other for other in layers) > 1:
+            raise ValueError(f"Pipeline() takes what keeps a state once, got {title(each)} twice")
+
+
+def _check_ends(layers: tuple[Any, ...]) -> None:
+    """Refuse a retry that nothing would ever end."""
+    for each in layers:
+        if isinstance(each, Timeout):
+            return
+        if isinstance(each, RetryTemplate | BoundTemplate) and each.template.policy.never_ends:
+            raise ValueError(
+                f"Pipeline(): {title(each)} never ends, by {each.template.policy!r}: give it a "
+                "limit of attempts, or put a Timeout outside of it"
+            )
+
+
+@define(eq=False, init=False, repr=False)
+class Pipeline:
+    """Strategies around a call, the outermost first.
+
+    :param layers: templates, timeouts, breakers, bulkheads, fallbacks, whatever has ``call``,
+        ``call_async`` and ``wrap``.  Those of a pipeline among them stand in its place.
+    :param name: shown by ``explain``.
+    :param clock: measures how long it took, for ``outcome``.
+    :raises TypeError: for what is no strategy.
+    :raises ValueError: for none at all; for one that keeps a state and is there twice; for a retry
+        without end that no ``Timeout`` is outside of.
+
+    >>> from retrytemplate import ExponentialBackoff, RetryTemplate, SimpleRetryPolicy
+    >>> template = RetryTemplate(
+    ...     SimpleRetryPolicy(3, retry_on=ConnectionError), ExponentialBackoff(0.1, jitter="full")
+    ... )
+    >>> pipeline = Pipeline(Timeout(2.0), template, CircuitBreaker("billing"), name="charge")
+    >>> pipeline
+    <Pipeline 'charge': Timeout 'request', RetryTemplate, CircuitBreaker 'billing'>
+    >>> pipeline.call(int, "17"), pipeline.worst_case()
+    (17, 2.0)
+    """
+
+    layers: tuple[Any, ...]
+    name: str
+    _clock: Clock
+    _ways: tuple[Callable[..., Any], ...]
+    _ways_async: tuple[Callable[..., Any], ...]
+
+    def __init__(self, *layers: Any, name: str = "pipeline", clock: Clock | None = None) -> None:
+        self.layers = _flat(layers)
+        _check_layers(self.layers)
+        _check_ends(self.layers)
+        text("name", name)
+        self.name = name
+        self._clock = given_or_system(clock)
+        self._ways = _ways(self.layers, "call", _apply)
+        self._ways_async = _ways(self.layers, "call_async", _apply_async)
+
+    # Calls.
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with all the layers around it."""
+        first, *others = self._ways
+        for way in reversed(others):
+            fn = partial(way, fn)
+        return first(fn, *args, **kwargs)
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, with all the layers around it, and await it."""
+        first, *others = self._ways_async
+        for way in reversed(others):
+            fn = partial(way, fn)
+        return await first(fn, *args, **kwargs)
+
+    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome[Any]:
+        """Call the function, and say how it went; raises no ``Exception``.
+
+        ``attempts`` is how often the function was called.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> outcome = Pipeline(Timeout(2.0), RetryTemplate()).outcome(int, "seventeen")
+        >>> type(outcome.exception).__name__, outcome.attempts
+        ('ValueError', 3)
+        """
+        counted, began = _Counted(fn), self._clock.monotonic()
+        value = error = None
+        try:
+            value = self.call(counted, *args, **kwargs)
+        except BaseException as exc:
+            if is_hard(exc):
+                raise
+            error = exc
+        try:
+            return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
+        finally:
+            del error  # its traceback holds this frame
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Outcome[Any]:
+        """The same for functions that may be asynchronous."""
+        counted, began = _Counted(fn), self._clock.monotonic()
+        value = error = None
+        try:
+            value = await self.call_async(counted, *args, **kwargs)
+        except BaseException as exc:
+            if is_hard(exc):
+                raise
+            error = exc
+        try:
+            return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
+        finally:
+            del error
+
+    def wrap(self, fn: F, /) -> F:
+        """The function, coroutine function or method, with all the layers around each call.
+
+        The fastest way in: what can be prepared is prepared here.
+
+        :raises TypeError: for what a layer cannot wrap.
+        """
+        wrapped: F = decorated(fn, lambda inner: _wrapped(self.layers, inner))
+        return wrapped
+
+    # Looking.
+
+    def explain(self, *, attempt_duration: Seconds | None = None) -> str:
+        """What happens to a call, in order and in words, and what is wrong with the order.
+
+        :param attempt_duration: the longest that one call of the function takes, where it is known.
+
+        >>> print(Pipeline(Timeout(2.0), Bulkhead("llm", limit=3, queue=0)).explain())
+        Pipeline 'pipeline', the outermost first:
+          1. Timeout 'request': the call is cut after 2 s
+          2. Bulkhead 'llm': 3 calls at once, none waits
+        At most 1 call of the function, 2 s in all.
+        No warnings.
+        """
+        lines = [f"Pipeline {self.name!r}, the outermost first:"]
+        for place, layer in enumerate(self.layers, start=1):
+            lines.append(f"  {place}. {title(layer)}: {described(layer)}")
+        many = number(calls(self.layers), "call")
+        most = self.worst_case(attempt_duration=attempt_duration)
+        time = "any time" if most == inf else f"{most:.6g} s"
+        lines.append(f"At most {many} of the function, {time} in all.")
+        found = self.remarks(attempt_duration=attempt_duration)
+        lines.append("Warnings:" if found else "No warnings.")
+        lines.extend(f"  - {each}" for each in found)
+        return "\n".join(lines)
+
+    def remarks(self, *, attempt_duration: Seconds | None = None) -> tuple[Remark, ...]:
+        """The warnings of ``explain``, for a check of a configuration.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> [each.rule for each in Pipeline(CircuitBreaker("b"), RetryTemplate()).remarks()]
+        ['nothing bounds it', 'breaker outside retry', 'no jitter', 'every error']
+        """
+        return remarks(self.layers, attempt_duration)
+
+    def worst_case(self, *, attempt_duration: Seconds | None = None) -> float:
+        """The longest that a call can take, in seconds; infinite where nothing bounds it.
+
+        :param attempt_duration: the longest that one call of the function takes; None: nothing
+            is known of it.
+
+        >>> from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
+        >>> template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(0.5))
+        >>> Pipeline(template).worst_case(), Pipeline(template).worst_case(attempt_duration=1.0)
+        (inf, 4.0)
+        """
+        return longest(self.layers, attempt_duration)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {', '.join(map(title, self.layers))}>"
+
+
+class _Counted:
+    """A function, and how often it was called."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.fn)
+
+
+# Composition: layers that look at no argument are prepared around a function that calls another,
+# so that as little as possible is left to be done at each call.
+
+
+def _is_blind(layer: Any) -> bool:
+    """Whether it does the same whatever function it is given, with whatever arguments."""
+    if type(layer) is RetryTemplate:
+        return not hasattr(type(layer.recovery), "of_call")
+    return type(layer) in (Timeout, CircuitBreaker, Bulkhead)
+
+
+def _ways(
+    layers: tuple[Any, ...], entrance: str, innermost: Callable[..., Any]
+) -> tuple[Callable[..., Any], ...]:
+    """What a call goes through, each of them called with a function and its arguments."""
+    ways: list[Callable[..., Any]] = []
+    for blind, some in groupby(layers, key=_is_blind):
+        if blind:
+            ways.append(_wrapped(tuple(some), innermost))
+        else:
+            ways.extend(getattr(layer, entrance) for layer in some)
+    return tuple(ways)
+
+
+def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
+    for layer in reversed(layers):
+        fn = layer.wrap(fn)
+    return fn
+
+
+def _apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    value = fn(*args, **kwargs)
+    refuse_awaitable(value, fn)
+    return value
+
+
+async def _apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    value = fn(*args, **kwargs)
+    return await value if is_awaitable(value) else value

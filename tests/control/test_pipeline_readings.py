@@ -1,0 +1,407 @@
+"""What a pipeline says of itself: in words, in warnings, and how long it may take."""
+
+from math import inf
+
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    CircuitOpenError,
+    ExponentialBackoff,
+    FixedBackoff,
+    NoBackoff,
+    PredicateRetryPolicy,
+    Rejected,
+    ResultRetryPolicy,
+    RetryAfterBackoff,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+)
+from retrytemplate.control import (
+    Bulkhead,
+    Calls,
+    CircuitBreaker,
+    Consecutive,
+    Fallback,
+    Pipeline,
+    Remark,
+    RetryBudget,
+    Seconds,
+    Timeout,
+)
+from retrytemplate.simulation import worst_case
+from retrytemplate.testing import VirtualClock, run
+
+JITTER = ExponentialBackoff(0.2, jitter="full")
+
+
+class Down(Exception):
+    """What the other side fails with."""
+
+
+def cached():
+    """Answers where the other side does not."""
+
+
+def refusal():
+    """Answers where nobody else does."""
+
+
+def template(attempts=3, backoff=JITTER, **settings):
+    return RetryTemplate(SimpleRetryPolicy(attempts, retry_on=Down), backoff, **settings)
+
+
+def breaker(**settings):
+    return CircuitBreaker("service", **settings)
+
+
+def bulkhead(**settings):
+    return Bulkhead("service", **settings)
+
+
+class Own:
+    """A strategy of somebody's own."""
+
+    def call(self, fn, /, *args, **kwargs):
+        return fn(*args, **kwargs)
+
+    async def call_async(self, fn, /, *args, **kwargs):
+        return await fn(*args, **kwargs)
+
+    def wrap(self, fn):
+        return fn
+
+    def __repr__(self):
+        return "Own(strategy=1)"
+
+
+def rules(*layers, **known):
+    return [each.rule for each in Pipeline(*layers).remarks(**known)]
+
+
+def said(*layers, **known):
+    """The words for the layers."""
+    lines = Pipeline(*layers).explain(**known).splitlines()
+    return [line.partition(": ")[2] for line in lines if line.startswith("  ") and line[2] != "-"]
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
+    pipeline = Pipeline(Timeout(2.0), template(4), breaker(), bulkhead(), name="charge")
+    assert pipeline.explain() == (
+        "Pipeline 'charge', the outermost first:\n"
+        "  1. Timeout 'request': the call is cut after 2 s\n"
+        "  2. RetryTemplate: up to 4 attempts, after Down; waiting up to 0.2, 0.4, 0.8 s\n"
+        "  3. CircuitBreaker 'service': after 30% failures in the last 50 calls, among 10 calls at "
+        "least, none is made for 30 s or a little longer; then 3 at once, to see: 3 that succeed "
+        "close it\n"
+        "  4. Bulkhead 'service': 50 calls at once, 100 more wait up to 1 s\n"
+        "At most 4 calls of the function, 2 s in all.\n"
+        "No warnings."
+    )
+    assert pipeline.remarks() == ()
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (Timeout(0.5, on_timeout=None), "the call is cut after 0.5 s, with another answer"),
+        (template(1), "one attempt"),
+        (
+            RetryTemplate(SimpleRetryPolicy(9, retry_on=(OSError, KeyError), not_on=EOFError)),
+            "up to 9 attempts, after OSError or KeyError, not after EOFError; without a wait",
+        ),
+        (RetryTemplate(), "up to 3 attempts, after every Exception; without a wait"),
+        (
+            template(9, FixedBackoff(2), attempt_timeout=0.8, guards=[RetryBudget(name="all")]),
+            "up to 9 attempts, after Down; waiting 2, 2, 2 s ...; each attempt is cut after 0.8 s; "
+            "asking RetryBudget 'all'",
+        ),
+        (
+            RetryTemplate(TimeoutRetryPolicy(9), FixedBackoff(2)).bind(recovery=lambda context: 1),
+            "attempts without a limit, by TimeoutRetryPolicy(timeout=9); waiting 2, 2, 2 s ...; "
+            "then a recovery answers",
+        ),
+        (
+            template(3, RetryAfterBackoff(FixedBackoff(2), give_up_above=60)),
+            "up to 3 attempts, after Down; waiting as long as the other side asks up to 60 s, else "
+            "2, 2 s",
+        ),
+        (
+            breaker(window=Consecutive(5), slow_call=2.0, half_open_calls=1, required_successes=1),
+            "after 5 failures in a row or calls slower than 2 s none is made for 30 s or a little "
+            "longer; then 1 at once, to see: 1 that succeed close it",
+        ),
+        (
+            breaker(window=Seconds(60), slow_call=2.0, slow_rate=0.5),
+            "after 30% failures in the last 60 s, among 10 calls at least, or 50% of calls slower "
+            "than 2 s none is made for 30 s or a little longer; then 3 at once, to see: 3 that "
+            "succeed close it",
+        ),
+        (bulkhead(limit=1, queue=0, per_key=1), "1 call at once, 1 of each key, none waits"),
+        (Fallback(cached), "where the call fails, cached answers"),
+        (Fallback(cached, refusal), "where the call fails, cached, refusal answer in turn"),
+        (Own(), "Own(strategy=1)"),
+    ],
+    ids=str,
+)
+def test_a_layer_is_told_with_its_numbers(layer, words):
+    assert said(Timeout(60.0), layer)[1] == words
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (SimpleRetryPolicy(lambda: 7, retry_on=Down), "up to 7 attempts, after Down"),
+        (AlwaysRetryPolicy(), "attempts without a limit"),
+        (
+            ResultRetryPolicy(bool, SimpleRetryPolicy(2)),
+            "up to 2 attempts, by ResultRetryPolicy(retry_if=<class 'bool'>, policy=",
+        ),
+    ],
+)
+def test_a_policy_is_told_as_it_is_at_the_time(policy, words):
+    assert said(Timeout(60.0), RetryTemplate(policy))[1].startswith(words)
+
+
+def test_a_backoff_that_cannot_be_asked_is_told_as_it_is():
+    def by_status(failures, error):
+        return error.status
+
+    (words,) = said(template(3, FixedBackoff(by_status)))
+    assert "waiting as FixedBackoff(delay=<function" in words
+    assert "no jitter" not in rules(Timeout(2.0), template(3, FixedBackoff(by_status)))
+
+
+def test_the_warnings_stand_below_with_reason_and_remedy():
+    pipeline = Pipeline(Timeout(9.0), breaker(), template())
+    assert pipeline.explain().endswith(
+        "\nWarnings:\n"
+        "  - breaker outside retry: to CircuitBreaker 'service' all attempts of RetryTemplate are "
+        "one call: it counts failures late, and when it opens, attempts under way go on. Put the "
+        "breaker inside of the template."
+    )
+    (remark,) = pipeline.remarks()
+    assert isinstance(remark, Remark)
+    assert remark.remedy == "Put the breaker inside of the template"
+
+
+# -- warnings --------------------------------------------------------------------------------------
+
+LIMIT = Timeout(60.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong", "right"),
+    [
+        ("nothing bounds it", [template()], [LIMIT, template()]),
+        ("nothing bounds it", [template()], [template(attempt_timeout=1.0)]),
+        ("nothing bounds it", [template()], [template(1)]),
+        (
+            "nothing bounds it",
+            [RetryTemplate(TimeoutRetryPolicy(9), JITTER)],
+            [RetryTemplate(TimeoutRetryPolicy(9), JITTER, attempt_timeout=1.0)],
+        ),
+        ("timeout inside only", [template(), LIMIT], [Timeout(99.0), template(), Timeout(1.0)]),
+        ("limit never reached", [LIMIT, template(), Timeout(60.0)], [LIMIT, Timeout(59.0)]),
+        (
+            "limit never reached",
+            [LIMIT, template(attempt_timeout=70.0)],
+            [LIMIT, template(attempt_timeout=7.0)],
+        ),
+        (
+            "worst case longer than the timeout",
+            [LIMIT, template(3, attempt_timeout=20.0)],
+            [LIMIT, template(2, attempt_timeout=20.0)],
+        ),
+        (
+            "worst case longer than the timeout",
+            [Timeout(2.0), template(3, FixedBackoff(1.5))],
+            [Timeout(2.0), template(3, FixedBackoff(1.0)), bulkhead()],
+        ),
+        ("breaker outside retry", [LIMIT, breaker(), template()], [LIMIT, template(), breaker()]),
+        ("breaker outside retry", [LIMIT, breaker(), template()], [LIMIT, breaker(), template(1)]),
+        (
+            "bulkhead outside retry",
+            [LIMIT, bulkhead(), template()],
+            [LIMIT, template(), bulkhead()],
+        ),
+        (
+            "bulkhead outside retry",
+            [LIMIT, bulkhead(), template()],
+            [LIMIT, bulkhead(), template(3, NoBackoff())],
+        ),
+        ("retries nested", [LIMIT, template(), template()], [LIMIT, template(), template(1)]),
+        (
+            "fallback inside retry",
+            [LIMIT, template(), Fallback(cached)],
+            [LIMIT, Fallback(cached), template()],
+        ),
+        ("no jitter", [LIMIT, template(3, FixedBackoff(1))], [LIMIT, template()]),
+        ("no jitter", [LIMIT, template(3, NoBackoff())], [LIMIT, template(1, NoBackoff())]),
+        ("every error", [LIMIT, RetryTemplate(SimpleRetryPolicy(3), JITTER)], [LIMIT, template()]),
+        (
+            "every error",
+            [LIMIT, RetryTemplate(AlwaysRetryPolicy(), JITTER)],
+            [LIMIT, RetryTemplate(PredicateRetryPolicy(lambda error: error.status == 503), JITTER)],
+        ),
+    ],
+)
+def test_what_is_wrong_is_warned_of_and_what_is_right_is_not(rule, wrong, right):
+    assert rule in rules(*wrong)
+    assert rule not in rules(*right)
+
+
+def reason(rule, *layers, **known):
+    (remark,) = [each for each in Pipeline(*layers).remarks(**known) if each.rule == rule]
+    return remark.reason
+
+
+def test_nested_retries_are_warned_of_with_their_product():
+    assert reason("retries nested", LIMIT, template(3), template(4)).endswith(
+        "3 x 4, that is 12 calls for one"
+    )
+    endless = RetryTemplate(TimeoutRetryPolicy(9), JITTER)
+    assert "any number x 3, that is any number of calls" in reason(
+        "retries nested", LIMIT, endless, template(3)
+    )
+
+
+def test_a_timeout_inside_only_is_warned_of_with_what_it_comes_to():
+    several = template(3, FixedBackoff(1.5))
+    assert "to 2 s, but all of them together may take 9 s" in reason(
+        "timeout inside only", several, Timeout(2.0)
+    )
+
+
+def test_what_is_known_of_the_function_is_taken_into_account():
+    assert rules(template(), attempt_duration=1.0) == []
+    assert "may take 66.6 s" in reason(
+        "worst case longer than the timeout", LIMIT, template(3), attempt_duration=22.0
+    )
+
+
+@pytest.mark.statement("S3-21")
+@pytest.mark.parametrize("backoff", [FixedBackoff(1.0), ExponentialBackoff(0.1), NoBackoff()])
+def test_a_retry_whose_waits_have_no_chance_in_them_is_warned_of(backoff):
+    assert "callers that fail together come back together" in reason(
+        "no jitter", LIMIT, template(3, backoff)
+    )
+
+
+@pytest.mark.statement("S3-20")
+def test_a_retry_on_every_error_is_warned_of():
+    everything = [SimpleRetryPolicy(3), SimpleRetryPolicy(3, not_on=KeyError)]
+    for policy in everything:
+        assert "whatever is raised" in reason("every error", LIMIT, RetryTemplate(policy, JITTER))
+
+
+@pytest.mark.statement("S4-35")
+@pytest.mark.parametrize(
+    ("settings", "fails"),
+    [
+        ({"window": Consecutive(2)}, "2 failures open it"),
+        ({"window": Calls(2), "minimum_calls": 2, "failure_rate": 0.5}, "1 failure open it"),
+        ({"minimum_calls": 4, "failure_rate": 0.5}, "2 failures open it"),
+        ({"window": Consecutive(3)}, "3 failures in a row, open it"),
+        ({"window": Consecutive(4)}, None),
+        ({}, None),
+    ],
+)
+def test_a_breaker_that_everyday_noise_opens_is_too_sensitive(settings, fails):
+    layers = LIMIT, template(3), breaker(**settings)
+    if fails is None:
+        assert rules(*layers) == []
+    else:
+        words = reason("breaker too sensitive", *layers)
+        assert "is too sensitive" in words
+        assert fails in words
+
+
+@pytest.mark.statement("S4-94")
+def test_a_retry_of_what_the_breaker_refuses_is_warned_of_unless_it_waits_as_long_as_told():
+    blind = RetryTemplate(SimpleRetryPolicy(3, retry_on=(Down, CircuitOpenError)), JITTER)
+    patient = blind.with_(backoff=RetryAfterBackoff(JITTER))
+    by_predicate = blind.with_(policy=PredicateRetryPolicy(lambda error: True))
+    assert "CircuitBreaker 'service' refuses a call" in reason(
+        "refusals retried", LIMIT, blind, breaker()
+    )
+    assert "refusals retried" not in rules(LIMIT, patient, breaker())
+    assert "refusals retried" not in rules(LIMIT, by_predicate, breaker())
+    any_refusal = RetryTemplate(SimpleRetryPolicy(3, retry_on=Rejected), JITTER)
+    assert rules(LIMIT, any_refusal, bulkhead()) == ["refusals retried"]
+
+
+# -- worst case ------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S1-38")
+def test_the_worst_case_is_computed_from_the_settings_and_compared_with_the_limit():
+    policy, backoff = SimpleRetryPolicy(3, retry_on=Down), ExponentialBackoff(0.5, jitter="full")
+    assert worst_case(policy, backoff, attempt_duration=1.0).duration == pytest.approx(4.5)
+    limited = RetryTemplate(policy, backoff, attempt_timeout=1.0)
+    assert Pipeline(limited).worst_case() == pytest.approx(4.5)
+    assert rules(Timeout(4.0), limited) == ["worst case longer than the timeout"]
+    assert rules(Timeout(5.0), limited) == []
+
+
+@pytest.mark.statement("S4-11")
+def test_limits_of_the_parts_add_up_and_one_for_the_whole_cuts_the_sum():
+    clock = VirtualClock()
+    policy = SimpleRetryPolicy(2, retry_on=TimeoutError)
+    retry = RetryTemplate(policy, FixedBackoff(5.0), attempt_timeout=30.0, clock=clock)
+    parts = (bulkhead(limit=1, max_wait=5.0), retry)
+    whole = (Timeout(60.0, clock=clock), *parts)
+    assert Pipeline(*parts).worst_case() == 5 + 30 + 5 + 30
+    assert Pipeline(*whole).worst_case() == 60
+
+    async def seconds(pipeline):
+        began = clock.monotonic()
+        await pipeline.outcome_async(clock.sleep_async, 10**6)
+        return clock.monotonic() - began
+
+    assert run(seconds(Pipeline(*parts)), clock=clock) == 30 + 5 + 30  # a slot was free
+    assert run(seconds(Pipeline(*whole)), clock=clock) == 60
+
+
+@pytest.mark.parametrize(
+    ("layers", "known", "seconds"),
+    [
+        ([breaker()], None, inf),
+        ([breaker()], 2.0, 2.0),
+        ([Timeout(3.0), breaker()], None, 3.0),
+        ([Timeout(3.0)], 2.0, 2.0),
+        ([bulkhead(max_wait=1.5)], 2.0, 3.5),
+        ([bulkhead(max_wait=1.5, queue=0)], 2.0, 2.0),
+        ([template(3, FixedBackoff(1.0))], None, inf),
+        ([template(3, FixedBackoff(1.0)), Timeout(2.0)], None, 8.0),
+        ([template(3, FixedBackoff(1.0), attempt_timeout=2.0), Timeout(5.0)], None, 8.0),
+        ([template(3, FixedBackoff(1.0)).bind()], 2.0, 8.0),
+        ([template(2, FixedBackoff(1.0)), bulkhead(max_wait=1.5)], 2.0, 8.0),
+        ([RetryTemplate(TimeoutRetryPolicy(9))], 2.0, 11.0),
+        ([Fallback(cached, refusal)], 2.0, 6.0),
+        ([Fallback(cached), Timeout(1.0)], None, inf),
+        ([template(3, FixedBackoff(lambda failures, error: error.status))], 2.0, inf),
+        ([Own()], 2.0, inf),
+        ([Timeout(3.0), Own()], 2.0, 3.0),
+    ],
+)
+def test_the_worst_case_is_the_sum_of_the_layers(layers, known, seconds):
+    assert Pipeline(*layers).worst_case(attempt_duration=known) == seconds
+
+
+@pytest.mark.parametrize("known", [-1, "2", inf])
+def test_a_duration_that_is_none_is_refused(known):
+    with pytest.raises((TypeError, ValueError), match="attempt_duration must be"):
+        Pipeline(Timeout(2.0)).worst_case(attempt_duration=known)
+
+
+def test_calls_are_counted_through_the_layers():
+    lines = Pipeline(LIMIT, template(3), template(4), breaker()).explain()
+    assert "At most 12 calls of the function, 60 s in all." in lines
+    assert "At most any number of calls of the function, any time in all." in (
+        Pipeline(Own()).explain()
+    )
