@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
     from retrytemplate.control.nesting import NestedRetries, Nesting
     from retrytemplate.control.pipeline import Pipeline
+    from retrytemplate.control.propagation import Propagation
     from retrytemplate.control.remarks import Remark
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.timeout import Timeout
@@ -43,6 +44,7 @@ __getattr__ = lazily(
         "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
         "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
         "retrytemplate.control.pipeline": ("Pipeline",),
+        "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.remarks": ("Remark",),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.timeout": ("Timeout",),
@@ -71,6 +73,7 @@ __all__ = [
     "Nesting",
     "Permit",
     "Pipeline",
+    "Propagation",
     "Remark",
     "RetryBudget",
     "Seconds",
