@@ -41,6 +41,7 @@ __all__ = [
     "outcome",
     "outcome_async",
     "prepare",
+    "refuse_blocking",
     "run_async",
     "run_whole",
     "warn_unbounded",
@@ -109,13 +110,19 @@ def _remember(plan: Plan, execution: Execution, state: Any) -> None:
     if type(state) is not RetryState:
         state = _state_of(state, execution)
     if state.tracked:
-        cache = execution.cache = plan.cache
-        if execution.ways.awaits and getattr(cache, "blocking", False):
-            raise MisuseError(
-                f"{type(cache).__name__} blocks: with execute_async() and call_async() use "
-                f"{getattr(cache, 'asynchronous_twin', None) or 'a cache whose steps are awaited'}"
-            )
+        execution.cache = plan.cache
+        if execution.ways.awaits:
+            refuse_blocking(plan.cache)
     execution.context._state = state
+
+
+def refuse_blocking(cache: Any) -> None:
+    """Raise where a cache would stop the event loop."""
+    if getattr(cache, "blocking", False):
+        raise MisuseError(
+            f"{type(cache).__name__} blocks: with execute_async() and call_async() use "
+            f"{getattr(cache, 'asynchronous_twin', None) or 'a cache whose steps are awaited'}"
+        )
 
 
 def _state_of(state: Any, execution: Execution) -> RetryState:

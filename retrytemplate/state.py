@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-__all__ = ["RetryState", "encode_key"]
+__all__ = ["RetryState", "encode_key", "scope_of"]
 
 KEY_TYPES = "a str, int, bytes, or a tuple of those"
 
@@ -42,6 +42,15 @@ def encode_key(key: Any) -> str:
     if isinstance(key, tuple):
         return "t:" + ",".join(_escaped(encode_key(part)) for part in key)
     raise InconsistentKeyError(f"the key of a stateful retry must be {KEY_TYPES}, got {key!r}")
+
+
+def scope_of(name: str | None) -> str:
+    """What the keys of a name begin with in a shared cache.
+
+    >>> scope_of("charge"), scope_of("eu/charge"), scope_of(None)
+    ('charge/', 'eu%2Fcharge/', '/')
+    """
+    return (name or "").replace("%", "%25").replace("/", "%2F") + "/"
 
 
 def _escaped(text: str) -> str:

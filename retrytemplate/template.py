@@ -23,7 +23,7 @@ from retrytemplate.listeners.base import HOOKS
 from retrytemplate.plan import Plan
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
-from retrytemplate.state import RetryState, encode_key
+from retrytemplate.state import RetryState, encode_key, scope_of
 from retrytemplate.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -378,8 +378,7 @@ class RetryTemplate(Entrances):
             has_methods("cache", self.cache, *METHODS)
         if self.random is not None:
             has_methods("random", self.random, "random")
-        name = self.name or ""
-        store(self, "_scope", name.replace("%", "%25").replace("/", "%2F") + "/")
+        store(self, "_scope", scope_of(self.name))
         store(self, "label", self.name)
         store(self, "_lock", Lock())
         self._replan()

@@ -22,6 +22,7 @@ __all__ = [
     "describe",
     "from_json",
     "json_copy",
+    "json_value",
     "shortened",
     "to_json",
     "to_text",
@@ -74,20 +75,28 @@ def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if not attributes:
         return None
-    import json
-
     copy = {}
     for name, value in attributes.items():
         if not isinstance(name, str):
             raise TypeError(f"attribute names of a stateful context must be str, got {name!r}")
-        try:
-            copy[name] = json.loads(json.dumps(value, allow_nan=False))
-            _check_keys(value)
-        except (TypeError, ValueError, RecursionError) as exc:
-            raise TypeError(
-                f"attribute {name!r} of a stateful context must be a JSON value, every key a str, "
-                f"got {_shown(value)}"
-            ) from exc
+        copy[name] = json_value(f"attribute {name!r} of a stateful context", value)
+    return copy
+
+
+def json_value(name: str, value: Any) -> Any:
+    """Copy a value as JSON has it.
+
+    :raises TypeError: names what is no JSON value.
+    """
+    import json
+
+    try:
+        copy = json.loads(json.dumps(value, allow_nan=False))
+        _check_keys(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise TypeError(
+            f"{name} must be a JSON value, every key a str, got {_shown(value)}"
+        ) from exc
     return copy
 
 
