@@ -57,7 +57,8 @@ def read_number(text: str, most: int) -> int | None:
     return most if len(digits) > len(str(most)) else min(int(digits or "0"), most)
 
 
-def read_flag(text: str) -> bool:
+def read_flag(name: str, text: str) -> bool:
+    """Whether it says yes."""
     return text.lower() in ("1", "true")
 
 

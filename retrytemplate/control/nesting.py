@@ -61,7 +61,7 @@ def around(cell: Cell | None) -> Nesting:
             said = began_with
             return Nesting(said.depth + depth, said.attempt + retries, said.no_retry)
         if context is not None:
-            if not (context._gone or context.closed or context.exhausted):
+            if not (context.closed or context.exhausted):
                 depth += _may_retry(context)
                 retries += max(0, context.attempt - 1)
             cell = context._outer

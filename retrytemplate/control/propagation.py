@@ -130,22 +130,18 @@ class Propagation:
         strictest value counts.  ``async with`` also cuts the block when the time is over.
         """
         found = gathered(headers, self._names())
-        attempts = [read_attempt(self.attempt or "", each) for each in self._of(found, "attempt")]
-        depths = [read_number(each, self.max_depth) for each in self._of(found, "depth")]
-        times = [read_timeout(self.deadline or "", each) for each in self._of(found, "deadline")]
-        return Incoming(
-            Nesting(
-                max((each for each in depths if each is not None), default=0),
-                max((each for each in attempts if each), default=1),
-                any(map(read_flag, self._of(found, "no_retry"))),
-            ),
-            min((each for each in (*times, self.max_timeout) if each is not None), default=None),
-            self.clock,
+        said = Nesting(
+            max(_known(found, self.depth, self._read_depth), default=0),
+            max(_known(found, self.attempt, read_attempt), default=1),
+            any(_known(found, self.no_retry, read_flag)),
         )
+        times = _known(found, self.deadline, read_timeout)
+        if self.max_timeout is not None:
+            times.append(self.max_timeout)
+        return Incoming(said, min(times, default=None), self.clock)
 
-    def _of(self, found: dict[str, list[str]], header: str) -> list[str]:
-        name = getattr(self, header)
-        return [] if name is None else found[name.lower()]
+    def _read_depth(self, name: str, text: str) -> int | None:
+        return read_number(text, self.max_depth)
 
     # For servers.
 
@@ -160,6 +156,12 @@ class Propagation:
         from retrytemplate.control.middleware import wsgi
 
         return wsgi(self, app)
+
+
+def _known(found: dict[str, list[str]], name: str | None, read: Callable[..., Any]) -> list[Any]:
+    """What a header says, without what it does not make sense to say."""
+    values = [] if name is None else [read(name, text) for text in found[name.lower()]]
+    return [value for value in values if value is not None]
 
 
 class Incoming:

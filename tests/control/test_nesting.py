@@ -12,6 +12,7 @@ from retrytemplate import (
     NeverRetryPolicy,
     NoBackoff,
     RetryBudgetExhaustedError,
+    RetryListener,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
@@ -224,6 +225,23 @@ def test_the_attempts_of_all_layers_count():
 
     template(attempts=2).outcome(template(attempts=2).wrap(backend))
     assert seen == [1, 2, 2, 3]
+
+
+def test_a_listener_is_inside_from_the_beginning_to_the_end():
+    seen = []
+
+    class Asks(RetryListener):
+        def open(self, context):
+            seen.append(Nesting.current())
+
+        def on_error(self, context, exception):
+            seen.append(Nesting.current())
+
+        def close(self, context, exception):
+            seen.append(Nesting.current())
+
+    template(attempts=2, listeners=[Asks()]).outcome(Backend())
+    assert seen == [Nesting(1, 1), Nesting(1, 1), Nesting(1, 2), Nesting(0, 1)]
 
 
 def test_a_recovery_is_no_longer_inside_the_attempts():

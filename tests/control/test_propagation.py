@@ -240,11 +240,31 @@ def test_in_one_process_nothing_is_counted_twice():
     assert outer.call(lambda: handler({}))["X-Retry-Depth"] == "2"
 
 
+@pytest.fixture
+def first_of_its_kind(monkeypatch):
+    """As in a process where no deadline has been used yet."""
+    monkeypatch.setattr("retrytemplate.context.deadlines", False)
+
+
+first_of_all = pytest.mark.usefixtures("first_of_its_kind")
+
+
+@first_of_all
 def test_it_is_in_force_between_the_turns_of_a_loop_too():
     made = template()
     for attempt in made.attempts():
         with PROPAGATION.incoming({"X-Retry-Depth": "3"}), attempt:
             assert Nesting.current().depth == 4
+    assert Nesting.current() == Nesting()
+
+
+@first_of_all
+def test_it_may_outlive_the_attempt_in_which_it_came_in():
+    with ExitStack() as stack:
+        for attempt in template().attempts():
+            with attempt:
+                stack.enter_context(PROPAGATION.incoming({"X-Retry-Depth": "3"}))
+        assert Nesting.current().depth == 3
     assert Nesting.current() == Nesting()
 
 
