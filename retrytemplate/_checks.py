@@ -48,6 +48,7 @@ __all__ = [
     "plain",
     "read",
     "span",
+    "span_or_none",
     "text",
     "text_or_none",
     "whole",
@@ -106,6 +107,15 @@ def span(name: str, value: Any) -> None:
     _number(name, value, f"{SECONDS} > 0")
     if value <= 0:
         raise ValueError(f"{name} must be {SECONDS} > 0, got {value!r}")
+
+
+def span_or_none(name: str, value: Any) -> None:
+    """Raise unless *value* is a span or None."""
+    if value is not None:
+        allowed = f"{SECONDS} > 0, or None"
+        _number(name, value, allowed)
+        if value <= 0:
+            raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
 def whole(name: str, value: Any, minimum: int) -> None:

@@ -25,8 +25,10 @@ class Deadline:
 
     :param seconds: the budget.
     :param kind: what limit it is, for the errors: ``"request"``, ``"shutdown"``, any name.
+    :param floor: what an attempt needs, at least: with less left none is begun, and no wait that
+        would leave less.
     :param clock: measures it.
-    :raises ValueError: for a budget below 0.
+    :raises ValueError: for a budget or a floor below 0.
     :raises TypeError: for what is no time, no name, or no clock.
 
     Nested ones only shrink it.  A template inside refuses an attempt or a wait that does not fit,
@@ -39,25 +41,39 @@ class Deadline:
     """
 
     def __init__(
-        self, seconds: Seconds, *, kind: str | None = None, clock: Clock | None = None
+        self,
+        seconds: Seconds,
+        *,
+        kind: str | None = None,
+        floor: Seconds = 0.0,
+        clock: Clock | None = None,
     ) -> None:
         self.seconds: float = duration(seconds)
         limit("seconds", self.seconds)
+        self.floor: float = duration(floor)
+        limit("floor", self.floor)
         text_or_none("kind", kind)
         self.kind = kind
         self.is_shortened = False  # by the one around it, which is the limit in force then
+        self.limit = self.seconds  # of whichever is in force
         self._clock = given_or_system(clock)
         self._until: float | None = None
+        self._outer: Deadline | None = None
         self._cell: Any = None
         self._token: Any = None
         self._cut: Any = None
 
     @classmethod
     def after(
-        cls, seconds: Seconds, *, kind: str | None = None, clock: Clock | None = None
+        cls,
+        seconds: Seconds,
+        *,
+        kind: str | None = None,
+        floor: Seconds = 0.0,
+        clock: Clock | None = None,
     ) -> Deadline:
         """A deadline that runs from now on, to be passed on explicitly."""
-        deadline = cls(seconds, kind=kind, clock=clock)
+        deadline = cls(seconds, kind=kind, floor=floor, clock=clock)
         deadline._start()
         return deadline
 
@@ -77,6 +93,17 @@ class Deadline:
         """Whether nothing is left."""
         return self.remaining() <= 0.0
 
+    def fits(self, delay: float = 0.0) -> bool:
+        """Whether what begins in so many seconds has time left, and no less than the floor.
+
+        >>> deadline = Deadline(2.0, floor=0.5)
+        >>> deadline.fits(1.5), deadline.fits(1.6)
+        (True, False)
+        """
+        left = self.remaining() - delay
+        outer = self._outer
+        return left > 0 and left >= self.floor and (outer is None or outer.fits(delay))
+
     def ensure(self, minimum: Seconds = 0.05) -> None:
         """Raise where less than that is left: what cannot end in time is not begun.
 
@@ -92,15 +119,18 @@ class Deadline:
 
     def error(self, message: str, *, outcome_unknown: bool = False) -> DeadlineExceededError:
         """The error of this limit."""
-        return DeadlineExceededError(message, kind=self.kind, outcome_unknown=outcome_unknown)
+        return DeadlineExceededError(
+            message, kind=self.kind, limit=self.limit, outcome_unknown=outcome_unknown
+        )
 
     def _start(self) -> None:
         if self._until is not None:
             raise MisuseError("a Deadline runs once: make a new one for each operation")
         now = self._clock.monotonic()
         left, outer = self.seconds, Deadline.current()
+        self._outer = outer  # its floor holds, too
         if outer is not None and outer.remaining() <= left:
-            left, self.kind = outer.remaining(), outer.kind
+            left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
             self.is_shortened = True
         self._until = now + left
 
@@ -145,7 +175,7 @@ class Deadline:
             self._leave()
         if self._cut.fired:
             raise self.error(
-                f"the deadline of {self.seconds:g} seconds is over", outcome_unknown=True
+                f"the deadline of {self.limit:g} seconds is over", outcome_unknown=True
             )
         return bool(swallowed)
 
@@ -180,6 +210,8 @@ class _AsyncioCut(_Cut):
             await self._timeout.__aexit__(*failure)
         except TimeoutError:
             self.fired = True
+        else:  # the body has swallowed it: it is over all the same
+            self.fired = failure[0] is None and self._timeout.expired()
         return self.fired
 
 

@@ -370,9 +370,11 @@ class Execution:
         """Ask the deadline and the guards, in this order, before an attempt."""
         context = self.context
         deadline = self.deadline
-        if deadline is not None and deadline.remaining() <= 0:
+        if deadline is not None and not deadline.fits():
+            left = deadline.remaining()
+            when = f"is in {left:.3g} seconds" if left else "is over"
             error = from_cause(
-                deadline.error("the deadline is over: no attempt is begun"),
+                deadline.error(f"the deadline {when}: no attempt is begun"),
                 context.last_exception,
             )
             if self.last is not None:

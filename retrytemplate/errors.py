@@ -227,16 +227,22 @@ class DeadlineExceededError(RetryError, TimeoutError):
     """The whole operation's time is used up, or what is left cannot hold the next attempt.
 
     Raised by a template, a ``Deadline`` or a ``Timeout``.  The last failure, if any, is the
-    ``__cause__``.  ``kind`` says which limit it was, where that has a name.  ``outcome_unknown``:
-    something was under way, and whether it had its effect is not known: look it up, or repeat it
-    with the same key.  False: what was refused has not begun.
+    ``__cause__``.  ``kind`` says which limit it was, where that has a name, and ``limit`` how many
+    seconds it had.  ``outcome_unknown``: something was under way, and whether it had its effect is
+    not known: look it up, or repeat it with the same key.  False: what was refused has not begun.
     """
 
     def __init__(
-        self, message: str = "", *, kind: str | None = None, outcome_unknown: bool = False
+        self,
+        message: str = "",
+        *,
+        kind: str | None = None,
+        limit: float | None = None,
+        outcome_unknown: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind = kind
+        self.limit = limit
         self.outcome_unknown = outcome_unknown
 
 

@@ -26,7 +26,7 @@ def wait_rest(execution: Execution, rest: float) -> Steps:
         execution.error = RetryLater(
             f"the next attempt is due in {rest:g} seconds", retry_after=rest
         )
-    elif deadline is not None and rest >= deadline.remaining():
+    elif deadline is not None and not deadline.fits(rest):
         execution.end = UNTOUCHED
         execution.error = deadline.error(
             f"the next attempt is due in {rest:g} seconds, after the deadline"
@@ -55,7 +55,7 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
             execution.end, execution.error = KEPT, error
         return
     deadline = execution.deadline
-    if deadline is not None and delay >= deadline.remaining():
+    if deadline is not None and not deadline.fits(delay):
         message = f"{delay:g} seconds of backoff do not fit before the deadline"
         execution.refuse(from_cause(deadline.error(message), failure))
         return

@@ -64,6 +64,7 @@ def test_an_attempt_that_fails_too_late_fails_with_its_own_error():
         template.execute(callback)
 
 
+@pytest.mark.statement("S1-32")
 @pytest.mark.parametrize(
     ("deadline", "error"),
     [(1.5, DeadlineExceededError), (2.0, DeadlineExceededError), (2.5, AttemptTimeoutError)],
@@ -124,6 +125,97 @@ def test_a_function_whose_awaitable_nobody_awaits_is_named(timeout, function):
 
 
 # -- cut -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S0-10")
+def test_an_attempt_that_is_cut_is_followed_by_one_with_the_whole_limit_anew():
+    async def body(template):
+        ended = []
+
+        async def hangs():
+            left = Deadline.current().remaining()
+            try:
+                await template.clock.sleep_async(60.0)
+            finally:
+                ended.append((left, template.clock.monotonic()))
+
+        outcome = await template.outcome_async(hangs)
+        return ended, type(outcome.exception)
+
+    expected = ([(2.0, 2.0), (2.0, 4.0)], AttemptTimeoutError)
+    template = made(2, attempt_timeout=2.0)
+    assert run(body(template), clock=template.clock) == expected
+    template = made(2, attempt_timeout=2.0)
+    assert run_trio(body, template, clock=template.clock) == expected
+
+
+@pytest.mark.statement("S0-24")
+@pytest.mark.parametrize("first", ["limit", "cancel"])
+@pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
+def test_a_cancellation_from_outside_in_the_moment_of_the_limit_wins(first, limits):
+    async def body(template):
+        attempts = []
+
+        async def hangs():
+            attempts.append("attempt")
+            await template.clock.sleep_async(60.0)
+
+        async def call():
+            with Deadline(60.0 if limits else 2.0, clock=template.clock):
+                await template.call_async(hangs)
+
+        loop = asyncio.get_running_loop()
+        at = loop.time() + 2.0
+        if first == "cancel":
+            loop.call_at(at, lambda: task.cancel())
+        task = asyncio.ensure_future(call())
+        await asyncio.sleep(0)
+        if first == "limit":
+            loop.call_at(at, task.cancel)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        return attempts, type(result)
+
+    template = made(3, attempt_timeout=2.0) if limits else made(3)
+    expected = (["attempt"], asyncio.CancelledError)
+    assert run(body(template), clock=template.clock) == expected
+    assert template.clock.monotonic() == 2.0
+
+
+@pytest.mark.statement("S0-24")
+@pytest.mark.parametrize("seconds", [2.0, 1.0])
+def test_in_trio_a_scope_around_that_ends_with_the_limit_wins(seconds):
+    import trio
+
+    async def body(template):
+        attempts = []
+
+        async def hangs():
+            attempts.append("attempt")
+            await template.clock.sleep_async(60.0)
+
+        with trio.move_on_after(seconds) as scope:
+            await template.call_async(hangs)
+        return attempts, scope.cancelled_caught
+
+    template = made(3, attempt_timeout=2.0)
+    assert run_trio(body, template, clock=template.clock) == (["attempt"], True)
+
+
+@pytest.mark.statement("S0-24")
+def test_a_cut_of_our_own_is_a_failure_like_others():
+    async def body(template):
+        return await template.call_async(succeeds_the_second_time, template.clock, [])
+
+    async def succeeds_the_second_time(clock, attempts):
+        attempts.append("attempt")
+        if len(attempts) == 1:
+            await clock.sleep_async(60.0)
+        return "value"
+
+    template = made(2, attempt_timeout=2.0)
+    assert run(body(template), clock=template.clock) == "value"
+    template = made(2, attempt_timeout=2.0)
+    assert run_trio(body, template, clock=template.clock) == "value"
 
 
 @pytest.mark.parametrize("deadline", [1.0, 5.0])

@@ -90,6 +90,7 @@ WITHOUT_A_TABLE = {
     # What control objects give and tell; and windows, which are a number.
     *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),
     *("CallRejected", "CircuitChanged", "ControlEvent", "FellBack", "LateResult"),
+    "TimedOut",
     *("NestedRetry", "Nesting"),
     *("Calls", "Consecutive", "Seconds"),
     *("Remark",),

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker import CircuitBreaker, CircuitSnapshot, Permit
     from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
     from retrytemplate.control.bulkhead import Bulkhead, BulkheadSnapshot, Slot
+    from retrytemplate.control.client_errors import timeout_kind, timeouts_of
+    from retrytemplate.control.clients import (
+        aiohttp_timeout,
+        httpx_timeout,
+        requests_timeout,
+        time_left,
+    )
     from retrytemplate.control.events import (
         CallRejected,
         CircuitChanged,
@@ -23,8 +30,11 @@ if TYPE_CHECKING:
     from retrytemplate.control.pipeline import Pipeline
     from retrytemplate.control.propagation import Propagation
     from retrytemplate.control.remarks import Remark
+    from retrytemplate.control.service_errors import ServiceErrors
+    from retrytemplate.control.sql_limits import statement_limit
     from retrytemplate.control.strategy import Strategy
-    from retrytemplate.control.timeout import Timeout
+    from retrytemplate.control.streams import STREAMING, StreamTimeout
+    from retrytemplate.control.timeout import TimedOut, Timeout
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
 
 __getattr__ = lazily(
@@ -33,6 +43,13 @@ __getattr__ = lazily(
         "retrytemplate.control.breaker": ("CircuitBreaker", "CircuitSnapshot", "Permit"),
         "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
         "retrytemplate.control.bulkhead": ("Bulkhead", "BulkheadSnapshot", "Slot"),
+        "retrytemplate.control.client_errors": ("timeout_kind", "timeouts_of"),
+        "retrytemplate.control.clients": (
+            "aiohttp_timeout",
+            "httpx_timeout",
+            "requests_timeout",
+            "time_left",
+        ),
         "retrytemplate.control.events": (
             "CallRejected",
             "CircuitChanged",
@@ -46,13 +63,17 @@ __getattr__ = lazily(
         "retrytemplate.control.pipeline": ("Pipeline",),
         "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.remarks": ("Remark",),
+        "retrytemplate.control.service_errors": ("ServiceErrors",),
+        "retrytemplate.control.sql_limits": ("statement_limit",),
         "retrytemplate.control.strategy": ("Strategy",),
-        "retrytemplate.control.timeout": ("Timeout",),
+        "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),
+        "retrytemplate.control.timeout": ("TimedOut", "Timeout"),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
     },
 )
 
 __all__ = [
+    "STREAMING",
     "BudgetSnapshot",
     "Bulkhead",
     "BulkheadSnapshot",
@@ -77,7 +98,17 @@ __all__ = [
     "Remark",
     "RetryBudget",
     "Seconds",
+    "ServiceErrors",
     "Slot",
     "Strategy",
+    "StreamTimeout",
+    "TimedOut",
     "Timeout",
+    "aiohttp_timeout",
+    "httpx_timeout",
+    "requests_timeout",
+    "statement_limit",
+    "time_left",
+    "timeout_kind",
+    "timeouts_of",
 ]

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, duration, is_async, is_awaitable, span, text
+from retrytemplate._checks import (
+    checked_by,
+    duration,
+    is_async,
+    is_awaitable,
+    limit,
+    span,
+    text,
+)
 from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control.client_errors import timeout_kind
+from retrytemplate.control.events import ControlEvent, check_listeners, tell
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Timeout"]
+__all__ = ["TimedOut", "Timeout"]
 
 RAISE: Final = object()
+
+
+@frozen(kw_only=True)
+class TimedOut(ControlEvent):
+    """A call took too long.
+
+    :param operation: the function's name.
+    :param kind: which limit it was.
+    :param limit: the seconds that it had.
+    :param elapsed: the seconds until its caller heard of it: what was called cleaned up meanwhile.
+    :param error: what it came to; its cause is that of the client that was cut, if one was.
+    """
+
+    operation: str
+    kind: str | None
+    limit: float
+    elapsed: float
+    error: DeadlineExceededError
 
 
 @frozen(eq=False)
@@ -29,13 +58,18 @@ class Timeout(Wraps):
         long can be told from a database that did.
     :param on_timeout: the answer when it is over, or a function of no argument that gives it; left
         out: the error is raised.
+    :param floor: what an attempt inside needs, at least: with less left a template begins none.
+    :param name: in events.
+    :param listeners: told of each call that took too long, with a ``TimedOut``.
     :param clock: measures.
-    :raises ValueError: for a limit that is not above 0.
+    :raises ValueError: for a limit that is not above 0, or a floor below it.
     :raises TypeError: for what is no time, or no name.
 
     Asynchronous calls are cut.  Synchronous code cannot be cut from outside: what it calls inherits
     the deadline, and a call that took too long is a ``DeadlineExceededError`` when it ends.  Either
-    way ``outcome_unknown`` says that something was under way.
+    way ``outcome_unknown`` says that something was under way.  A client's own timeout that comes
+    when the time is over is this limit, too, and the cause of the error; one that comes earlier is
+    the client's, and passes.
 
     >>> import asyncio
     >>> fast = Timeout(0.01, kind="partner read")
@@ -51,6 +85,15 @@ class Timeout(Wraps):
     seconds: float = field(converter=duration, validator=checked_by(span))
     kind: str = field(default="request", kw_only=True, validator=checked_by(text))
     on_timeout: Any = field(default=RAISE, kw_only=True, repr=False)
+    floor: float = field(default=0.0, kw_only=True, converter=duration, validator=checked_by(limit))
+    name: str = field(default="timeout", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=tuple,
+        validator=checked_by(check_listeners),
+        repr=False,
+    )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
@@ -65,16 +108,18 @@ class Timeout(Wraps):
         :raises DeadlineExceededError: it took too long.
         """
         deadline = self._deadline()
+        began = self.clock.monotonic()
         try:
-            with deadline:
+            with deadline, _named(deadline):
+                allowed = deadline.remaining()
                 value = fn(*args, **kwargs)
                 refuse_awaitable(value, fn)
             if deadline.expired():
                 raise deadline.error(
-                    f"the call took longer than {self.seconds:g} seconds", outcome_unknown=True
+                    f"the call took longer than {allowed:.3g} seconds", outcome_unknown=True
                 )
         except DeadlineExceededError as error:
-            return self._instead(deadline, error)
+            return self._over(fn, deadline, began, error)
         return value
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -83,18 +128,44 @@ class Timeout(Wraps):
         :raises DeadlineExceededError: it took too long.
         """
         deadline = self._deadline()
+        began = self.clock.monotonic()
         try:
             async with deadline:
-                value = fn(*args, **kwargs)
-                return await value if is_awaitable(value) else value
+                with _named(deadline):
+                    value = fn(*args, **kwargs)
+                    return await value if is_awaitable(value) else value
         except DeadlineExceededError as error:
-            return self._instead(deadline, error)
+            return self._over(fn, deadline, began, error)
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.seconds, kind=self.kind, clock=self.clock)
+        return Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
 
-    def _instead(self, deadline: Deadline, error: DeadlineExceededError) -> Any:
-        """The other answer, where it was this limit, not one around it or one inside."""
+    def _over(self, fn: Any, deadline: Deadline, began: float, error: DeadlineExceededError) -> Any:
+        """Tell, and give the other answer: where it was this limit, not another one inside."""
+        if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
+            event = TimedOut(
+                name=self.name,
+                operation=getattr(fn, "__qualname__", type(fn).__qualname__),
+                kind=error.kind,
+                limit=deadline.limit,
+                elapsed=self.clock.monotonic() - began,
+                error=error,
+            )
+            tell(self.listeners, [event])
         if self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired():
             raise error
         return self.on_timeout() if callable(self.on_timeout) else self.on_timeout
+
+
+@contextmanager
+def _named(deadline: Deadline) -> Iterator[None]:
+    """A timeout that comes when the deadline is over is the deadline's."""
+    try:
+        yield
+    except DeadlineExceededError:
+        raise
+    except Exception as exc:
+        if not deadline.expired() or timeout_kind(exc) is None:
+            raise
+        message = f"the deadline of {deadline.limit:g} seconds is over: {exc}"
+        raise deadline.error(message, outcome_unknown=True) from exc

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import logging
 
 import pytest
 
@@ -10,11 +11,12 @@ from retrytemplate import (
     Deadline,
     DeadlineExceededError,
     FixedBackoff,
+    LoggingListener,
     MisuseError,
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.control import Strategy, Timeout
+from retrytemplate.control import ControlListener, Strategy, TimedOut, Timeout
 from retrytemplate.testing import VirtualClock, run, run_trio
 
 
@@ -171,6 +173,298 @@ def test_a_cancellation_from_outside_passes(runs, clock):
     assert runs(main, clock)
 
 
+# -- what is awaited in it -------------------------------------------------------------------------
+
+
+async def remote_call(clock):
+    await clock.sleep_async(60)
+
+
+@pytest.mark.statement("S1-21")
+@pytest.mark.parametrize("what", ["queue", "lock", "remote call"])
+def test_one_awaitable_has_a_limit_in_asyncio(what, clock):
+    async def main():
+        lock = asyncio.Lock()
+        await lock.acquire()
+        awaited = {
+            "queue": asyncio.Queue().get,
+            "lock": lock.acquire,
+            "remote call": lambda: remote_call(clock),
+        }
+        with pytest.raises(DeadlineExceededError):
+            await Timeout(2.0, clock=clock).call_async(awaited[what])
+        lock.release()
+        await asyncio.sleep(0)
+        return lock.locked()
+
+    assert run(main(), clock=clock) is False, "whoever gave up waiting does not hold it"
+    assert clock.monotonic() == 2.0
+
+
+@pytest.mark.statement("S1-21")
+@pytest.mark.parametrize("what", ["queue", "lock", "remote call"])
+def test_one_awaitable_has_a_limit_in_trio(what, clock):
+    import trio
+
+    async def main():
+        lock, (_, receiving) = trio.Lock(), trio.open_memory_channel(1)
+        awaited = {
+            "queue": receiving.receive,
+            "lock": lock.acquire,
+            "remote call": lambda: remote_call(clock),
+        }
+        async with trio.open_nursery() as nursery:
+            started = trio.Event()
+
+            async def holds():
+                async with lock:
+                    started.set()
+                    await clock.sleep_async(9.0)
+
+            nursery.start_soon(holds)
+            await started.wait()
+            with pytest.raises(DeadlineExceededError):
+                await Timeout(2.0, clock=clock).call_async(awaited[what])
+            ended = clock.monotonic()
+        return ended
+
+    assert run_trio(main, clock=clock) == 2.0
+
+
+@pytest.mark.parametrize("first", ["item", "limit"])
+def test_an_item_that_comes_in_the_moment_of_the_cut_is_got_or_still_there(first, clock):
+    async def main():
+        queue, loop = asyncio.Queue(), asyncio.get_running_loop()
+        at = loop.time() + 2.0
+        if first == "item":
+            loop.call_at(at, queue.put_nowait, "item")
+        getting = asyncio.ensure_future(Timeout(2.0, clock=clock).call_async(queue.get))
+        await asyncio.sleep(0)
+        if first == "limit":
+            loop.call_at(at, queue.put_nowait, "item")
+        (got,) = await asyncio.gather(getting, return_exceptions=True)
+        assert isinstance(got, DeadlineExceededError | str)
+        return [got] * (got == "item") + [queue.get_nowait() for _ in range(queue.qsize())]
+
+    assert run(main(), clock=clock) == ["item"]
+
+
+def test_an_item_that_was_there_in_time_is_handed_over_however_late_the_loop_is(clock):
+    async def main():
+        queue = asyncio.Queue()
+        getting = asyncio.ensure_future(Timeout(2.0, clock=clock).call_async(queue.get))
+        await asyncio.sleep(0)
+        queue.put_nowait("item")
+        clock.advance(60)  # something blocks the loop
+        return await getting
+
+    assert run(main(), clock=clock) == "item"
+
+
+def test_the_task_in_a_shield_goes_on_and_whoever_has_kept_it_gets_what_it_came_to(clock):
+    async def main():
+        async def works():
+            await clock.sleep_async(3.0)
+            return "value"
+
+        task = asyncio.ensure_future(works())
+        with pytest.raises(DeadlineExceededError):
+            await Timeout(2.0, clock=clock).call_async(asyncio.shield, task)
+        assert not task.done()
+        return await task
+
+    assert run(main(), clock=clock) == "value"
+    assert clock.monotonic() == 3.0
+
+
+@pytest.mark.statement("S1-23")
+@runs
+def test_steps_with_limits_of_their_own_end_with_the_limit_around_them(runs, clock):
+    step = Timeout(1.0, kind="step", clock=clock)
+    contract = Timeout(1.5, kind="contract", clock=clock)
+
+    async def steps():
+        for _ in range(3):
+            await step.call_async(clock.sleep_async, 0.875)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError) as raised:
+            await contract.call_async(steps)
+        return raised.value.kind, clock.monotonic()
+
+    assert runs(main, clock) == ("contract", 1.5)
+
+
+# -- who is told -----------------------------------------------------------------------------------
+
+
+class Told(ControlListener):
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+
+@pytest.mark.statement("S1-20")
+@runs
+def test_the_caller_waits_for_the_cleanup_and_the_event_has_limit_and_time(runs, clock):
+    told = Told()
+    limited = Timeout(1.0, kind="partner read", name="prices", listeners=[told], clock=clock)
+
+    async def needs_a_while():
+        try:
+            await clock.sleep_async(60)
+        finally:
+            await cleanup()
+
+    async def cleanup():
+        if runs is in_trio:
+            import trio
+
+            with trio.CancelScope(shield=True):
+                await clock.sleep_async(2.0)
+        else:
+            await clock.sleep_async(2.0)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError) as raised:
+            await limited.call_async(needs_a_while)
+        return raised.value, clock.monotonic()
+
+    error, heard = runs(main, clock)
+    (event,) = told.events
+    assert (event.name, event.kind, event.limit, event.elapsed) == (
+        *("prices", "partner read", 1.0, 3.0),
+    )
+    assert event.operation.endswith("needs_a_while")
+    assert (event.error, heard) == (error, 3.0)
+
+
+def test_in_the_record_of_an_attempt_that_was_cut_is_the_time_of_its_cleanup(clock):
+    template = RetryTemplate(SimpleRetryPolicy(1), attempt_timeout=1.0, clock=clock)
+
+    async def needs_a_while():
+        try:
+            await clock.sleep_async(60)
+        finally:
+            await clock.sleep_async(2.0)
+
+    outcome = run(template.outcome_async(needs_a_while), clock=clock)
+    (record,) = outcome.history
+    assert (record.ended - record.started, record.message) == (
+        *(3.0, "the attempt took longer than 1 seconds"),
+    )
+
+
+@pytest.mark.statement("S0-15")
+def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_was(clock, caplog):
+    told = Told()
+    template = RetryTemplate(
+        SimpleRetryPolicy(9, retry_on=TimeoutError),
+        attempt_timeout=1.5,
+        name="charge",
+        listeners=[LoggingListener(failure_level="WARNING")],
+        clock=clock,
+    )
+    limited = Timeout(3.25, kind="checkout", name="shop", listeners=[told], clock=clock)
+    with caplog.at_level(logging.INFO, logger="retrytemplate"), pytest.raises(TimeoutError):
+        limited.call(template.wrap(clock.advance), 2.0)
+    attempt, overall = caplog.records
+    assert (attempt.template, attempt.attempt, attempt.exception_message) == (
+        *("charge", 1, "the attempt took longer than 1.5 seconds"),
+    )
+    assert attempt.exception_type.endswith("AttemptTimeoutError")
+    assert (overall.template, overall.exception_message) == (
+        *("charge", "the deadline passed during an attempt: its outcome is unknown"),
+    )
+    assert overall.exception_type.endswith("DeadlineExceededError")
+    (event,) = told.events
+    assert (event.name, event.kind, event.limit, event.elapsed) == ("shop", "checkout", 3.25, 4.0)
+    assert event.operation == "VirtualClock.advance"
+
+
+def test_of_nested_limits_only_those_that_are_over_are_told(clock):
+    told = Told()
+    outer = Timeout(9.0, name="outer", listeners=[told], clock=clock)
+    inner = Timeout(2.0, name="inner", listeners=[told], clock=clock)
+    with pytest.raises(DeadlineExceededError):
+        outer.call(inner.call, clock.advance, 3.0)
+    assert [event.name for event in told.events] == ["inner"]
+    with pytest.raises(DeadlineExceededError):
+        outer.call(inner.call, clock.advance, 10.0)
+    assert [event.name for event in told.events] == ["inner", "inner", "outer"]
+
+
+def test_a_template_that_begins_nothing_more_is_told_of_before_the_time_is_over(clock):
+    told = Told()
+    template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(3.0), clock=clock)
+    with pytest.raises(DeadlineExceededError):
+        Timeout(4.0, listeners=[told], clock=clock).call(template.wrap(lambda: 1 / 0))
+    (event,) = told.events
+    assert (event.limit, event.elapsed) == (4.0, 3.0)
+    assert isinstance(event, TimedOut)
+
+
+@pytest.mark.statement("S1-22")
+@runs
+def test_a_clients_own_timeout_is_told_from_the_limit_around_it(runs, clock):
+    import httpx
+
+    told = Told()
+    limited = Timeout(2.0, kind="request", listeners=[told], clock=clock)
+
+    async def slow(seconds):
+        await clock.sleep_async(seconds)
+        raise httpx.ReadTimeout("the client's own")
+
+    async def main():
+        with pytest.raises(httpx.ReadTimeout):
+            await limited.call_async(slow, 1.0)
+        assert not told.events
+        with pytest.raises(httpx.ReadTimeout):
+            limited.call(fails_after(1.0))
+        with pytest.raises(DeadlineExceededError) as raised:
+            limited.call(fails_after(2.0))
+        return raised.value
+
+    def fails_after(seconds):
+        def fails():
+            clock.advance(seconds)
+            raise httpx.ReadTimeout("what was left")
+
+        return fails
+
+    error = runs(main, clock)
+    assert (error.kind, error.outcome_unknown) == ("request", True)
+    assert type(error.__cause__) is httpx.ReadTimeout
+    assert [event.error for event in told.events] == [error]
+
+
+def test_another_failure_that_comes_too_late_is_its_own(clock):
+    def fails():
+        clock.advance(9.0)
+        raise OSError("its own")
+
+    with pytest.raises(OSError, match="its own"):
+        Timeout(2.0, clock=clock).call(fails)
+
+
+@pytest.mark.statement("S1-36")
+def test_a_timeout_has_a_floor_too(clock):
+    template = RetryTemplate(SimpleRetryPolicy(9), clock=clock)
+    began = []
+
+    def fails():
+        began.append(clock.monotonic())
+        clock.advance(0.75)
+        raise OSError
+
+    with pytest.raises(DeadlineExceededError):
+        Timeout(2.0, floor=0.625, clock=clock).call(template.wrap(fails))
+    assert began == [0.0, 0.75]
+
+
 # -- deadlines with a name -------------------------------------------------------------------------
 
 
@@ -223,6 +517,9 @@ def test_an_attempt_that_the_deadline_cuts_has_an_unknown_outcome(clock):
         ({"kind": ""}, "kind must be a text"),
         ({"kind": None}, "kind must be a text"),
         ({"clock": 17}, "clock must"),
+        ({"floor": -1}, "floor must be"),
+        ({"name": ""}, "name must be a text"),
+        ({"listeners": [17]}, "listeners: each must be"),
         ({"on_timeout": in_asyncio}, None),
     ],
 )

@@ -1,0 +1,155 @@
+"""What is left of a deadline, as the clients of other libraries take it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import duration, limit, span_or_none
+from retrytemplate.deadline import Deadline
+
+if TYPE_CHECKING:
+    import aiohttp
+    import httpx
+
+    from retrytemplate._checks import Seconds
+
+__all__ = [
+    "MINIMUM",
+    "aiohttp_timeout",
+    "httpx_timeout",
+    "requests_timeout",
+    "time_left",
+    "what_is_left",
+]
+
+# With less left no call is made: by the time it has begun it would be over.
+MINIMUM = 0.05
+
+
+def time_left(
+    own: Seconds | None = None, *, deadline: Deadline | None = None, minimum: Seconds = MINIMUM
+) -> float | None:
+    """Seconds for a client that takes a number: its own limit, or what is left if that is less.
+
+    :param own: the limit of the call itself; None: it has none.
+    :param deadline: None: the one in force here, the nearest.
+    :param minimum: with less left the call is not worth making.
+    :raises DeadlineExceededError: less is left.
+    :raises ValueError: for a limit that is not above 0.
+    :raises TypeError: for what is no time or no deadline.
+
+    None where nothing limits it.
+
+    >>> time_left(30.0), time_left()
+    (30.0, None)
+    >>> from retrytemplate.testing import VirtualClock
+    >>> with Deadline(2.0, clock=VirtualClock()):
+    ...     time_left(30.0), time_left(0.5)
+    (2.0, 0.5)
+    """
+    seconds: float | None = _limits({"own": own}, deadline, minimum)["own"]
+    return seconds
+
+
+def httpx_timeout(
+    *,
+    connect: Seconds | None = 5.0,
+    read: Seconds | None = 30.0,
+    write: Seconds | None = 5.0,
+    pool: Seconds | None = 10.0,
+    deadline: Deadline | None = None,
+    minimum: Seconds = MINIMUM,
+) -> httpx.Timeout:
+    """The limits of a request with httpx, each its own or what is left if that is less.
+
+    :param connect: seconds; or None, as for the others.
+    :param read: for each piece of the answer.
+    :param write: for each piece of what is sent.
+    :param pool: for a connection out of the pool.
+    :param deadline: as in ``time_left``, and ``minimum`` likewise.
+
+    >>> from retrytemplate.testing import VirtualClock
+    >>> with Deadline(7.0, clock=VirtualClock()):
+    ...     httpx_timeout()
+    Timeout(connect=5.0, read=7.0, write=5.0, pool=7.0)
+    """
+    import httpx
+
+    own = {"connect": connect, "read": read, "write": write, "pool": pool}
+    return httpx.Timeout(**_limits(own, deadline, minimum))
+
+
+def requests_timeout(
+    *,
+    connect: Seconds | None = 5.0,
+    read: Seconds | None = 30.0,
+    deadline: Deadline | None = None,
+    minimum: Seconds = MINIMUM,
+) -> tuple[float | None, float | None]:
+    """The limits of a request with requests; arguments as of ``httpx_timeout``.
+
+    >>> from retrytemplate.testing import VirtualClock
+    >>> with Deadline(7.0, clock=VirtualClock()):
+    ...     requests_timeout()
+    (5.0, 7.0)
+    """
+    limits = _limits({"connect": connect, "read": read}, deadline, minimum)
+    return limits["connect"], limits["read"]
+
+
+def aiohttp_timeout(
+    *,
+    total: Seconds | None = None,
+    connect: Seconds | None = 10.0,
+    sock_connect: Seconds | None = 5.0,
+    sock_read: Seconds | None = 30.0,
+    deadline: Deadline | None = None,
+    minimum: Seconds = MINIMUM,
+) -> aiohttp.ClientTimeout:
+    """The limits of a request with aiohttp, each its own or what is left if that is less.
+
+    :param total: for all of the request.
+    :param connect: for a connection, out of the pool or new.
+    :param sock_connect: for a new one.
+    :param sock_read: for each piece of the answer.
+    :param deadline: as in ``time_left``, and ``minimum`` likewise.
+
+    >>> from retrytemplate.testing import VirtualClock
+    >>> with Deadline(7.0, clock=VirtualClock()):
+    ...     limits = aiohttp_timeout()
+    >>> limits.total, limits.connect, limits.sock_connect, limits.sock_read
+    (7.0, 7.0, 5.0, 7.0)
+    """
+    import aiohttp
+
+    own = {
+        "total": total,
+        "connect": connect,
+        "sock_connect": sock_connect,
+        "sock_read": sock_read,
+    }
+    return aiohttp.ClientTimeout(**_limits(own, deadline, minimum))
+
+
+def _limits(own: dict[str, Any], deadline: Deadline | None, minimum: Any) -> dict[str, Any]:
+    """Each its own or what is left, whatever is less; None where nothing limits it."""
+    for name in own:
+        own[name] = duration(own[name])
+        span_or_none(name, own[name])
+    left = what_is_left(deadline, minimum)
+    nearest = {name: left if each is None else min(each, left) for name, each in own.items()}
+    return {name: None if math.isinf(each) else each for name, each in nearest.items()}
+
+
+def what_is_left(deadline: Deadline | None, minimum: Any) -> float:
+    """Seconds left of the deadline that is given, or in force; infinite where there is none."""
+    if deadline is not None and not isinstance(deadline, Deadline):
+        raise TypeError(f"deadline must be a Deadline or None, got {deadline!r}")
+    least = duration(minimum)
+    limit("minimum", least)
+    nearest = Deadline.current() if deadline is None else deadline
+    if nearest is None:
+        return math.inf
+    nearest.ensure(least)
+    return nearest.remaining()

@@ -1,0 +1,185 @@
+"""What is left of a deadline, as the limit of the statements on a connection of SQLAlchemy."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import duration, span_or_none
+from retrytemplate.clock import SystemClock
+from retrytemplate.control.client_errors import LOCK
+from retrytemplate.control.clients import MINIMUM, what_is_left
+from retrytemplate.control.dialects import DIALECTS
+from retrytemplate.deadline import Deadline
+from retrytemplate.errors import DeadlineExceededError, MisuseError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from retrytemplate._checks import Seconds
+
+__all__ = ["statement_limit"]
+
+CLOCK = SystemClock()
+# What undoes and ends must always be possible.
+UNLIMITED = ("ROLLBACK", "SAVEPOINT", "RELEASE", "COMMIT")
+HELD = "retrytemplate.statement_limit"
+
+
+def statement_limit(
+    connection: Connection | AsyncConnection,
+    own: Seconds | None = None,
+    *,
+    lock: Seconds | None = None,
+    deadline: Deadline | None = None,
+    minimum: Seconds = MINIMUM,
+) -> StatementLimit:
+    """A block whose statements are cut by the database: each at its own limit, or what is left.
+
+    :param connection: of SQLAlchemy, ``with`` for a ``Connection``, ``async with`` for an
+        ``AsyncConnection``; of a session: ``session.connection()``.
+    :param own: seconds of each statement; None: it has no limit of its own.
+    :param lock: seconds that one waits for locks.
+    :param deadline: None: the one in force when the statement begins.
+    :param minimum: with less left no statement is sent.
+    :raises DeadlineExceededError: a statement was cut, or not begun; its ``kind`` is
+        ``"database statement"``, ``"lock acquire"``, or that of the deadline.
+    :raises NotImplementedError: for another database than PostgreSQL and SQLite.
+    :raises MisuseError: within another such block of the connection; on PostgreSQL where the
+        connection commits each statement by itself: the limit belongs to a transaction.
+    :raises ValueError: for a limit that is not above 0.
+    :raises TypeError: for what is no connection, no time or no deadline.
+
+    PostgreSQL: ``statement_timeout`` and ``lock_timeout`` of the transaction, set before each
+    statement, which is a round trip more.  SQLite: a progress handler, in the place of one that you
+    may have, and ``busy_timeout``.  A statement that was cut had no effect.
+
+    >>> from sqlalchemy import create_engine, text
+    >>> with create_engine("sqlite://").connect() as connection, Deadline(2.0):
+    ...     with statement_limit(connection, own=0.5):
+    ...         connection.scalar(text("SELECT 17"))
+    17
+    """
+    return StatementLimit(connection, own, lock, deadline, minimum)
+
+
+class NotSentError(Exception):
+    """No time is left for a statement: a ``TimeoutError`` would make SQLAlchemy close the
+    connection."""
+
+
+class StatementLimit:
+    """What ``statement_limit`` gives."""
+
+    def __init__(
+        self, connection: Any, own: Any, lock: Any, deadline: Deadline | None, minimum: Any
+    ) -> None:
+        self.own, self.lock = _limit("own", own), _limit("lock", lock)
+        self.deadline, self.minimum = deadline, minimum
+        what_is_left(deadline, minimum)
+        self._async: Any = None
+        self._connection = self._sync(connection)
+        dialect = self._connection.dialect
+        if dialect.name not in DIALECTS:
+            raise NotImplementedError(
+                f"statement_limit() knows {' and '.join(DIALECTS)}, not {dialect.name}"
+            )
+        self._database = DIALECTS[dialect.name](self._connection)
+        self._setting = False
+        self._began = 0.0
+        self._seconds = self._lock_seconds = self._left = math.inf
+
+    def _sync(self, connection: Any) -> Connection:
+        from sqlalchemy import Connection
+
+        if isinstance(connection, Connection):
+            return connection
+        inner = getattr(connection, "sync_connection", None)
+        if not isinstance(inner, Connection):
+            raise TypeError(
+                "connection must be a Connection or an AsyncConnection of SQLAlchemy that is open, "
+                f"got {connection!r}"
+            )
+        self._async = connection
+        return inner
+
+    def __enter__(self) -> Self:
+        if self._async is not None:
+            raise MisuseError("an AsyncConnection takes: async with statement_limit(...)")
+        self._enter(self._connection)
+        return self
+
+    def __exit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
+        self._exit(self._connection, exception)
+        self._name(exception)
+
+    async def __aenter__(self) -> Self:
+        if self._async is None:
+            raise MisuseError("a Connection takes: with statement_limit(...)")
+        await self._async.run_sync(self._enter)
+        return self
+
+    async def __aexit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
+        await self._async.run_sync(self._exit, exception)
+        self._name(exception)
+
+    def _enter(self, connection: Connection) -> None:
+        from sqlalchemy import event
+
+        what_is_left(self.deadline, self.minimum)
+        if HELD in connection.info:
+            raise MisuseError("the connection is within a statement_limit() already: use one block")
+        self._database.begin()
+        connection.info[HELD] = True
+        event.listen(connection, "before_cursor_execute", self._before)
+
+    def _before(self, connection: Connection, cursor: Any, statement: str, *others: Any) -> None:
+        if self._setting or statement.lstrip().upper().startswith(UNLIMITED):
+            return
+        try:
+            self._left = what_is_left(self.deadline, self.minimum)
+        except DeadlineExceededError as error:
+            raise NotSentError(error) from None
+        self._seconds = min(self.own, self._left)
+        self._lock_seconds = min(self.lock, self._seconds)
+        self._setting = True
+        try:
+            self._database.set(self._seconds, self._lock_seconds)
+        finally:
+            self._setting = False
+        self._began = CLOCK.monotonic()
+
+    def _exit(self, connection: Connection, exception: BaseException | None) -> None:
+        from sqlalchemy import event
+
+        event.remove(connection, "before_cursor_execute", self._before)
+        connection.info.pop(HELD, None)
+        if exception is None:
+            self._database.end()
+        elif isinstance(exception, Exception):  # what was cancelled is about to be rolled back
+            with suppress(Exception):  # as a transaction that failed is: nothing can be set in it
+                self._database.end()
+
+    def _name(self, exception: BaseException | None) -> None:
+        """Raise what it was, where a limit of this block has cut the statement."""
+        if isinstance(exception, NotSentError):
+            raise exception.args[0] from exception.__cause__
+        kind = self._database.kind(exception)
+        limit = self._lock_seconds if kind == LOCK else self._seconds
+        if kind is None or CLOCK.monotonic() - self._began < limit:
+            return  # somebody else has cut it
+        message = f"the database cut a statement after {limit:.3g} seconds"
+        deadline = Deadline.current() if self.deadline is None else self.deadline
+        if limit == self._left and deadline is not None:
+            raise deadline.error(f"{message}: no more were left") from exception
+        raise DeadlineExceededError(message, kind=kind, limit=limit) from exception
+
+
+def _limit(name: str, value: Any) -> float:
+    seconds = duration(value)
+    span_or_none(name, seconds)
+    return math.inf if seconds is None else float(seconds)

@@ -1,0 +1,149 @@
+"""Time limits of a stream: until its first item, between two, and in all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from attrs import field, frozen
+
+from retrytemplate._checks import checked_by, duration, span_or_none, text
+from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control.events import check_listeners
+from retrytemplate.control.timeout import Timeout
+from retrytemplate.deadline import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+
+__all__ = ["STREAMING", "StreamTimeout"]
+
+T = TypeVar("T")
+FIRST, NEXT, WHOLE = "first item", "next item", "stream"
+
+
+@frozen(eq=False)
+class StreamTimeout:
+    """The limits of what comes piece by piece, as the tokens of a language model do.
+
+    :param first: seconds until the first item; None: any number, as for the others.
+    :param between: seconds until the next item, from when it is asked for.
+    :param total: seconds until the end, from when the first item is asked for, with what happens to
+        the items meanwhile.
+    :param name: in events.
+    :param listeners: told of a limit that is over, with a ``TimedOut``.
+    :param clock: measures.
+    :raises ValueError: for a limit that is not above 0.
+    :raises TypeError: for what is no time.
+
+    An item that does not come in time is a ``DeadlineExceededError`` whose ``kind`` is
+    ``"first item"``, ``"next item"`` or ``"stream"``.  An asynchronous stream is cut; one that is
+    not is looked at when the item is there.
+
+    >>> import asyncio
+    >>> async def tokens():
+    ...     yield "Once"
+    ...     await asyncio.sleep(60)
+    ...     yield "upon"
+    >>> async def main():
+    ...     async for token in StreamTimeout(first=1.0, between=0.01).over(tokens()):
+    ...         print(token)
+    >>> try:
+    ...     asyncio.run(main())
+    ... except TimeoutError as error:
+    ...     print(error.kind)
+    Once
+    next item
+    """
+
+    first: float | None = field(
+        default=30.0, converter=duration, validator=checked_by(span_or_none)
+    )
+    between: float | None = field(
+        default=15.0, converter=duration, validator=checked_by(span_or_none)
+    )
+    total: float | None = field(
+        default=None, converter=duration, validator=checked_by(span_or_none)
+    )
+    name: str = field(default="stream", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=tuple,
+        validator=checked_by(check_listeners),
+        repr=False,
+    )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
+
+    @overload
+    def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]: ...
+
+    @overload
+    def over(self, stream: Iterable[T]) -> Iterator[T]: ...
+
+    def over(self, stream: Any) -> Any:
+        """The items of the stream, each in time; ``aclose`` or ``close`` goes through to it.
+
+        :raises TypeError: for what cannot be iterated over.
+        """
+        if hasattr(type(stream), "__aiter__"):
+            return _AsyncItems(self, aiter(stream))
+        if hasattr(type(stream), "__iter__"):
+            return _Items(self, iter(stream))
+        raise TypeError(f"over() takes what can be iterated over, got {stream!r}")
+
+
+STREAMING = StreamTimeout()
+"""A first token may take half a minute, the next one half of that, and all of them as long as it
+takes."""
+
+
+class _Limited:
+    def __init__(self, limits: StreamTimeout, items: Any) -> None:
+        self._limits = limits
+        self._items = items
+        self._whole: Deadline | None = None
+
+    def _timeout(self) -> Timeout:
+        """The limit of the item that is asked for."""
+        limits, whole = self._limits, self._whole
+        seconds, kind = limits.between, NEXT
+        if whole is None:
+            seconds, kind = limits.first, FIRST
+            total = float("inf") if limits.total is None else limits.total
+            whole = self._whole = Deadline.after(total, kind=WHOLE, clock=limits.clock)
+        left = whole.remaining()
+        if seconds is None or left <= seconds:
+            seconds, kind = left, WHOLE
+        if seconds <= 0:
+            raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
+        return Timeout(
+            seconds, kind=kind, name=limits.name, listeners=limits.listeners, clock=limits.clock
+        )
+
+
+class _AsyncItems(_Limited):
+    def __aiter__(self) -> _AsyncItems:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._timeout().call_async(self._items.__anext__)
+
+    async def aclose(self) -> None:
+        close = getattr(self._items, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class _Items(_Limited):
+    def __iter__(self) -> _Items:
+        return self
+
+    def __next__(self) -> Any:
+        return self._timeout().call(next, self._items)
+
+    def close(self) -> None:
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,115 @@
+"""The timeouts of client libraries: named one by one, and told apart."""
+
+import asyncio
+
+import aiohttp
+import httpx
+import psycopg
+import pytest
+import redis
+import requests
+import sqlalchemy.exc
+import urllib3
+
+from retrytemplate import (
+    AttemptTimeoutError,
+    DeadlineExceededError,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.control import timeout_kind, timeouts_of
+from retrytemplate.control.client_errors import KINDS
+
+TIMEOUTS = {
+    "httpx": {
+        "partner connect": httpx.ConnectTimeout("slow"),
+        "partner read": httpx.ReadTimeout("slow"),
+        "partner write": httpx.WriteTimeout("slow"),
+        "partner pool": httpx.PoolTimeout("slow"),
+    },
+    "requests": {
+        "partner connect": requests.ConnectTimeout("slow"),
+        "partner read": requests.ReadTimeout("slow"),
+        "partner total": requests.Timeout("slow"),
+    },
+    "urllib3": {
+        "partner connect": urllib3.exceptions.ConnectTimeoutError("slow"),
+        "partner read": urllib3.exceptions.ReadTimeoutError(None, "/", "slow"),
+    },
+    "aiohttp": {
+        "partner connect": aiohttp.ConnectionTimeoutError("slow"),
+        "partner read": aiohttp.SocketTimeoutError("slow"),
+        "partner total": aiohttp.ServerTimeoutError("slow"),
+    },
+    "sqlalchemy": {"database pool": sqlalchemy.exc.TimeoutError("slow")},
+    "psycopg": {
+        "database connect": psycopg.errors.ConnectionTimeout("slow"),
+        "database statement": psycopg.errors.QueryCanceled("slow"),
+        "lock acquire": psycopg.errors.LockNotAvailable("slow"),
+    },
+    "redis": {"partner read": redis.TimeoutError("slow")},
+}
+
+
+def test_every_library_is_tried():
+    assert TIMEOUTS.keys() == KINDS.keys()
+
+
+@pytest.mark.statement("S0-14")
+@pytest.mark.parametrize("library", TIMEOUTS)
+def test_a_policy_retries_the_timeouts_of_a_library_whatever_classes_they_are(library):
+    policy = SimpleRetryPolicy(2, classifier=timeouts_of(library))
+    for kind, error in TIMEOUTS[library].items():
+        assert timeouts_of(library).classify(error) == kind
+        assert timeout_kind(error) == kind
+        assert policy.allows(1, error)
+    assert not policy.allows(1, OSError("no timeout"))
+    assert timeouts_of(library).classify(ConnectionError()) is None
+
+
+@pytest.mark.statement("S0-14")
+def test_some_of_them_are_no_timeout_error():
+    strangers = [
+        library
+        for library, errors in TIMEOUTS.items()
+        if not any(isinstance(each, TimeoutError) for each in errors.values())
+    ]
+    assert strangers == ["httpx", "requests", "urllib3", "sqlalchemy", "psycopg", "redis"]
+
+
+def test_what_sqlalchemy_has_wrapped_is_what_the_driver_raised():
+    driver = psycopg.errors.QueryCanceled("slow")
+    wrapped = sqlalchemy.exc.OperationalError("SELECT", {}, driver)
+    wrapped.__cause__ = driver
+    assert timeout_kind(wrapped) == "database statement"
+    assert timeouts_of("psycopg", "sqlalchemy").classify(wrapped) == "database statement"
+
+
+def test_errors_of_this_library_are_none_of_a_client():
+    error = DeadlineExceededError(kind="request")
+    error.__cause__ = httpx.ReadTimeout("slow")
+    assert timeouts_of("httpx").classify(error) is None
+    assert timeout_kind(error) == "request"
+    assert timeout_kind(DeadlineExceededError()) == "deadline"
+    assert timeout_kind(AttemptTimeoutError()) == "attempt"
+    assert timeout_kind(TimeoutError()) == "partner total"
+    assert timeout_kind(OSError()) is None
+
+
+@pytest.mark.statement("S0-13")
+@pytest.mark.parametrize("listed", [TimeoutError, asyncio.TimeoutError], ids=["builtin", "asyncio"])
+@pytest.mark.parametrize("raised", [TimeoutError, asyncio.TimeoutError], ids=["builtin", "asyncio"])
+def test_both_names_of_the_timeout_error_are_retried_where_either_is_listed(listed, raised):
+    calls = []
+
+    def fails():
+        calls.append(1)
+        raise raised
+
+    RetryTemplate(SimpleRetryPolicy(3, retry_on=listed)).outcome(fails)
+    assert len(calls) == 3
+
+
+def test_a_library_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match=r"libraries must be among httpx, .*got curl"):
+        timeouts_of("httpx", "curl")

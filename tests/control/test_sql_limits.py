@@ -1,0 +1,340 @@
+"""Statements that the database cuts: at their own limit, or with the deadline."""
+
+import asyncio
+import sqlite3
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from retrytemplate import Deadline, DeadlineExceededError, MisuseError
+from retrytemplate.control import statement_limit
+from retrytemplate.testing import VirtualClock
+
+ENDLESS = text(
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+)
+SLEEPS = text("SELECT pg_sleep(60)")
+CUT = "the database cut a statement after 0.02 seconds"
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/a.db", poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE t (n integer)"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    engine = create_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS limited (n integer)"))
+        connection.execute(text("DELETE FROM limited"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request):
+    """An engine, and a statement that does not end."""
+    engine = request.getfixturevalue(request.param)
+    return engine, ENDLESS if request.param == "sqlite" else SLEEPS
+
+
+@contextmanager
+def fails(kind, limit=None):
+    with pytest.raises(DeadlineExceededError) as raised:
+        yield raised
+    assert raised.value.kind == kind
+    if limit is not None:
+        assert raised.value.limit == limit
+
+
+def works(connection):
+    return connection.scalar(text("SELECT 17")) == 17
+
+
+# -- both databases --------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S1-32")
+def test_a_statement_is_cut_at_its_own_limit(database):
+    engine, endless = database
+    with engine.connect() as connection:
+        with fails("database statement", 0.02) as raised, statement_limit(connection, own=0.02):
+            connection.execute(endless)
+        assert isinstance(raised.value.__cause__, DBAPIError)
+        assert not raised.value.outcome_unknown, "it had no effect"
+        connection.rollback()
+        assert works(connection)
+
+
+@pytest.mark.statement("S1-32")
+def test_a_statement_is_cut_with_what_is_left_of_the_deadline(database):
+    engine, endless = database
+    with (
+        engine.connect() as connection,
+        fails("request", 0.05),
+        Deadline(0.05, kind="request"),
+        statement_limit(connection, own=60.0, minimum=0),
+    ):
+        connection.execute(endless)
+
+
+def test_a_deadline_that_is_given_wins(database):
+    engine, endless = database
+    mine = Deadline.after(0.05, kind="mine")
+    with (
+        engine.connect() as connection,
+        fails("mine"),
+        Deadline(60.0),
+        statement_limit(connection, deadline=mine, minimum=0),
+    ):
+        connection.execute(endless)
+
+
+@pytest.mark.statement("S1-33")
+def test_with_too_little_left_no_statement_is_sent(database):
+    engine, _ = database
+    clock = VirtualClock()
+    with engine.connect() as connection, Deadline(1.0, kind="request", clock=clock):
+        with fails("request"), statement_limit(connection):
+            assert works(connection)
+            clock.advance(0.97)
+            connection.scalar(text("SELECT 17"))
+        clock.advance(1.0)
+        with fails("request"), statement_limit(connection):
+            pytest.fail("the block was entered")
+
+
+@pytest.mark.statement("S1-24")
+def test_all_statements_of_a_block_share_what_is_left(database):
+    engine, _ = database
+    clock, seen = VirtualClock(), []
+    with engine.connect() as connection, Deadline(4.0, clock=clock), statement_limit(connection):
+        for _ in range(3):
+            seen.append(settings(connection)[0][0])
+            clock.advance(1.0)
+    assert seen in (["4s", "3s", "2s"], [4000, 3000, 2000])
+
+
+def test_after_the_block_the_connection_is_as_it_was(database):
+    engine, _ = database
+    with engine.connect() as connection:
+        before = settings(connection)
+        with statement_limit(connection, own=0.5, lock=0.25):
+            works(connection)
+            assert settings(connection) != before
+        assert settings(connection) == before
+        with pytest.raises(ZeroDivisionError), statement_limit(connection, own=0.5):
+            works(connection)
+            raise ZeroDivisionError
+        assert settings(connection) == before
+        assert not [name for name in connection.info if "limit" in str(name)]
+
+
+def settings(connection):
+    if connection.dialect.name == "sqlite":
+        return connection.exec_driver_sql("PRAGMA busy_timeout").all()
+    return connection.exec_driver_sql(
+        "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')"
+    ).all()
+
+
+def test_a_transaction_may_begin_and_end_within_the_block(database):
+    engine, _ = database
+    with engine.connect() as connection, statement_limit(connection, own=5.0):
+        for _ in range(2):
+            with connection.begin():
+                assert works(connection)
+
+
+def test_without_any_limit_nothing_changes(database):
+    engine, _ = database
+    with engine.connect() as connection:
+        before = settings(connection)
+        with statement_limit(connection):
+            assert settings(connection) == before
+
+
+def test_what_fails_for_another_reason_fails_with_that(database):
+    engine, _ = database
+    with engine.connect() as connection:
+        with pytest.raises(DBAPIError), statement_limit(connection, own=5.0):
+            connection.execute(text("SELECT * FROM absent"))
+        connection.rollback()
+        assert works(connection)
+
+
+def test_one_block_at_a_time(database):
+    engine, _ = database
+    with engine.connect() as connection, statement_limit(connection, own=5.0):
+        with pytest.raises(MisuseError, match="already"), statement_limit(connection, own=1.0):
+            pytest.fail("it was entered")
+        assert works(connection)
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S1-32")
+def test_a_lock_is_waited_for_so_long(postgres):
+    with postgres.begin() as holder, postgres.connect() as waiting:
+        holder.execute(text("LOCK TABLE limited"))
+        with fails("lock acquire", 0.02), statement_limit(waiting, own=60.0, lock=0.02):
+            waiting.execute(text("SELECT * FROM limited"))
+
+
+def test_what_another_one_cancels_is_no_limit_of_ours(postgres):
+    with postgres.connect() as connection, postgres.connect() as other:
+        pid = connection.scalar(text("SELECT pg_backend_pid()"))
+        kills = text("SELECT pg_sleep(0.02), pg_cancel_backend(:pid)")
+
+        async def both():
+            cutting = asyncio.to_thread(other.execute, kills, {"pid": pid})
+            task = asyncio.ensure_future(cutting)
+            try:
+                await asyncio.to_thread(sleeps)
+            finally:
+                await task
+
+        def sleeps():
+            with statement_limit(connection, own=50.0):
+                connection.execute(SLEEPS)
+
+        with pytest.raises(OperationalError, match="user request"):
+            asyncio.run(both())
+
+
+def test_a_connection_that_commits_each_statement_is_refused(postgres):
+    with postgres.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        limit = statement_limit(connection, own=1.0)
+        with pytest.raises(MisuseError, match="needs a transaction"), limit:
+            pytest.fail("it was entered")
+        assert works(connection)
+
+
+def test_a_streamed_result_has_a_limit_too(postgres):
+    with postgres.connect() as connection, statement_limit(connection, own=5.0):
+        rows = connection.execution_options(stream_results=True).execute(
+            text("SELECT generate_series(1, 3)")
+        )
+        assert [row[0] for row in rows] == [1, 2, 3]
+
+
+def test_a_savepoint_that_is_rolled_back_leaves_no_limit(postgres):
+    with postgres.connect() as connection, connection.begin():
+        before = settings(connection)
+        with fails("database statement"), statement_limit(connection, own=0.02):
+            works(connection)
+            with connection.begin_nested():
+                connection.execute(SLEEPS)
+        assert settings(connection) == before
+
+
+# -- SQLite ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S1-32")
+def test_a_file_that_another_one_holds_is_waited_for_so_long(sqlite):
+    with sqlite.connect() as waiting, sqlite.connect() as holder:
+        holder.exec_driver_sql("BEGIN IMMEDIATE")
+        with fails("lock acquire", 0.02), statement_limit(waiting, lock=0.02):
+            waiting.execute(text("INSERT INTO t VALUES (1)"))
+        with (
+            fails("request", 0.04),
+            Deadline(0.04, kind="request"),
+            statement_limit(waiting, minimum=0),
+        ):
+            waiting.execute(text("INSERT INTO t VALUES (1)"))
+
+
+def test_a_lock_is_never_waited_for_longer_than_without(sqlite):
+    with sqlite.connect() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 7")
+        with statement_limit(connection, lock=60.0):
+            works(connection)
+            assert settings(connection) == [(7,)]
+
+
+# -- asyncio ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def async_database(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/b.db", ENDLESS
+    url = make_url(request.getfixturevalue("postgres_url"))
+    return url.set(drivername="postgresql+psycopg"), SLEEPS
+
+
+@pytest.mark.statement("S1-32")
+def test_in_asyncio_a_statement_is_cut_too(async_database):
+    url, endless = async_database
+
+    async def main():
+        engine = create_async_engine(url)
+        async with engine.connect() as connection:
+            with fails("database statement", 0.02):
+                async with statement_limit(connection, own=0.02):
+                    await connection.execute(endless)
+            await connection.rollback()
+            with fails("request"), Deadline(0.05, kind="request"):
+                async with statement_limit(connection, minimum=0):
+                    await connection.execute(endless)
+            await connection.rollback()
+            assert await connection.scalar(text("SELECT 17")) == 17
+            limit = statement_limit(connection)
+            with pytest.raises(MisuseError, match="takes: async with"), limit:
+                pytest.fail("it was entered")
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+def test_a_blocking_connection_is_not_awaited(sqlite):
+    async def main():
+        with sqlite.connect() as connection, pytest.raises(MisuseError, match="takes: with"):
+            async with statement_limit(connection):
+                pytest.fail("it was entered")
+
+    asyncio.run(main())
+
+
+# -- wrong use -------------------------------------------------------------------------------------
+
+
+def test_another_database_is_refused_by_name(sqlite, monkeypatch):
+    with sqlite.connect() as connection:
+        monkeypatch.setattr(connection.dialect, "name", "oracle")
+        with pytest.raises(NotImplementedError, match="knows postgresql and sqlite, not oracle"):
+            statement_limit(connection)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"own": 0}, "own must be"),
+        ({"lock": "long"}, "lock must be"),
+        ({"minimum": -1}, "minimum must be"),
+        ({"deadline": 5.0}, "deadline must be"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(sqlite, given, problem):
+    with sqlite.connect() as connection, pytest.raises((TypeError, ValueError), match=problem):
+        statement_limit(connection, **given)
+
+
+def test_what_is_no_connection_of_sqlalchemy_is_refused(sqlite):
+    for other in (sqlite, 17, sqlite3.connect(":memory:")):
+        with pytest.raises(TypeError, match="a Connection or an AsyncConnection"):
+            statement_limit(other)
+        if isinstance(other, sqlite3.Connection):
+            other.close()
