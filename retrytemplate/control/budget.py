@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, frozen
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
     from retrytemplate.control.funds import Fund
 
-__all__ = ["BudgetSnapshot", "RetryBudget"]
+__all__ = ["COUNTED", "BudgetSnapshot", "RetryBudget"]
+
+# Those in which a call around this one has been counted: what is done in it is part of that call.
+COUNTED: ContextVar[frozenset[RetryBudget]] = ContextVar(
+    "retrytemplate.budgets", default=frozenset()
+)
 
 
 @frozen(kw_only=True)
@@ -166,9 +172,7 @@ class RetryBudget(Guard):
     def admit(self, context: RetryContext) -> None:
         """A call's first attempt adds to what retries are paid from."""
         if context.retry_count == 0:
-            now = self._clock.monotonic()
-            with self._lock:
-                self._fund.call(now)
+            self._earn()
             if self.parent is not None:
                 self.parent.admit(context)
 
@@ -177,7 +181,33 @@ class RetryBudget(Guard):
 
         :raises RetryBudgetExhaustedError: there is not enough.
         """
-        cost, now = self._cost_of(context.last_exception), self._clock.monotonic()
+        self.take(context.last_exception)
+
+    def give_back(self, context: RetryContext) -> None:
+        """No attempt came of it."""
+        self.put_back(context.last_exception)
+
+    def on_success(self, context: RetryContext, result: Any) -> None:
+        """A success brings something back."""
+        retried = context.retry_count > 0
+        self._reward(self._cost_of(context.last_exception) if retried else self._refund, retried)
+        if self.parent is not None:
+            self.parent.on_success(context, result)
+
+    # What is asked for a call that no template makes, as a hedge is.
+
+    def take(self, failure: BaseException | None = None) -> None:
+        """Pay for one more call than there would be.
+
+        :param failure: what it follows, if anything: the cost may depend on it.
+        :raises RetryBudgetExhaustedError: there is not enough.
+
+        >>> budget = RetryBudget.tokens(capacity=10, cost=5)
+        >>> budget.take()
+        >>> budget.snapshot().available
+        5.0
+        """
+        cost, now = self._cost_of(failure), self._clock.monotonic()
         with self._lock:
             granted = self._fund.take(cost, now)
             left = self._fund.available(now)
@@ -196,25 +226,28 @@ class RetryBudget(Guard):
             raise error
         if self.parent is not None:
             try:
-                self.parent.reserve(context, delay)
+                self.parent.take(failure)
             except BaseException:
                 self._put_back(cost, granted=-1)
                 raise
 
-    def give_back(self, context: RetryContext) -> None:
-        """No attempt came of it."""
-        self._put_back(self._cost_of(context.last_exception), granted=-1)
+    def put_back(self, failure: BaseException | None = None) -> None:
+        """The call that was paid for is not made."""
+        self._put_back(self._cost_of(failure), granted=-1)
         if self.parent is not None:
-            self.parent.give_back(context)
+            self.parent.put_back(failure)
 
-    def on_success(self, context: RetryContext, result: Any) -> None:
-        """A success brings something back."""
-        if self._refund:
-            retried = context.retry_count > 0
-            amount = self._cost_of(context.last_exception) if retried else self._refund
+    # Accounts.
+
+    def _earn(self) -> None:
+        if self not in COUNTED.get():
+            now = self._clock.monotonic()
+            with self._lock:
+                self._fund.call(now)
+
+    def _reward(self, amount: float, retried: bool = False) -> None:
+        if self._refund and (retried or self not in COUNTED.get()):
             self._put_back(amount, granted=0)
-        if self.parent is not None:
-            self.parent.on_success(context, result)
 
     def _put_back(self, amount: float, *, granted: int) -> None:
         now = self._clock.monotonic()
@@ -243,7 +276,7 @@ def _costs(cost: Any, capacity: float) -> Any:
         cost = ExceptionClassifier(cost, default=cost[Exception])
     values = [cost]
     if isinstance(cost, ExceptionClassifier):
-        values = [*cost.rules.values(), cost.default]
+        values = list(cost.values())
     for each in values:
         limit("cost", each)
         if not 0 < each <= capacity:

@@ -370,6 +370,19 @@ TestNaive = Naive.TestCase
 TestNaive.settings = settings(max_examples=150, stateful_step_count=40)
 
 
+def test_what_was_taken_by_hand_can_be_put_back(clock):
+    process = RetryBudget.tokens(capacity=10, clock=clock)
+    budget = RetryBudget.tokens(capacity=10, parent=process, clock=clock)
+    budget.take()
+    budget.put_back()
+    assert [each.snapshot().available for each in (budget, process)] == [10, 10]
+    process.take()
+    process.take()
+    with pytest.raises(RetryBudgetExhaustedError):
+        budget.take()
+    assert (budget.snapshot().available, budget.snapshot().granted) == (10, 0)
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 
