@@ -92,6 +92,8 @@ WITHOUT_A_TABLE = {
     *("CallRejected", "CircuitChanged", "ControlEvent", "FellBack", "LateResult"),
     "TimedOut",
     *("NestedRetry", "Nesting"),
+    *("CallLeftBehind", "CallLost", "HedgeOutcome", "HedgeRefused", "HedgeSnapshot"),
+    *("HedgeStarted", "HedgeWon"),
     *("Calls", "Consecutive", "Seconds"),
     *("Remark",),
 }

@@ -26,9 +26,19 @@ if TYPE_CHECKING:
         NestedRetry,
     )
     from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
+    from retrytemplate.control.hedge import Hedge, HedgeOutcome
+    from retrytemplate.control.hedge_events import (
+        CallLeftBehind,
+        CallLost,
+        HedgeRefused,
+        HedgeSnapshot,
+        HedgeStarted,
+        HedgeWon,
+    )
     from retrytemplate.control.nesting import NestedRetries, Nesting
     from retrytemplate.control.pipeline import Pipeline
     from retrytemplate.control.propagation import Propagation
+    from retrytemplate.control.quantile import Quantile
     from retrytemplate.control.remarks import Remark
     from retrytemplate.control.service_errors import ServiceErrors
     from retrytemplate.control.sql_limits import statement_limit
@@ -59,12 +69,22 @@ __getattr__ = lazily(
             "NestedRetry",
         ),
         "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
+        "retrytemplate.control.hedge": ("Hedge", "HedgeOutcome"),
+        "retrytemplate.control.hedge_events": (
+            "CallLeftBehind",
+            "CallLost",
+            "HedgeRefused",
+            "HedgeSnapshot",
+            "HedgeStarted",
+            "HedgeWon",
+        ),
         "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
         "retrytemplate.control.pipeline": ("Pipeline",),
         "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.remarks": ("Remark",),
         "retrytemplate.control.service_errors": ("ServiceErrors",),
         "retrytemplate.control.sql_limits": ("statement_limit",),
+        "retrytemplate.control.quantile": ("Quantile",),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),
         "retrytemplate.control.timeout": ("TimedOut", "Timeout"),
@@ -77,6 +97,8 @@ __all__ = [
     "BudgetSnapshot",
     "Bulkhead",
     "BulkheadSnapshot",
+    "CallLeftBehind",
+    "CallLost",
     "CallRejected",
     "Calls",
     "CircuitBreaker",
@@ -88,6 +110,12 @@ __all__ = [
     "Fallback",
     "FallbackOutcome",
     "FellBack",
+    "Hedge",
+    "HedgeOutcome",
+    "HedgeRefused",
+    "HedgeSnapshot",
+    "HedgeStarted",
+    "HedgeWon",
     "LateResult",
     "NestedRetries",
     "NestedRetry",
@@ -95,6 +123,7 @@ __all__ = [
     "Permit",
     "Pipeline",
     "Propagation",
+    "Quantile",
     "Remark",
     "RetryBudget",
     "Seconds",

@@ -1,0 +1,95 @@
+"""A delay that is learned: longer than this take only a few calls of a hundred."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from math import ceil
+from typing import Any
+
+from attrs import define, field
+
+from retrytemplate._checks import at_least_one, check_at_least, checked_by, delay, duration
+
+__all__ = ["Quantile"]
+
+
+def _between(name: str, value: Any) -> None:
+    allowed = "a number between 0 and 1"
+    check_at_least(name, value, 0.0, allowed=allowed)
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _delay_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        delay(name, value)
+
+
+@define(eq=False)
+class Quantile:
+    """The time within which this share of the calls has answered, of the last ones that did.
+
+    :param q: the share: with 0.95, five calls of a hundred take longer.
+    :param initial: seconds, as long as too few calls are known; None: no hedge until then.
+    :param minimum: so many have to be known.
+    :param window: so many are remembered, the last ones.
+    :param floor: seconds; it is never less, so that calls that take no time are not all made twice.
+    :raises ValueError: for a number that makes no sense.
+    :raises TypeError: for what is none.
+
+    One object may serve several hedges, of the same thing, in threads and tasks.
+
+    >>> p50 = Quantile(0.5, minimum=3)
+    >>> for seconds in (0.1, 0.2, 0.9):
+    ...     print(p50.value())
+    ...     p50.record(seconds)
+    None
+    None
+    None
+    >>> p50.value()
+    0.2
+    """
+
+    q: float = field(validator=checked_by(_between))
+    initial: float | None = field(
+        default=None, kw_only=True, converter=duration, validator=checked_by(_delay_or_none)
+    )
+    minimum: int = field(default=20, kw_only=True, validator=checked_by(at_least_one))
+    window: int = field(default=1000, kw_only=True, validator=checked_by(at_least_one))
+    floor: float = field(
+        default=0.001, kw_only=True, converter=duration, validator=checked_by(delay)
+    )
+    _last: deque[float] = field(init=False, factory=deque, repr=False)
+    _sorted: list[float] = field(init=False, factory=list, repr=False)
+    _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.minimum > self.window:
+            raise ValueError(
+                f"minimum must be at most the window of {self.window}, got {self.minimum!r}"
+            )
+
+    @property
+    def samples(self) -> int:
+        """How many calls are known."""
+        return len(self._last)
+
+    def record(self, seconds: float) -> None:
+        """A call answered after so long."""
+        check_at_least("seconds", seconds, 0.0, finite=True)
+        with self._lock:
+            if len(self._last) == self.window:
+                del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+            self._last.append(seconds)
+            insort(self._sorted, seconds)
+
+    def value(self) -> float | None:
+        """The seconds that it is now; None: nobody knows yet."""
+        with self._lock:
+            known = len(self._sorted)
+            if known < self.minimum:
+                return self.initial
+            found = self._sorted[ceil(self.q * known) - 1]
+        return max(self.floor, found)

@@ -1,0 +1,285 @@
+"""The rules of a hedged call: who is started when, and who has won.
+
+Free of tasks and threads: those are the lanes (``lanes.py``), which start the runners, hear who has
+ended, and stop the others at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import inf
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from retrytemplate._checks import is_awaitable
+from retrytemplate.control.strategy import refuse_awaitable
+from retrytemplate.errors import RetryBudgetExhaustedError
+from retrytemplate.verdicts import is_hard
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Sequence
+
+    from retrytemplate.clock import Clock
+    from retrytemplate.control.accounts import Account
+    from retrytemplate.control.hedge_events import Steward
+    from retrytemplate.deadline import Deadline
+
+    Start = Callable[["Runner"], Any]
+
+__all__ = ["Race", "Runner"]
+
+
+@define(eq=False)
+class Runner:
+    """One of the calls.
+
+    :param number: from 1, which is the call itself; the others are hedges.
+    :param after: the failure that it follows; None: the others are slow.
+    :param began: when the function was called; None: it was not.
+    :param ended: when that was over; then there is an ``error``, or a ``value``.
+    :param stop: a flag for a function in a thread that wants to know when nobody waits any more.
+    :param has_failed: before anybody told it to stop.
+    :param left_behind: its thread still ran when the race was over.
+    """
+
+    race: Race
+    number: int
+    after: BaseException | None = None
+    began: float | None = None
+    ended: float | None = None
+    value: Any = None
+    error: BaseException | None = None
+    stop: threading.Event | None = None
+    has_failed: bool = False
+    left_behind: bool = False
+
+    @property
+    def was_made(self) -> bool:
+        """Whether the function was called."""
+        return self.began is not None or self.left_behind
+
+    def run(self) -> None:
+        """Make the call in this thread, whatever comes of it."""
+        race = self.race
+        given = {} if self.stop is None else {"stop": self.stop}
+        try:
+            self._begin()
+            self.value = race.fn(*race.args, **race.kwargs, **given)
+            refuse_awaitable(self.value, race.fn)
+        except BaseException as exc:
+            self.error = exc
+        self.ended = race.clock.monotonic()
+
+    async def run_async(self) -> None:
+        """Make the call in this task, whatever comes of it: a cancellation is told like the rest.
+
+        Whoever has cancelled it waits for its end, and goes on with that.
+        """
+        race = self.race
+        try:
+            self._begin()
+            self.value = race.fn(*race.args, **race.kwargs)
+            if is_awaitable(self.value):
+                self.value = await self.value
+        except GeneratorExit:  # its loop is gone
+            raise
+        except BaseException as exc:
+            self.error = exc
+        self.ended = race.clock.monotonic()
+
+    def _begin(self) -> None:
+        self.began = self.race.clock.monotonic()
+        self.race.account.cover()
+        self.race.steward.began(self)
+
+
+@define(eq=False)
+class Race:
+    """One call and its hedges.
+
+    :param delay: seconds until the next one is started; None: there are no hedges.
+    :param left: how many may still be started.
+    :param covers: whether a failure is one that another call may mend.
+    :param winner: the first that answered; ``error``: what ended the race instead.  With neither,
+        when it is over, all have failed.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    delay: float | None
+    left: int
+    covers: Callable[[BaseException], Any]
+    deadline: Deadline | None
+    account: Account
+    clock: Clock
+    steward: Steward
+    runners: list[Runner] = field(factory=list)
+    winner: Runner | None = None
+    error: BaseException | None = None
+    is_open: bool = True
+    _won: float = 0.0
+    _heard: int = 0
+    _hedge_is_next: bool = False
+
+    # While it is open.
+
+    def begin(self, start: Start) -> None:
+        """Start the call itself, if there is time left for it."""
+        if self._is_late():
+            self._end(self._deadline_error("the deadline is over: the call is not made"))
+            return
+        self.runners.append(Runner(self, 1))
+        try:
+            start(self.runners[0])
+        except Exception as exc:  # of a pool that was shut down; a cancellation is none
+            self.runners.clear()
+            self._end(exc)
+
+    def patience(self) -> float:
+        """Seconds to wait for somebody to end; then comes a hedge, or the deadline."""
+        hedge = self.delay if self.left and self.delay is not None else inf
+        end = inf if self.deadline is None else self.deadline.remaining()
+        self._hedge_is_next = hedge < end
+        return min(hedge, end)
+
+    def go_on(self, ended: Sequence[Runner], start: Start) -> None:
+        """Hear those that have ended, who has answered first; none: the patience is over."""
+        for runner in ended:
+            runner.has_failed = runner.error is not None
+        for runner in sorted(ended, key=attrgetter("has_failed")):
+            if self.is_open:
+                self._hear(runner, start)
+        if not ended and self._hedge_is_next:
+            self._hedge(start, None)
+        elif not ended:
+            message = "the deadline is over: nobody has answered in time"
+            self._end(self._deadline_error(message, outcome_unknown=True))
+
+    def _hear(self, runner: Runner, start: Start) -> None:
+        self._heard += 1
+        error = runner.error
+        if error is None:
+            self.winner, self.is_open = runner, False
+            self._won = self.clock.monotonic()
+        elif is_hard(error) or not self.covers(error):
+            self._end(error)
+        else:
+            self._hedge(start, error)
+            self.is_open = self._heard < len(self.runners)
+
+    def _hedge(self, start: Start, after: BaseException | None) -> None:
+        """Start one more, if there may be one and it is granted."""
+        if not self.left or self._is_late():
+            return
+        try:
+            self.account.take(after)
+        except RetryBudgetExhaustedError as refusal:
+            self._refused(refusal)
+            return
+        runner = Runner(self, len(self.runners) + 1, after)
+        self.runners.append(runner)
+        self.left -= 1
+        try:
+            start(runner)
+        except Exception as exc:  # of a pool that was shut down; a cancellation is none
+            self.runners.remove(runner)
+            self.account.put_back(after)
+            self._refused(exc)
+
+    def _refused(self, error: Exception) -> None:
+        self.left = 0
+        self.steward.refused(error)
+
+    def _end(self, error: BaseException) -> None:
+        self.error, self.is_open = error, False
+
+    def _is_late(self) -> bool:
+        return self.deadline is not None and self.deadline.expired()
+
+    def _deadline_error(self, message: str, *, outcome_unknown: bool = False) -> Exception:
+        assert self.deadline is not None
+        error = self.deadline.error(message, outcome_unknown=outcome_unknown)
+        for _, failure in self.failures()[:1]:
+            error.__cause__ = failure
+        return error
+
+    # When it is over, and the lanes are empty.
+
+    def settle(self) -> None:
+        """Give back what was not used, and tell of the failures that nobody will see.
+
+        :raises BaseException: one of them was to end the program.
+        """
+        for runner in self.runners[1:]:
+            if not runner.was_made:
+                self.account.put_back(runner.after)
+        if self.is_open or self.winner is not None or self.error is not None:
+            for runner in self._here():
+                self.lost(runner)
+        for _, error in self.failures():
+            if not isinstance(error, Exception):
+                try:
+                    raise error
+                finally:
+                    self.forget()
+                    del error
+
+    def lost(self, runner: Runner) -> None:
+        """Tell of the failure of one that has not won."""
+        error = _but_cancelled(runner.error)
+        if error is not None and runner.error is not self.error:
+            self.steward.lost(runner, error)
+
+    @property
+    def started(self) -> int:
+        """How many calls were made."""
+        return sum(runner.was_made for runner in self.runners)
+
+    def failures(self) -> list[tuple[int, BaseException]]:
+        """What the calls have raised, each with its number; to be stopped is no failure."""
+        raised = [(each.number, _but_cancelled(each.error)) for each in self._here()]
+        return [(number, error) for number, error in raised if error is not None]
+
+    def pace(self) -> float:
+        """Seconds that the first call took that has not failed, or had taken when another won.
+
+        From the winners alone one would learn that no call is ever slow.
+        """
+        for runner in self.runners:
+            if runner.began is not None and not runner.has_failed:
+                until = self._won
+                if runner is self.winner and runner.ended is not None:
+                    until = runner.ended
+                return max(0.0, until - runner.began)
+        raise AssertionError("nobody has answered")
+
+    def forget(self) -> None:
+        """Let go of all that ran and was raised: that leads back here, and would be cycles."""
+        for runner in self._here():
+            runner.error = runner.after = None
+        self.winner = self.error = None
+        self.runners = []
+
+    def _here(self) -> list[Runner]:
+        return [runner for runner in self.runners if not runner.left_behind]
+
+
+def _but_cancelled(error: BaseException | None) -> BaseException | None:
+    """What is left of an error when one takes the cancellation out of it."""
+    kinds = tuple(_cancellations())
+    if isinstance(error, kinds):
+        return None
+    if isinstance(error, BaseExceptionGroup) and kinds:
+        return error.split(kinds)[1]
+    return error
+
+
+def _cancellations() -> Iterator[type[BaseException]]:
+    """What tasks are cancelled with, where they are there."""
+    for module, name in (("asyncio.exceptions", "CancelledError"), ("trio", "Cancelled")):
+        if module in sys.modules:
+            yield getattr(sys.modules[module], name)

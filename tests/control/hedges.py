@@ -1,0 +1,62 @@
+"""A backend that takes as long as it is told to, and what hears of its hedges."""
+
+from retrytemplate.control import ControlListener, Hedge
+from retrytemplate.testing import run, run_trio
+
+__all__ = ["Backend", "Down", "Heard", "hedge", "in_asyncio", "in_trio"]
+
+
+class Down(Exception):
+    """What a call fails with."""
+
+
+class Heard(ControlListener):
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+    @property
+    def kinds(self):
+        return [type(each) for each in self.events]
+
+
+class Backend:
+    """Calls that take so many virtual seconds; with an exception, they fail after that."""
+
+    def __init__(self, clock, *takes):
+        self.clock = clock
+        self.takes = [each if isinstance(each, tuple) else (each, None) for each in takes]
+        self.began = []
+        self.cancelled = []
+        self.running = 0
+
+    async def ask(self):
+        seconds, error = self.takes[len(self.began)]
+        self.began.append(self.clock.monotonic())
+        number = len(self.began)
+        self.running += 1
+        try:
+            await self.clock.sleep_async(seconds)
+            if error is not None:
+                raise error
+            return f"answer {number}"
+        except BaseException as exc:
+            if exc is not error:
+                self.cancelled.append(number)
+            raise
+        finally:
+            self.running -= 1
+
+
+def hedge(delay=1.0, **settings):
+    return Hedge(delay, **{"idempotent": True} | settings)
+
+
+def in_asyncio(main, clock):
+    return run(main(), clock=clock)
+
+
+def in_trio(main, clock):
+    return run_trio(main, clock=clock)
