@@ -18,6 +18,8 @@ __all__ = [
     "CircuitOpenError",
     "DeadlineExceededError",
     "ExhaustedRetryError",
+    "IdempotencyKeyReusedError",
+    "IdempotencyRequiredError",
     "InconsistentKeyError",
     "KillSwitchActiveError",
     "LeaseLostError",
@@ -112,6 +114,14 @@ class InconsistentKeyError(RetryError):
 
     Raised by ``RetryState`` for a key that is no ``str``, ``int``, ``bytes`` or tuple of those
     (None, a float, a list), or is an int too large to be written as text.  Use a business key.
+    """
+
+
+class IdempotencyKeyReusedError(RetryError):
+    """A key of an operation came again with another request than the first time.
+
+    Raised by the library's ``Operations`` before anything is called: one of the two requests has
+    the key of the other.  Each operation needs one of its own.
     """
 
 
@@ -220,6 +230,14 @@ class NestedRetryError(Rejected):
     """Raised by a nesting rule that allows no retry inside a retry.  Retry in one layer only.
 
     Refusing a retry, it does not leave the template: the failure itself does, for the one outside.
+    """
+
+
+class IdempotencyRequiredError(Rejected):
+    """Raised by a guard that allows no retry of what has no idempotency key.
+
+    Whether the call had its effect is not known: look it up.  Send a key with it, and it is
+    retried.
     """
 
 

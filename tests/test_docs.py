@@ -94,6 +94,8 @@ WITHOUT_A_TABLE = {
     *("NestedRetry", "Nesting"),
     *("CallLeftBehind", "CallLost", "HedgeOutcome", "HedgeRefused", "HedgeSnapshot"),
     *("HedgeStarted", "HedgeWon"),
+    *("Operation", "OperationReplayed", "OperationResult", "OperationUnknown"),
+    "OperationUnrecorded",
     *("Calls", "Consecutive", "Seconds"),
     *("Remark",),
 }

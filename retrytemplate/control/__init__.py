@@ -35,7 +35,20 @@ if TYPE_CHECKING:
         HedgeStarted,
         HedgeWon,
     )
+    from retrytemplate.control.idempotency import (
+        RequireIdempotency,
+        idempotency_header,
+        idempotency_key,
+    )
     from retrytemplate.control.nesting import NestedRetries, Nesting
+    from retrytemplate.control.operation import (
+        Operation,
+        OperationReplayed,
+        OperationResult,
+        OperationUnknown,
+        OperationUnrecorded,
+    )
+    from retrytemplate.control.operations import Once, Operations
     from retrytemplate.control.pipeline import Pipeline
     from retrytemplate.control.propagation import Propagation
     from retrytemplate.control.quantile import Quantile
@@ -85,6 +98,19 @@ __getattr__ = lazily(
         "retrytemplate.control.service_errors": ("ServiceErrors",),
         "retrytemplate.control.sql_limits": ("statement_limit",),
         "retrytemplate.control.quantile": ("Quantile",),
+        "retrytemplate.control.idempotency": (
+            "RequireIdempotency",
+            "idempotency_header",
+            "idempotency_key",
+        ),
+        "retrytemplate.control.operation": (
+            "Operation",
+            "OperationReplayed",
+            "OperationResult",
+            "OperationUnknown",
+            "OperationUnrecorded",
+        ),
+        "retrytemplate.control.operations": ("Once", "Operations"),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),
         "retrytemplate.control.timeout": ("TimedOut", "Timeout"),
@@ -120,11 +146,19 @@ __all__ = [
     "NestedRetries",
     "NestedRetry",
     "Nesting",
+    "Once",
+    "Operation",
+    "OperationReplayed",
+    "OperationResult",
+    "OperationUnknown",
+    "OperationUnrecorded",
+    "Operations",
     "Permit",
     "Pipeline",
     "Propagation",
     "Quantile",
     "Remark",
+    "RequireIdempotency",
     "RetryBudget",
     "Seconds",
     "ServiceErrors",
@@ -135,6 +169,8 @@ __all__ = [
     "Timeout",
     "aiohttp_timeout",
     "httpx_timeout",
+    "idempotency_header",
+    "idempotency_key",
     "requests_timeout",
     "statement_limit",
     "time_left",

@@ -1,0 +1,230 @@
+"""A key's reservation in a context cache: taken, completed or failed, each by compare-and-set.
+
+Steps: generators that say what is to be done, for ``retrytemplate.drivers`` to perform.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.caches.record import Record, json_value
+from retrytemplate.caches.sizes import fitting
+from retrytemplate.caches.worker import worker_name
+from retrytemplate.errors import (
+    AlreadyCompletedError,
+    CacheUnavailableError,
+    IdempotencyKeyReusedError,
+    LeaseLostError,
+    MisuseError,
+    Rejected,
+    RetryError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from retrytemplate.caches.record import Phase
+
+    # Of what is to be done, to what came of it.
+    Steps = Generator[tuple[Any, tuple[Any, ...]], tuple[Any, BaseException | None], Any]
+
+__all__ = ["NOTHING", "Reservation", "Steps", "is_unknown"]
+
+NOTHING: Any = object()
+"""In the place of a result, where there is none."""
+
+# What is kept of an operation among the attributes of its record.
+RESULT, UNKNOWN, FINGERPRINT = "result", "outcome_unknown", "fingerprint"
+
+
+def is_unknown(error: BaseException) -> bool:
+    """Whether an effect may have happened although this was raised.
+
+    Unless it says no, or refused a call; what a template refuses to try again has a cause.
+    """
+    if getattr(error, "outcome_unknown", not isinstance(error, Rejected)):
+        return True
+    return isinstance(error, RetryError) and _was_tried(error.__cause__)
+
+
+def _was_tried(cause: BaseException | None) -> bool:
+    return cause is not None and is_unknown(cause)
+
+
+def hashed(fingerprint: Any) -> str | None:
+    """What is kept of a fingerprint."""
+    if fingerprint is None:
+        return None
+    value = json_value("fingerprint", fingerprint)
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+class Reservation:
+    """The hold on a key, and what is known of the attempts under it.
+
+    :param ttl: seconds for which the result is remembered.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_claim",
+        "_fingerprint",
+        "_given_back",
+        "_ttl",
+        "failures",
+        "key",
+        "unknown",
+    )
+
+    def __init__(self, key: str, cache: Any, ttl: float) -> None:
+        self.key = key
+        self.failures = 0
+        self.unknown = False
+        self._cache = cache
+        self._ttl = ttl
+        self._fingerprint: str | None = None
+        self._claim: Any = None
+        self._given_back = False
+
+    @property
+    def fence(self) -> int | None:
+        """The claim's; None: it was completed before."""
+        return None if self._claim is None else self._claim.fence
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is held; what ended in a transaction goes on where that rolls back."""
+        return self._claim is None or self._claim.completed or self._given_back
+
+    # -- the beginning ---------------------------------------------------------------------------
+
+    def take(self, lease: float | None, fingerprint: Any, ways: Any) -> Steps:
+        """Reserve the key; or find what it came to."""
+        self._fingerprint = hashed(fingerprint)
+        begin = partial(self._cache.begin, worker=worker_name(), lease=lease), (self.key,)
+        claim, error = yield begin
+        if isinstance(error, AlreadyCompletedError):
+            record, problem = yield self._cache.peek, (self.key,)
+            if problem is not None or record is not None:
+                return self._found(record, problem)
+            claim, error = yield begin  # it was remembered until just now
+        if error is None:
+            self._claim = claim
+            return (yield from self._go_on(ways))
+        if not isinstance(error, Exception):
+            # A signal or a cancellation cut in, and nobody knows whether the key was taken: the
+            # same worker may begin again.
+            claim, problem = yield ways.shielded(begin)
+            if problem is None:
+                yield ways.shielded((self._cache.release, (claim,)))
+        return NOTHING, error
+
+    def _found(self, record: Record | None, error: BaseException | None) -> Any:
+        """The result, and what speaks against it."""
+        attributes = (None if record is None else record.attributes) or {}
+        if error is None and RESULT not in attributes:
+            error = CacheUnavailableError(f"what is kept under {self.key!r} has no result")
+        error = error or self._other_request(attributes)
+        if error is not None:
+            return NOTHING, error
+        return json_value(RESULT, attributes[RESULT]), None
+
+    def _other_request(self, attributes: dict[str, Any]) -> BaseException | None:
+        first = attributes.get(FINGERPRINT)
+        if first is None or self._fingerprint is None or first == self._fingerprint:
+            return None
+        return IdempotencyKeyReusedError(f"{self.key!r} was begun with another request")
+
+    def _go_on(self, ways: Any) -> Steps:
+        """Take over what is known, and write down what is new, before the effect."""
+        claim, cache = self._claim, self._cache
+        record = claim.record or Record()
+        attributes = record.attributes or {}
+        error = self._other_request(attributes)
+        if error is None:
+            lost = claim.lost is not None
+            self.failures = record.failures + lost
+            self.unknown = lost or attributes.get(UNKNOWN) is True
+            is_new = self._fingerprint is not None and FINGERPRINT not in attributes
+            self._fingerprint = self._fingerprint or attributes.get(FINGERPRINT)
+            if lost or is_new:
+                held = self._record("attempting", self.failures, held=True)
+                _, error = yield cache.fail, (claim, held)
+        if error is not None:
+            yield from self.release(ways)
+        return NOTHING, error
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def complete(self, value: Any, connection: Any, ways: Any) -> Steps:
+        """Leave the result, as JSON has it."""
+        if self.is_over:
+            return None, self._ended()
+        try:
+            value = json_value(f"the result of the operation {self.key!r}", value)
+            record = self._record("done", self.failures, json_value(RESULT, value))
+        except (TypeError, ValueError) as exc:
+            return None, exc
+        succeed = partial(self._cache.succeed, remember=self._ttl, record=record)
+        if connection is not None:
+            succeed = partial(succeed, connection=connection)
+        error = yield from self._write(succeed, self._claim, ways=ways)
+        if connection is not None and error is None:
+            self._claim.completed, self._given_back = True, False
+        return value, error
+
+    def fail(self, unknown: bool, ways: Any) -> Steps:
+        """Leave a failed attempt, for the next to begin."""
+        if self.is_over:
+            return None, self._ended()
+        self.unknown = self.unknown or unknown
+        record = self._record("idle", self.failures + 1)
+        return None, (yield from self._write(self._cache.fail, self._claim, record, ways=ways))
+
+    def release(self, ways: Any) -> Steps:
+        """Leave the key as it was: nothing was done."""
+        return None, (yield from self._write(self._cache.release, self._claim, ways=ways))
+
+    def undo(self, ways: Any) -> Steps:
+        """Give the key back whose completion was rolled back; the store says what is wrong."""
+        return None, (yield from self._write(self._cache.succeed, self._claim, ways=ways))
+
+    def _ended(self) -> MisuseError:
+        return MisuseError(f"{self.key!r} has been given back: start it again")
+
+    def _write(self, step: Any, *arguments: Any, ways: Any) -> Steps:
+        """Make a step that ends the claim; what went wrong."""
+        effect = ways.shielded((step, arguments))
+        _, error = yield effect
+        last = error
+        if error is not None and not isinstance(error, Exception):
+            _, last = yield effect  # it cut in: nobody knows whether the step was made
+        self._given_back = last is None or isinstance(last, LeaseLostError)
+        return error
+
+    def _record(
+        self, phase: Phase, failures: int, result: Any = NOTHING, *, held: bool = False
+    ) -> Record:
+        attributes: dict[str, Any] = {UNKNOWN: self.unknown}
+        if self._fingerprint is not None:
+            attributes[FINGERPRINT] = self._fingerprint
+        if result is not NOTHING:
+            attributes[RESULT] = result
+        claim = self._claim
+        record = Record(
+            phase=phase,
+            failures=failures,
+            attempts=self.failures + 1,
+            attributes=attributes,
+            version=claim.version + 1,
+            fence=claim.fence,
+            worker=claim.worker if held else None,
+        )
+        limit = getattr(self._cache, "record_limit", None)
+        try:
+            return record if limit is None else fitting(record, limit)
+        except ValueError as exc:
+            raise ValueError(f"the operation {self.key!r} cannot be kept: {exc}") from exc
