@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ExceptionClassifier",
+    "NamedClassifier",
     "PatternClassifier",
+    "StatusRule",
     "attribute",
     "by_class",
+    "by_name",
     "causes",
+    "http_status",
     "is_exception_class",
     "leaves",
+    "nearest",
 ]
 
 
@@ -169,7 +174,7 @@ class ExceptionClassifier(Value):
         >>> worth.classify(ConnectionError())
         True
         """
-        return _NamedClassifier({}, default, traverse_causes, named=rules, validate_now=validate)
+        return NamedClassifier({}, default, traverse_causes, named=rules, validate=validate)
 
     def classify(self, exc: BaseException | None) -> Any:
         """The value for this exception."""
@@ -180,6 +185,14 @@ class ExceptionClassifier(Value):
         if self.traverse_causes or isinstance(exc, BaseExceptionGroup):
             return _settled(self._walk(exc, {}))
         return (False, self.default) if exc is None else self._own(exc)
+
+    def values(self) -> tuple[Any, ...]:
+        """Every value that it may give, the default last.
+
+        >>> ExceptionClassifier({OSError: 3, ValueError: 1}, default=0).values()
+        (3, 1, 0)
+        """
+        return (*self.rules.values(), self.default)
 
     def names(self, exc: BaseException) -> bool:
         """Whether the rule that matches is for a class of this library's own errors, or a group."""
@@ -227,10 +240,13 @@ class ExceptionClassifier(Value):
             answers.append((yield self._walk(member, groups)))
         if not any(found for found, _ in answers):
             return False, self.default
-        values = [value for _, value in answers]
+        return True, self._of_all([value for _, value in answers])
+
+    def _of_all(self, values: list[Any]) -> Any:
+        """The value of a group by those of its members."""
         if all(value == values[0] for value in values):
-            return True, values[0]
-        return True, next((value for value in values if not value), self.default)
+            return values[0]
+        return next((value for value in values if not value), self.default)
 
     def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
         rules = self.rules
@@ -243,7 +259,8 @@ class ExceptionClassifier(Value):
         return rule
 
 
-def _names_map(value: Any) -> dict[str, Any]:
+def by_name(value: Any) -> dict[str, Any]:
+    """A copy of a mapping whose keys are qualified names of exception classes."""
     named = _mapping(value, "rules must map qualified names of exception classes to values")
     for name, rule in named.items():
         if not _is_qualified(name):
@@ -253,7 +270,7 @@ def _names_map(value: Any) -> dict[str, Any]:
                 f"got {name!a}"
             )
         if isinstance(rule, dict):
-            named[name] = _Status.from_config(name, rule)
+            named[name] = _status_rule(name, rule)
     return named
 
 
@@ -264,27 +281,54 @@ def _is_qualified(name: Any) -> bool:
 
 
 @frozen(eq=False, repr=False)
-class _NamedClassifier(ExceptionClassifier):
-    named: Mapping[str, Any] = field(converter=_names_map, hash=False, kw_only=True)
-    validate_now: bool = field(default=False, kw_only=True, eq=False, repr=False)
+class NamedClassifier(ExceptionClassifier):
+    """Rules for classes that are looked up by their names, among what is loaded by then.
+
+    :param named: qualified names and their values, as ``from_config`` takes them.
+    :param validate: look every name up now.
+    """
+
+    named: Mapping[str, Any] = field(default={}, converter=by_name, hash=False, kw_only=True)
+    validate: bool = field(default=False, kw_only=True, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.validate_now:
+        if self.validate:
             for name in self.named:
                 _import_module_of(name)
                 if _loaded_class(name) is None:
                     raise ValueError(f"rules: {name!a} is no exception class")
 
+    def values(self) -> tuple[Any, ...]:
+        named = tuple(
+            value
+            for rule in self.named.values()
+            for value in (rule.values() if type(rule) is StatusRule else (rule,))
+        )
+        return (*self.rules.values(), *named, self.default)
+
     def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
-        rules = {_loaded_class(name) or name: rule for name, rule in self.named.items()}
-        for base in kind.__mro__:
-            for key in (base, f"{base.__module__}.{base.__qualname__}"):
-                if key in rules:
-                    return base, rules[key]
-        return None
+        return nearest({**self.rules, **self.named}, kind)
 
     def _value(self, rule: Any, exc: BaseException) -> Any:
-        return rule.value(exc, self.default) if type(rule) is _Status else rule
+        if type(rule) is not StatusRule:
+            return rule
+        found, value = rule.match(http_status(exc))
+        return value if found else self.default
+
+
+def nearest(
+    rules: Mapping[Any, Any], kind: type[BaseException]
+) -> tuple[type[BaseException], Any] | None:
+    """The rule for the first base of a class that has one, by the class or by its name."""
+    known = {
+        _loaded_class(key) or key if isinstance(key, str) else key: rule
+        for key, rule in rules.items()
+    }
+    for base in kind.__mro__:
+        for key in (base, f"{base.__module__}.{base.__qualname__}"):
+            if key in known:
+                return base, known[key]
+    return None
 
 
 def _import_module_of(name: str) -> None:
@@ -333,41 +377,50 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
     return found
 
 
+def _status_rule(name: str, rule: dict[Any, Any]) -> StatusRule:
+    if set(rule) != {"status"} or not isinstance(rule["status"], dict):
+        raise ValueError(
+            f"rules: the condition of {name!r} must be {{'status': {{...}}}}, got {rule!r}"
+        )
+    return StatusRule.of(rule["status"], f"rules: a status of {name!r}")
+
+
 @frozen(eq=False, repr=False)
-class _Status(Value):
-    """A rule on the HTTP status of a failure."""
+class StatusRule(Value):
+    """A rule on an HTTP status: a code's own value, else that of its class."""
 
     codes: dict[int, Any] = field(hash=False)
     classes: dict[int, Any] = field(hash=False)
 
     @classmethod
-    def from_config(cls, name: str, rule: dict[Any, Any]) -> _Status:
-        if set(rule) != {"status"} or not isinstance(rule["status"], dict):
-            raise ValueError(
-                f"rules: the condition of {name!r} must be {{'status': {{...}}}}, got {rule!r}"
-            )
+    def of(cls, rules: Mapping[Any, Any], what: str) -> StatusRule:
+        """The rule of a mapping like ``{429: True, "5xx": True}``; *what* is for the errors."""
         codes: dict[int, Any] = {}
         classes: dict[int, Any] = {}
-        for key, value in rule["status"].items():
+        for key, value in rules.items():
             text = str(key).lower()
             if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
                 classes[int(text[0])] = value
             elif text.isascii() and text.isdigit() and 100 <= int(text) <= 599:
                 codes[int(text)] = value
             else:
-                raise ValueError(
-                    f"rules: a status of {name!r} must be 100 to 599 or '1xx' to '5xx', got {key!r}"
-                )
+                raise ValueError(f"{what} must be 100 to 599 or '1xx' to '5xx', got {key!r}")
         return cls(codes, classes)
 
-    def value(self, exc: BaseException, default: Any) -> Any:
-        status = _http_status(exc)
-        if status is None:
-            return default
-        return self.codes.get(status, self.classes.get(status // 100, default))
+    def match(self, status: int | None) -> tuple[bool, Any]:
+        """Whether there is a value for this status, and the value."""
+        if status in self.codes:
+            return True, self.codes[status]
+        if status is not None and status // 100 in self.classes:
+            return True, self.classes[status // 100]
+        return False, None
+
+    def values(self) -> tuple[Any, ...]:
+        """Every value that it may give."""
+        return (*self.codes.values(), *self.classes.values())
 
 
-def _http_status(exc: BaseException) -> int | None:
+def http_status(exc: BaseException) -> int | None:
     """The status in an error of httpx, requests (``response``), aiohttp or urllib."""
     # A response of requests is false when its status is an error.
     response = attribute(exc, "response")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["ExceptionClassifierRetryPolicy"]
 
 
-def _policy_map(value: Any) -> dict[type[BaseException], Any]:
+def _policy_map(value: Any) -> Any:
+    if isinstance(value, ExceptionClassifier):
+        return value
     policies = by_class(value, "policies must map exception classes to policies")
     for kind, policy in policies.items():
         if not isinstance(policy, RetryPolicy):
@@ -44,7 +46,8 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     leaf, and the first that refuses decides.  Lost attempts and refused results choose nothing:
     they count with every policy.
 
-    :param policies: exception classes and their policies.
+    :param policies: exception classes and their policies; or an ``ExceptionClassifier`` whose
+        values are policies, or False for no retry; it has a default and causes of its own.
     :param default: the policy where no class matches.
     :param traverse_causes: where no class matches the exception, look at its ``__cause__`` and on.
     :raises TypeError: for a key that is no exception class, or a value that is no policy.
@@ -60,31 +63,50 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     False
     """
 
-    policies: Mapping[type[BaseException], RetryPolicy] = field(converter=_policy_map, hash=False)
+    policies: Mapping[type[BaseException], RetryPolicy] | ExceptionClassifier = field(
+        converter=_policy_map, hash=False
+    )
     default: RetryPolicy = field(
         factory=NeverRetryPolicy, validator=_checks.instance_of(RetryPolicy, "a RetryPolicy")
     )
     traverse_causes: bool = field(
         default=False, validator=_checks.instance_of(bool, "True or False")
     )
+    _choice: ExceptionClassifier = field(init=False, eq=False, repr=False)
+    _values: tuple[Any, ...] = field(init=False, eq=False, repr=False)
     _members: tuple[RetryPolicy, ...] = field(init=False, eq=False, repr=False)
     _parts: tuple[StatefulRetryPolicy, ...] = field(init=False, eq=False, repr=False)
-    _choice: ExceptionClassifier = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        choice = self._make_choice()
         # By identity: one object has one state, two equal ones have two.
-        members = tuple(
-            {id(each): each for each in (*self.policies.values(), self.default)}.values()
-        )
-        place = {id(each): str(number) for number, each in enumerate(members)}
-        choice = ExceptionClassifier(
-            {kind: place[id(each)] for kind, each in self.policies.items()},
-            default=place[id(self.default)],
-            traverse_causes=self.traverse_causes,
-        )
+        values = tuple({id(each): each for each in choice.values()}.values())
+        object.__setattr__(self, "_choice", choice)
+        object.__setattr__(self, "_values", values)
+        self._use(tuple(NeverRetryPolicy() if each is False else each for each in values))
+
+    def _make_choice(self) -> ExceptionClassifier:
+        if not isinstance(self.policies, ExceptionClassifier):
+            return ExceptionClassifier(self.policies, self.default, self.traverse_causes)
+        if self.traverse_causes or self.default != NeverRetryPolicy():
+            raise ValueError(
+                "default and traverse_causes must be left out beside a classifier: it has its own"
+            )
+        for each in self.policies.values():
+            if each is not False and not isinstance(each, RetryPolicy):
+                raise TypeError(
+                    f"policies must give RetryPolicy objects or False, got {each!r} as a value of "
+                    f"{self.policies!r}"
+                )
+        return self.policies
+
+    def _use(self, members: tuple[RetryPolicy, ...]) -> None:
         object.__setattr__(self, "_members", members)
         object.__setattr__(self, "_parts", tuple(map(keeping_state, members)))
-        object.__setattr__(self, "_choice", choice)
+
+    def _place(self, failure: BaseException) -> str:
+        value = self._choice.classify(failure)
+        return str(next(at for at, each in enumerate(self._values) if each is value))
 
     @property
     def never_ends(self) -> bool:
@@ -96,9 +118,9 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
         if only_counts(failure) and not self._choice.names(failure):
             return self._told(state, map(str, range(len(self._parts))), failure, now)
-        choices = [(part, self._choice.classify(part)) for part in self._choice.parts(failure)]
+        choices = [(part, self._place(part)) for part in self._choice.parts(failure)]
         if len({place for _, place in choices}) == 1:
-            return self._choose(state, self._choice.classify(failure), failure, now)
+            return self._choose(state, self._place(failure), failure, now)
         told = state
         for part, place in choices:
             told = self._choose(told, place, part, now)
@@ -148,6 +170,11 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     def resolved(self) -> ExceptionClassifierRetryPolicy:
         if not self.dynamic:
             return self
-        read = {id(each): each.resolved() for each in self._members}
+        members = tuple(each.resolved() for each in self._members)
+        if isinstance(self.policies, ExceptionClassifier):
+            made = evolve(self)
+            made._use(members)
+            return made
+        read = {id(each): now for each, now in zip(self._members, members, strict=True)}
         policies = {kind: read[id(each)] for kind, each in self.policies.items()}
         return evolve(self, policies=policies, default=read[id(self.default)])

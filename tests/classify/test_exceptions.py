@@ -278,3 +278,9 @@ def test_any_chain_goes_as_a_naive_reading_of_the_rules_says(rules, default, kin
     )
     deep = next((value(kind) for kind in kinds if value(kind) is not None), default)
     assert ExceptionClassifier(rules, default, traverse_causes=True).classify(error) is deep
+
+
+def test_all_values_that_may_come_are_known():
+    assert ExceptionClassifier({OSError: 1, KeyError: 2}, default=3).values() == (1, 2, 3)
+    named = {"builtins.OSError": 1, "builtins.KeyError": {"status": {503: 2, "4xx": 3}}}
+    assert ExceptionClassifier.from_config(named, default=4).values() == (1, 2, 3, 4)

@@ -1,6 +1,7 @@
 import pytest
 
 from retrytemplate import (
+    ExceptionClassifier,
     AlwaysRetryPolicy,
     ExceptionClassifierRetryPolicy,
     MaxAttemptsRetryPolicy,
@@ -117,6 +118,23 @@ def test_rules_on_results_are_found_inside():
     rule = ResultRetryPolicy(bool, SimpleRetryPolicy(3))
     policy = ExceptionClassifierRetryPolicy({OSError: rule, KeyError: NeverRetryPolicy()})
     assert policy.result_rules() == (rule,)
+
+
+def test_a_classifier_may_choose():
+    patient = SimpleRetryPolicy(4)
+    rules = ExceptionClassifier({OSError: patient, TimeoutError: False}, default=patient)
+    policy = ExceptionClassifierRetryPolicy(rules)
+    assert attempts(policy, OSError(), KeyError(), OSError(), OSError()) == 4
+    assert attempts(policy, OSError(), TimeoutError()) == 2
+
+
+def test_the_values_of_a_classifier_must_be_policies():
+    message = "policies must give RetryPolicy objects or False, got True as a value of "
+    with pytest.raises(TypeError, match=message):
+        ExceptionClassifierRetryPolicy(ExceptionClassifier({OSError: True}))
+    for settings in ({"default": SimpleRetryPolicy()}, {"traverse_causes": True}):
+        with pytest.raises(ValueError, match="must be left out beside a classifier"):
+            ExceptionClassifierRetryPolicy(ExceptionClassifier({}), **settings)
 
 
 def test_what_is_no_policy_is_refused():
