@@ -305,6 +305,14 @@ class RetryContext:
         """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""
         self.gave_up = True
 
+    def rethrows(self, failure: BaseException) -> bool:
+        """Whether this failure leaves at once, and the next attempt is another execution's.
+
+        So it is with a state, but for what its ``rollback_for`` leaves out.
+        """
+        state = self._state
+        return state is not None and (state.rolls_back is None or state.rolls_back(failure))
+
     @property
     def key(self) -> Any:
         """The key of a stateful execution; None: stateless, or untracked."""

@@ -450,7 +450,7 @@ class Execution:
             return
         allowed = yield from self._allowed()
         state = context._state
-        rethrown = state is not None and (state.rolls_back is None or state.rolls_back(failure))
+        rethrown = context.rethrows(failure)
         if allowed and (plan.waits or plan.pausing):
             yield from pause(self, failure, rethrown)
         if state is None or self.end is not None:

@@ -212,3 +212,28 @@ def test_a_task_that_outlives_a_wrapped_coroutine_finds_no_open_context_of_it():
         return await tasks[0]
 
     assert asyncio.run(main()) is None
+
+
+STATES = {
+    "none": (None, False),
+    "a key": (RetryState("key"), True),
+    "untracked": (RetryState.untracked(), True),
+    "in place": (IN_PLACE, False),
+    "another class": (RetryState("key", rollback_for=OSError), False),
+    "this class": (RetryState("key", rollback_for=ValueError), True),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@every_way
+def test_it_says_whether_a_failure_leaves_at_once(way, state):
+    given, leaves = STATES[state]
+    script, seen = Script(ValueError(), "value"), []
+
+    def callback(context):
+        seen.append(context.rethrows(ValueError()))
+        return script(context)
+
+    with suppress(ValueError):
+        way(made(2), callback, state=given)
+    assert seen == ([True] if leaves else [False, False])
