@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.backoff.base import RandomSource
 
-__all__ = ["RetryAfterBackoff"]
+__all__ = ["RetryAfterBackoff", "header"]
 
 
 def _ceiling(value: _checks.Seconds | None) -> Any:
@@ -41,14 +41,15 @@ class RetryAfterBackoff(Backoff):
     time.  A wait is never shorter than told, and up to a share *jitter* longer, so that not all who
     were told the same come back together.
 
+    What was told is on the failure, where it can hold it: an attribute ``retry_after``, in seconds.
+
     A value that is no time, or one in the past, is ignored: the fallback answers, and the failure
     gets a note that says so, which a listener finds in ``on_backoff`` in
     ``context.last_exception.__notes__``.
 
     :param fallback: the backoff for failures that say nothing.
     :param give_up_above: seconds or a ``timedelta``; a longer wait ends the attempts, and the
-        failure leaves with a note and, where it can hold one, an attribute ``retry_after``
-        (seconds).  None: any wait is waited.
+        failure leaves with a note.  None: any wait is waited.
     :param jitter: the share by which a wait may be longer than told, from 0.
     :param clock: for dates where the response has no ``Date``.
     :raises ValueError: for a time or a jitter below 0.
@@ -85,17 +86,24 @@ class RetryAfterBackoff(Backoff):
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
     ) -> tuple[float | None, JSON]:
-        told = self._told(failure)
+        told = self.told(failure)
         if told is None:
             return self.fallback.next(state, failure, random)
-        if self.give_up_above is not None and told > self.give_up_above:
-            _carry(failure, told, self.give_up_above)
+        # For whoever catches it; a frozen exception does not take it.
+        with suppress(Exception):
+            failure.retry_after = told  # type: ignore[attr-defined]
+        limit = self.give_up_above
+        if limit is not None and told > limit:
+            _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
             return None, state
         longer = told * self.jitter * random.random() if self.jitter else 0.0
         return min(told + longer, _numbers.LARGEST), state
 
-    def _told(self, failure: BaseException) -> float | None:
-        """The longest wait that the failure asks for, a member, or the cause of a silent one."""
+    def told(self, failure: BaseException) -> float | None:
+        """The longest wait that the failure asks for, a member, or the cause of a silent one.
+
+        In seconds; None where nobody asks for any.
+        """
         told: float | None = None
         waiting: list[BaseException] = [failure]
         seen: set[int] = set()
@@ -117,7 +125,7 @@ class RetryAfterBackoff(Backoff):
         if isinstance(exc, Rejected):
             return _to_come(attribute(exc, "retry_after"))
         for headers in _headers(exc):
-            value = _header(headers, "Retry-After")
+            value = header(headers, "Retry-After")
             if value is not None:
                 wait = _to_come(self._seconds(value, headers))
                 if wait is not None:
@@ -131,7 +139,7 @@ class RetryAfterBackoff(Backoff):
         until = _date(value)
         if until is None:
             return None
-        answered = _date(_header(headers, "Date") or "")
+        answered = _date(header(headers, "Date") or "")
         return until - (self.clock.time() if answered is None else answered)
 
     @property
@@ -149,7 +157,8 @@ def _headers(exc: BaseException) -> Iterator[Any]:
         yield attribute(holder, "headers")
 
 
-def _header(headers: Any, name: str) -> str | None:
+def header(headers: Any, name: str) -> str | None:
+    """The text of a header among those that a response or a request has; None: it is not there."""
     try:
         value = headers.get(name)
         if value is None:
@@ -179,13 +188,6 @@ def _date(value: str) -> float | None:
         return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
-
-
-def _carry(failure: BaseException, told: float, limit: float) -> None:
-    _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
-    # A frozen exception takes neither.
-    with suppress(Exception):
-        failure.retry_after = told  # type: ignore[attr-defined]  # for whoever catches it
 
 
 def _note(failure: BaseException, text: str) -> None:

@@ -143,6 +143,15 @@ def test_whatever_a_server_says_nothing_breaks(value):
     assert 0 <= waited(Odd()) < float("inf")
 
 
+def test_the_failure_has_what_was_told_when_it_is_waited_too():
+    failure = failed("17")
+    assert waited(failure) == failure.retry_after == 17.0
+    assert not notes(failure)
+    silent = failed(None)
+    waited(silent)
+    assert not hasattr(silent, "retry_after")
+
+
 @pytest.mark.statement("S3-10")
 @pytest.mark.parametrize("limit", [120, 120.0, timedelta(minutes=2)])
 def test_a_longer_wait_than_the_ceiling_ends_the_attempts_and_the_failure_says_why(limit):
