@@ -276,7 +276,7 @@ def _costs(cost: Any, capacity: float) -> Any:
         cost = ExceptionClassifier(cost, default=cost[Exception])
     values = [cost]
     if isinstance(cost, ExceptionClassifier):
-        values = list(cost.values())
+        values = [*cost.rules.values(), cost.default]
     for each in values:
         limit("cost", each)
         if not 0 < each <= capacity:
