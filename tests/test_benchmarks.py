@@ -123,3 +123,19 @@ def test_the_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
     ]
     faulty = ["sqlite, faults in the processor", "sqlite, faults in the writer"]
     assert titles == ["sqlite", "sqlite", *faulty]
+
+
+def test_the_benchmark_of_deadlines_writes_its_table_and_its_figures(tmp_path):
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    page.write_text("<!-- deadline: begin -->\nold\n<!-- deadline: end -->\n")
+    script = str(ROOT / "benchmarks" / "deadline.py")
+    options = ["--quick", "--update", str(page), "--json", str(figures)]
+    done = subprocess.run(
+        [sys.executable, script, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert page.read_text() == (f"<!-- deadline: begin -->\n{done.stdout}<!-- deadline: end -->\n")
+    kept = json.loads(figures.read_text())
+    assert list(rows(done.stdout)) == list(kept)
+    assert kept["retrytemplate"]["async"][0] > 0.0
+    assert kept["retrytemplate, in a thread"]["sync"][0] > 0.0

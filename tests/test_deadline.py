@@ -250,6 +250,39 @@ def test_a_wait_that_takes_all_that_is_left_does_not_fit(way, delay, sleeps):
     assert template.clock.sleeps == sleeps
 
 
+@pytest.mark.statement("S1-36")
+def test_an_operation_ends_exactly_at_its_deadline_however_long_an_attempt_would_take():
+    async def operation(template):
+        async def attempt():
+            await template.clock.sleep_async(0.2)
+            raise ValueError
+
+        async with Deadline(0.1, clock=template.clock):
+            await template.call_async(attempt)
+
+    template = made(99)
+    with pytest.raises(DeadlineExceededError):
+        run(operation(template), clock=template.clock)
+    assert template.clock.monotonic() == 0.1
+    template = made(99)
+    with pytest.raises(DeadlineExceededError):
+        run_trio(operation, template, clock=template.clock)
+    assert template.clock.monotonic() == 0.1
+
+
+@pytest.mark.statement("S1-36")
+def test_a_client_that_takes_what_is_left_ends_exactly_with_the_deadline():
+    template = made(99)
+
+    def attempt():
+        template.clock.advance(min(0.2, Deadline.current().remaining()))
+        raise ValueError
+
+    with Deadline(0.1, clock=template.clock), pytest.raises(DeadlineExceededError):
+        template.call(attempt)
+    assert template.clock.monotonic() == 0.1
+
+
 @every_way
 @pytest.mark.statement("S1-36")
 def test_with_less_left_than_the_floor_no_attempt_is_begun(way):
