@@ -170,6 +170,36 @@ class Bulkhead(Wraps):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
 
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Where a place is free no ticket is made out for a call that is nobody's."""
+        kind = type(None)  # of the last result: of this class none has to be awaited
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal kind
+            if not self._step_in():
+                return self.call(fn, *args, **kwargs)
+            try:
+                value = fn(*args, **kwargs)
+                if type(value) is not kind:
+                    refuse_awaitable(value, fn)
+                    kind = type(value)
+                return value
+            finally:
+                self._step_out()
+
+        return wrapped
+
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if not self._step_in():
+                return await self.call_async(fn, *args, **kwargs)
+            try:
+                return await fn(*args, **kwargs)
+            finally:
+                self._step_out()
+
+        return wrapped
+
     # By hand.
 
     def resize(self, limit: int, *, over: Seconds = 0.0) -> None:
@@ -211,7 +241,25 @@ class Bulkhead(Wraps):
                 refused=self._refused,
             )
 
-    # What the slots ask for.
+    # What the slots ask for, and calls that need none.
+
+    def _step_in(self) -> bool:
+        room = self._room
+        if room.growth is not None:
+            self._grow()
+        with self._lock:
+            stepped = room.step_in()
+            self._admitted += stepped
+        return stepped
+
+    def _step_out(self) -> None:
+        room = self._room
+        with self._lock:
+            admitted = room.step_out()
+        if admitted:
+            self._wake(admitted)
+        if room.growth is not None:
+            self._grow()
 
     def _enter(self, ticket: Ticket, patience: float, waiter: Callable[[], Any]) -> bool:
         """Whether the ticket is in; else it waits.

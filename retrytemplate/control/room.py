@@ -87,6 +87,19 @@ class Room:
         self._line_up(ticket)
         return True
 
+    def step_in(self) -> bool:
+        """Come in, for somebody of no key; False: there is no place."""
+        if self.inside >= self.limit:
+            return False
+        self.arrived += 1
+        self.inside += 1
+        return True
+
+    def step_out(self) -> list[Ticket]:
+        """Whoever stepped in goes.  Those who are let in for it."""
+        self.inside -= 1
+        return self.admit() if self.waiting else []
+
     def leave(self, ticket: Ticket) -> list[Ticket]:
         """Somebody goes: who was in, or who waited no longer.  Those who are let in for it."""
         was, ticket.state = ticket.state, "gone"

@@ -549,6 +549,93 @@ def test_a_bulkhead_is_a_strategy_and_refuses_what_nobody_awaits():
     assert asyncio.run(bulkhead.wrap(up)()) == "up"
 
 
+def test_a_wrapped_function_takes_a_slot_like_every_call():
+    bulkhead = Bulkhead("llm", limit=1, queue=0)
+    seen = []
+
+    @bulkhead.wrap
+    def wrapped(end=None):
+        seen.append(bulkhead.snapshot().inside)
+        if end is not None:
+            raise end
+
+    wrapped()
+    for end in (Down, KeyboardInterrupt, asyncio.CancelledError):
+        with pytest.raises(end):
+            wrapped(end)
+    with bulkhead.slot(), pytest.raises(BulkheadFullError):
+        wrapped()
+    assert (seen, bulkhead.snapshot().admitted, taken(bulkhead)) == ([1] * 4, 5, (0, 0, 0))
+    with pytest.raises(MisuseError, match=r"use call_async\(\)"):
+        bulkhead.wrap(lambda: asyncio.sleep(0))()
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_who_waits_comes_in_when_a_wrapped_function_ends_and_it_waits_as_well():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    begun, go = threading.Event(), threading.Event()
+
+    @bulkhead.wrap
+    def wrapped():
+        begun.set()
+        go.wait(PATIENCE)
+        return 17
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(wrapped)
+        begun.wait(PATIENCE)
+        others = pool.submit(wrapped), pool.submit(bulkhead.call, int, "17")
+        until(lambda: bulkhead.snapshot().waiting == 2)
+        go.set()
+        assert [each.result(PATIENCE) for each in (first, *others)] == [17] * 3
+    assert (bulkhead.snapshot().admitted, taken(bulkhead)) == (3, (0, 0, 0))
+
+
+@loops
+@pytest.mark.parametrize("seed", range(4))
+def test_wrapped_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
+    random = Random(seed)
+    bulkhead = Bulkhead("llm", limit=3, queue=50, max_wait=PATIENCE)
+    inside = [0]
+
+    @bulkhead.wrap
+    async def work():
+        inside[0] += 1
+        assert inside[0] <= 3
+        try:
+            for _ in range(random.randrange(3)):
+                await loop.checkpoint()
+        finally:
+            inside[0] -= 1
+
+    async def works():
+        while True:
+            await work()
+            await loop.checkpoint()
+
+    async def stop():
+        for _ in range(random.randrange(20, 60)):
+            await loop.checkpoint()
+        raise Down
+
+    with pytest.raises(ExceptionGroup):
+        loop.run(lambda: loop.together(*[works] * 20, stop))
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_wrapped_function_comes_in_as_the_limit_grows():
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=1, queue=0, clock=clock)
+    wrapped = bulkhead.wrap(lambda text: int(text))
+    bulkhead.resize(2, over=10.0)
+    with bulkhead.slot():
+        with pytest.raises(BulkheadFullError):
+            wrapped("17")
+        clock.advance(10.0)
+        assert wrapped("17") == 17
+    assert taken(bulkhead) == (0, 0, 0)
+
+
 def test_refusals_are_told_and_each_is_its_own():
     heard = []
 
