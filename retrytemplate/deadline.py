@@ -11,6 +11,7 @@ from retrytemplate.context import CURRENT, DEADLINE, entered, leave
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -104,6 +105,10 @@ class Deadline:
         outer = self._outer
         return left > 0 and left >= self.floor and (outer is None or outer.fits(delay))
 
+    def cuts_here(self) -> bool:
+        """Whether it is this very task that is cut when nothing is left."""
+        return self._cut is not None and self._cut.is_here()
+
     def ensure(self, minimum: Seconds = 0.05) -> None:
         """Raise where less than that is left: what cannot end in time is not begun.
 
@@ -192,15 +197,26 @@ def cut_after(seconds: float) -> _AsyncioCut | _TrioCut:
 
 
 class _Cut:
+    _current_task: Callable[[], Any]
+    _task: Any
+
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.fired = False
+
+    def is_here(self) -> bool:
+        """Whether it is this task that entered it."""
+        try:
+            return self._current_task() is self._task
+        except RuntimeError:  # no task, or one of another kind
+            return False
 
 
 class _AsyncioCut(_Cut):
     async def __aenter__(self) -> Self:
         import asyncio
 
+        self._current_task, self._task = asyncio.current_task, asyncio.current_task()
         self._timeout = asyncio.timeout(self.seconds)
         await self._timeout.__aenter__()
         return self
@@ -219,6 +235,8 @@ class _TrioCut(_Cut):
     async def __aenter__(self) -> Self:
         import trio
 
+        self._current_task = trio.lowlevel.current_task
+        self._task = self._current_task()
         self._scope = trio.move_on_after(self.seconds)
         self._scope.__enter__()
         return self

@@ -24,6 +24,7 @@ from retrytemplate.drivers import (
 from retrytemplate.engine import Execution
 from retrytemplate.errors import MisuseError, UnboundedRetryWarning
 from retrytemplate.state import RetryState
+from retrytemplate.within import run_within_async, suits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +166,10 @@ async def run_async(
     state: RetryState | None = None,
 ) -> Any:
     """Run one execution in this task, from the beginning."""
+    outer = _get()
+    if state is None and owner.state is None and suits(owner._plan, outer, cut=True):
+        check_call(function, recovery)
+        return await run_within_async(owner, outer, function, arguments, recovery)
     execution, cell = prepare(owner, function, arguments, recovery, state, ASYNC)
     token = _set(cell)
     try:

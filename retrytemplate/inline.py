@@ -38,6 +38,7 @@ from retrytemplate.errors import RetryError
 from retrytemplate.short import RECOVER, after_failure
 from retrytemplate.state import RetryState
 from retrytemplate.verdicts import named
+from retrytemplate.within import run_within, suits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,9 @@ def run(
             and type(plan.cache) is MemoryRetryContextCache
         ):
             return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
+    elif state is None and suits(plan, outer, cut=False):
+        check_call(function, recovery)
+        return run_within(owner, outer, function, arguments, recovery)
     return run_whole(prepare(owner, function, arguments, recovery, state, SYNC))
 
 
