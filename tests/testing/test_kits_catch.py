@@ -1092,6 +1092,13 @@ def test_frozen_means_that_no_attribute_can_be_replaced():
             base.check_frozen(wrong)
 
 
+def test_of_long_lists_the_first_difference_is_told_at_its_place():
+    found = [[True] * 5000, [True] * 4000 + [False] * 1000]
+    with pytest.raises(AssertionError) as caught:
+        base.check_same(found, [[True] * 5000] * 2, "asked again")
+    assert str(caught.value) == "asked again: at [1][4000] False instead of True"
+
+
 @pytest.mark.parametrize("value", [(1,), {1: 2}, {1, 2}, float("nan"), b"x", [object()]])
 def test_only_what_comes_back_the_same_counts_as_json(value):
     with pytest.raises(AssertionError, match="state must"):

@@ -13,6 +13,7 @@ from retrytemplate.testing.conformance.base import (
     as_json,
     check_frozen,
     check_lets_go,
+    check_same,
     in_threads,
     travelled,
     unchanged,
@@ -118,7 +119,7 @@ class BackoffConformance(Conformance):
     def test_the_state_is_json_and_goes_on_alike_elsewhere(self) -> None:
         here = self.all_delays(self.make(), travel=self._written)
         elsewhere = self.all_delays(self.make(), travel=travelled)
-        assert elsewhere == here, "the state that was written and read back goes on otherwise"
+        check_same(elsewhere, here, "the state that was written and read back goes on otherwise")
 
     def _written(self, state: Any) -> Any:
         as_json(state)
@@ -138,8 +139,8 @@ class BackoffConformance(Conformance):
     def test_the_same_chance_gives_the_same_delays(self) -> None:
         backoff = self.make()
         first = self.all_delays(backoff)
-        assert self.all_delays(backoff) == first, "the same backoff, asked again"
-        assert self.all_delays(self.make()) == first, "an equal backoff"
+        check_same(self.all_delays(backoff), first, "the same backoff, asked again")
+        check_same(self.all_delays(self.make()), first, "an equal backoff")
 
     def test_all_chance_comes_from_the_source_that_it_is_given(self) -> None:
         before = global_chance.getstate()
@@ -148,8 +149,9 @@ class BackoffConformance(Conformance):
             first = self.all_delays(self.make())
             global_chance.seed(2)
             unmixed = global_chance.getstate()
-            assert self.all_delays(self.make()) == first, "delays differ with random.seed()"
-            assert global_chance.getstate() == unmixed, "numbers were drawn from the module random"
+            check_same(self.all_delays(self.make()), first, "delays differ with random.seed()")
+            untouched = global_chance.getstate() == unmixed
+            assert untouched, "numbers were drawn from the module random"
         finally:
             global_chance.setstate(before)
 
@@ -158,7 +160,7 @@ class BackoffConformance(Conformance):
         alone = self.all_delays(self.make())
         under_way = [delays(backoff, course) for course in self.courses()]
         together = zip(*(zip(*under_way, strict=True)), strict=True)
-        assert list(map(list, together)) == alone, "one execution's delays depend on another's"
+        check_same(list(map(list, together)), alone, "one execution's delays depend on another's")
 
     def test_it_is_frozen(self) -> None:
         check_frozen(self.make())
@@ -176,7 +178,7 @@ class BackoffConformance(Conformance):
             return [self.all_delays(backoff) for _ in range(5)]
 
         for together in in_threads(walk_all):
-            assert together == [alone] * 5, "under threads the delays differ"
+            check_same(together, [alone] * 5, "under threads the delays differ")
 
     def test_it_lets_go_of_failures(self) -> None:
         backoff = self.make()
@@ -198,4 +200,4 @@ class BackoffConformance(Conformance):
         assert type(backoff.dynamic) is bool
         read = backoff.resolved()
         assert isinstance(read, Backoff)
-        assert self.all_delays(read) == self.all_delays(backoff)
+        check_same(self.all_delays(read), self.all_delays(backoff), "read from its settings")

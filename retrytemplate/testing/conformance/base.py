@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import reprlib
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ __all__ = [
     "as_json",
     "check_frozen",
     "check_lets_go",
+    "check_same",
     "in_threads",
     "travelled",
     "unchanged",
@@ -72,6 +74,22 @@ class Conformance(ABC):
             except Exception as error:
                 failed[name] = error
         return failed
+
+
+def check_same(found: Any, expected: Any, message: str) -> None:
+    """Like an ``assert`` of both, which takes a minute to draw the difference of long lists."""
+    if found != expected:
+        raise AssertionError(f"{message}: {_first_difference(found, expected)}")
+
+
+def _first_difference(found: Any, expected: Any) -> str:
+    place = ""
+    while isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        pairs = enumerate(zip(found, expected, strict=True))
+        at, (found, expected) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        place += f"[{at}]"
+    where = f"at {place} " if place else ""
+    return f"{where}{reprlib.repr(found)} instead of {reprlib.repr(expected)}"
 
 
 def as_json(value: Any) -> str:

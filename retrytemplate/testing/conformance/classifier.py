@@ -10,6 +10,7 @@ from retrytemplate.testing.conformance.base import (
     Probe,
     check_frozen,
     check_lets_go,
+    check_same,
     in_threads,
     unchanged,
 )
@@ -78,13 +79,13 @@ class ClassifierConformance(Conformance):
     def test_the_same_failure_gets_the_same_value(self) -> None:
         classifier = self.make()
         first = self.answers(classifier)
-        assert self.answers(classifier) == first, "the same classifier, asked again"
-        assert self.answers(self.make()) == first, "an equal classifier"
+        check_same(self.answers(classifier), first, "the same classifier, asked again")
+        check_same(self.answers(self.make()), first, "an equal classifier")
 
     def test_the_order_of_the_failures_does_not_matter(self) -> None:
         classifier = self.make()
         backwards = [classifier.classify(each) for each in (None, *reversed(self.failures()))]
-        assert backwards[::-1] == self.answers(self.make()), "one answer depends on another"
+        check_same(backwards[::-1], self.answers(self.make()), "one answer depends on another")
 
     def test_circles_of_causes_end(self) -> None:
         try:
@@ -121,7 +122,7 @@ class ClassifierConformance(Conformance):
         classifier = self.make()
         alone = self.answers(self.make())
         for together in in_threads(lambda _: [self.answers(classifier) for _ in range(20)]):
-            assert together == [alone] * 20, "under threads the values differ"
+            check_same(together, [alone] * 20, "under threads the values differ")
 
     def test_it_lets_go_of_failures(self) -> None:
         classifier = self.make()

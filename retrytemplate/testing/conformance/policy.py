@@ -13,6 +13,7 @@ from retrytemplate.testing.conformance.base import (
     as_json,
     check_frozen,
     check_lets_go,
+    check_same,
     in_threads,
     travelled,
     unchanged,
@@ -127,8 +128,8 @@ class PolicyConformance(Conformance):
         policy = self.make()
         for script in self.scripts():
             first = list(answers(policy, script))
-            assert list(answers(policy, script)) == first, "the same policy, asked again"
-            assert list(answers(self.make(), script)) == first, "an equal policy"
+            check_same(list(answers(policy, script)), first, "the same policy, asked again")
+            check_same(list(answers(self.make(), script)), first, "an equal policy")
 
     def test_executions_do_not_mix(self) -> None:
         policy = self.make()
@@ -139,7 +140,7 @@ class PolicyConformance(Conformance):
         for _ in range(max(map(len, scripts)) + 1):
             for walk, seen in zip(under_way, together, strict=True):
                 seen.extend(answer for answer in [next(walk, None)] if answer is not None)
-        assert together == alone, "one execution's failures show in another's verdicts"
+        check_same(together, alone, "one execution's failures show in another's verdicts")
 
     def test_the_state_is_json_and_decides_alike_elsewhere(self) -> None:
         policy = self.make()
@@ -148,7 +149,9 @@ class PolicyConformance(Conformance):
             for answer in here:
                 as_json(answer.state)
             elsewhere = list(answers(self.make(), script, travelled))
-            assert elsewhere == here, "the state that was written and read back decides otherwise"
+            check_same(
+                elsewhere, here, "the state that was written and read back decides otherwise"
+            )
 
     def test_a_state_is_never_changed_in_place(self) -> None:
         policy = self.make()
@@ -172,8 +175,10 @@ class PolicyConformance(Conformance):
         policy = self.make()
         for script in self.scripts():
             twice = [answer.allowed for answer in answers(policy, script, times=2)]
-            assert twice == self._verdicts(policy, script), (
-                "decide() is asked after a failure and before an attempt: it must not count"
+            check_same(
+                twice,
+                self._verdicts(policy, script),
+                "decide() is asked after a failure and before an attempt: it must not count",
             )
 
     def test_it_is_frozen(self) -> None:
@@ -194,7 +199,7 @@ class PolicyConformance(Conformance):
             return [list(answers(policy, script)) for script in scripts]
 
         for together in in_threads(walk_all):
-            assert together == alone, "under threads the verdicts differ"
+            check_same(together, alone, "under threads the verdicts differ")
 
     def test_it_lets_go_of_failures(self) -> None:
         policy = self.make()
@@ -224,7 +229,11 @@ class PolicyConformance(Conformance):
         read = policy.resolved()
         assert isinstance(read, RetryPolicy)
         for script in self.scripts():
-            assert self._verdicts(read, script) == self._verdicts(policy, script)
+            check_same(
+                self._verdicts(read, script),
+                self._verdicts(policy, script),
+                "with its numbers read",
+            )
 
     def test_it_decides_alike_as_a_member_of_a_tree(self) -> None:
         policy = self.make()
@@ -236,7 +245,7 @@ class PolicyConformance(Conformance):
         for script in self.scripts():
             alone = self._verdicts(policy, script)
             for name, tree in trees.items():
-                assert self._verdicts(tree, script) == alone, f"{name} decides otherwise"
+                check_same(self._verdicts(tree, script), alone, f"{name} decides otherwise")
 
     def _verdicts(self, policy: RetryPolicy, script: Script) -> list[bool]:
         return [answer.allowed for answer in answers(policy, script)]
