@@ -97,6 +97,7 @@ WITHOUT_A_TABLE = {
     *("Operation", "OperationReplayed", "OperationResult", "OperationUnknown"),
     "OperationUnrecorded",
     *("Calls", "Consecutive", "Seconds"),
+    "FailureKind",
     *("Remark",),
 }
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         requests_timeout,
         time_left,
     )
+    from retrytemplate.control.codes import CodeClassifier, allowlist, mapped
+    from retrytemplate.control.delays import backoff_delay
     from retrytemplate.control.events import (
         CallRejected,
         CircuitChanged,
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
         HedgeStarted,
         HedgeWon,
     )
+    from retrytemplate.control.http import http_retry
     from retrytemplate.control.idempotency import (
         RequireIdempotency,
         idempotency_header,
         idempotency_key,
     )
+    from retrytemplate.control.kinds import TRANSIENT_ERRORS, FailureKind, FailureKinds
     from retrytemplate.control.nesting import NestedRetries, Nesting
     from retrytemplate.control.operation import (
         Operation,
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.streams import STREAMING, StreamTimeout
     from retrytemplate.control.timeout import TimedOut, Timeout
+    from retrytemplate.control.transactions import OpenTransaction, in_transaction
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
 
 __getattr__ = lazily(
@@ -73,6 +78,8 @@ __getattr__ = lazily(
             "requests_timeout",
             "time_left",
         ),
+        "retrytemplate.control.codes": ("CodeClassifier", "allowlist", "mapped"),
+        "retrytemplate.control.delays": ("backoff_delay",),
         "retrytemplate.control.events": (
             "CallRejected",
             "CircuitChanged",
@@ -91,10 +98,12 @@ __getattr__ = lazily(
             "HedgeStarted",
             "HedgeWon",
         ),
-        "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
+        "retrytemplate.control.http": ("http_retry",),
+        "retrytemplate.control.kinds": ("TRANSIENT_ERRORS", "FailureKind", "FailureKinds"),
         "retrytemplate.control.pipeline": ("Pipeline",),
-        "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.remarks": ("Remark",),
+        "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
+        "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.service_errors": ("ServiceErrors",),
         "retrytemplate.control.sql_limits": ("statement_limit",),
         "retrytemplate.control.quantile": ("Quantile",),
@@ -114,12 +123,14 @@ __getattr__ = lazily(
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),
         "retrytemplate.control.timeout": ("TimedOut", "Timeout"),
+        "retrytemplate.control.transactions": ("OpenTransaction", "in_transaction"),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
     },
 )
 
 __all__ = [
     "STREAMING",
+    "TRANSIENT_ERRORS",
     "BudgetSnapshot",
     "Bulkhead",
     "BulkheadSnapshot",
@@ -130,9 +141,12 @@ __all__ = [
     "CircuitBreaker",
     "CircuitChanged",
     "CircuitSnapshot",
+    "CodeClassifier",
     "Consecutive",
     "ControlEvent",
     "ControlListener",
+    "FailureKind",
+    "FailureKinds",
     "Fallback",
     "FallbackOutcome",
     "FellBack",
@@ -147,6 +161,7 @@ __all__ = [
     "NestedRetry",
     "Nesting",
     "Once",
+    "OpenTransaction",
     "Operation",
     "OperationReplayed",
     "OperationResult",
@@ -168,9 +183,14 @@ __all__ = [
     "TimedOut",
     "Timeout",
     "aiohttp_timeout",
+    "allowlist",
+    "backoff_delay",
+    "http_retry",
     "httpx_timeout",
     "idempotency_header",
     "idempotency_key",
+    "in_transaction",
+    "mapped",
     "requests_timeout",
     "statement_limit",
     "time_left",

@@ -276,7 +276,7 @@ def _costs(cost: Any, capacity: float) -> Any:
         cost = ExceptionClassifier(cost, default=cost[Exception])
     values = [cost]
     if isinstance(cost, ExceptionClassifier):
-        values = [*cost.rules.values(), cost.default]
+        values = list(cost.values())
     for each in values:
         limit("cost", each)
         if not 0 < each <= capacity:

@@ -1,8 +1,8 @@
 import pytest
 
 from retrytemplate import (
-    ExceptionClassifier,
     AlwaysRetryPolicy,
+    ExceptionClassifier,
     ExceptionClassifierRetryPolicy,
     MaxAttemptsRetryPolicy,
     NeverRetryPolicy,

@@ -1,0 +1,140 @@
+"""A template for calls over HTTP: what may be made again, and not before the server wants it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._checks import checked_by, instance_of, text
+from retrytemplate.backoff.exponential import ExponentialBackoff
+from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
+from retrytemplate.classify import attribute, causes
+from retrytemplate.control.derived import DerivedClassifier
+from retrytemplate.control.idempotency import HEADER
+from retrytemplate.control.kinds import TRANSIENT_ERRORS
+from retrytemplate.errors import Rejected
+from retrytemplate.guards import Guard
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.template import RetryTemplate
+
+if TYPE_CHECKING:
+    from retrytemplate._checks import Seconds
+    from retrytemplate.backoff.base import Backoff
+    from retrytemplate.classify import ExceptionClassifier
+    from retrytemplate.context import RetryContext
+
+__all__ = ["http_retry"]
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
+
+
+def http_retry(
+    max_attempts: int = 5,
+    backoff: Backoff | None = None,
+    *,
+    idempotent: bool = False,
+    key_header: str = HEADER,
+    worth: ExceptionClassifier | None = None,
+    give_up_above: Seconds | None = 60.0,
+    jitter: float = 0.1,
+    **settings: Any,
+) -> RetryTemplate:
+    """A template for calls with httpx, requests, aiohttp or urllib.
+
+    A failure is retried if it may pass *and* the call may be made twice: its method is ``GET``,
+    ``HEAD``, ``OPTIONS``, ``TRACE``, ``PUT`` or ``DELETE``, or the request has a key.  The request
+    is asked for on the failure.  One that says nothing of it (urllib's, aiohttp's where there is no
+    connection, a bare ``OSError``) is retried only where *idempotent* is declared.
+
+    Where the failure says ``Retry-After``, that is waited in the place of the backoff; a retry
+    before that is refused, also where another backoff is put into the template.
+
+    :param max_attempts: the first included.
+    :param backoff: where the server does not say how long; None: exponential, from 0.2 to 30
+        seconds, with full jitter.
+    :param idempotent: declares that the calls may be made twice, whatever their method is.
+    :param key_header: of the key by which the server knows a call that comes again.
+    :param worth: what may pass; None: ``TRANSIENT_ERRORS``.
+    :param give_up_above: a longer ``Retry-After`` ends the attempts at once; None: none is too
+        long.
+    :param jitter: the share by which a wait may be longer than told.
+    :param settings: the template's other ones: ``name``, ``listeners``, ``clock``, ...
+    :raises ValueError: for a number out of its range.
+    :raises TypeError: for what is no number, classifier, backoff or setting.
+
+    >>> import httpx
+    >>> from retrytemplate.testing import VirtualClock
+    >>> def order(method, **headers):
+    ...     request = httpx.Request(method, "http://localhost/orders", headers=headers)
+    ...     response = httpx.Response(503, headers={"Retry-After": "7"}, request=request)
+    ...     response.raise_for_status()
+    >>> template = http_retry(3, clock=VirtualClock())
+    >>> template.outcome(order, "GET").attempts, template.outcome(order, "POST").attempts
+    (3, 1)
+    >>> template.outcome(order, "POST", **{"Idempotency-Key": "order-17"}).attempts
+    3
+    """
+    passing = TRANSIENT_ERRORS if worth is None else worth
+    classifier = RepeatableClassifier({}, of=passing, idempotent=idempotent, key_header=key_header)
+    clock = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
+    fallback = ExponentialBackoff(0.2, 2.0, 30.0, jitter="full") if backoff is None else backoff
+    wait = RetryAfterBackoff(fallback, give_up_above, jitter, **clock)
+    settings["guards"] = (*settings.get("guards", ()), AsTold(wait))
+    return RetryTemplate(SimpleRetryPolicy(max_attempts, classifier=classifier), wait, **settings)
+
+
+@frozen(eq=False, repr=False)
+class RepeatableClassifier(DerivedClassifier):
+    """What another classifier finds worth a retry, where the request may be made again."""
+
+    idempotent: bool = field(kw_only=True, validator=instance_of(bool, "True or False"))
+    key_header: str = field(kw_only=True, validator=checked_by(text))
+
+    def derived(self, value: Any, exc: BaseException | None) -> Any:
+        if not value or exc is None or self.idempotent:
+            return value
+        return value if all(map(self._repeatable, self.parts(exc))) else False
+
+    def _repeatable(self, exc: BaseException) -> bool:
+        request = _request(exc)
+        if request is None:
+            return False
+        if attribute(request, "method").upper() in IDEMPOTENT:
+            return True
+        return bool(header(attribute(request, "headers"), self.key_header))
+
+    def values(self) -> tuple[Any, ...]:
+        return (*self.of.values(), False)
+
+
+def _request(exc: BaseException) -> Any:
+    """The request that the failed call began with; None where nothing is said of it."""
+    for each in causes(exc):
+        response = attribute(each, "response")
+        # After a redirect the last request may be a GET that a POST has led to.
+        history = attribute(response, "history") or attribute(each, "history") or ()
+        for holder in (*history[:1], response, each):
+            for name in ("request", "request_info"):
+                request = attribute(holder, name)
+                if isinstance(attribute(request, "method"), str):
+                    return request
+    return None
+
+
+@frozen(eq=False)
+class AsTold(Guard):
+    """Refuses a retry before the time that the server has named."""
+
+    backoff: RetryAfterBackoff
+
+    def reserve(self, context: RetryContext, delay: float) -> None:
+        failure = context.last_exception
+        told = None if failure is None else self.backoff.told(failure)
+        if told is not None and delay < told:
+            raise Rejected(
+                f"a retry in {delay:g} s would be too early: Retry-After says {told:g} s",
+                name="Retry-After",
+                retry_after=told,
+            )

@@ -1,0 +1,88 @@
+"""No retry inside a transaction that is open: the attempt before it has left its marks there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._checks import checked_by, plain
+from retrytemplate.classify import attribute
+from retrytemplate.errors import MisuseError, Rejected
+from retrytemplate.guards import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.context import RetryContext
+
+__all__ = ["OpenTransaction", "in_transaction"]
+
+SAYS = ("in_transaction", "is_in_transaction", "in_atomic_block")
+IDLE = 0
+
+
+def in_transaction(connection: Any) -> bool:
+    """Whether a transaction is open on a connection or a session.
+
+    SQLAlchemy's, sync and async; those of sqlite3, psycopg, asyncpg and Django.
+
+    :raises MisuseError: for what does not say it.
+
+    >>> import sqlite3
+    >>> connection = sqlite3.connect(":memory:")
+    >>> in_transaction(connection)
+    False
+    """
+    for name in SAYS:
+        says = attribute(connection, name)
+        if says is not None:
+            answer = says() if callable(says) else says
+            if not isinstance(answer, bool):
+                break
+            return answer
+    status = attribute(attribute(connection, "info"), "transaction_status")  # psycopg's
+    if isinstance(status, int):
+        return status != IDLE
+    raise MisuseError(
+        f"{type(connection).__name__} does not say whether a transaction is open on it; it must "
+        f"have one of {', '.join(SAYS)}, or psycopg's info.transaction_status"
+    )
+
+
+@frozen(eq=False)
+class OpenTransaction(Guard):
+    """Refuses a retry in place while a transaction is open: whoever began it has to roll it back.
+
+    The error is ``Rejected``, from the failure.  An attempt in a transaction that was begun before
+    may have left half of its work in it, and a second one would commit both.  Begin the transaction
+    inside the attempt, or make the retry stateful, so that the redelivery begins another: what a
+    ``RetryState`` lets leave, the guard does not refuse.
+
+    :param current: gives the connection or session that the attempts work on; None: there is none.
+    :raises TypeError: for what is no function.
+
+    >>> import sqlite3
+    >>> from retrytemplate import RetryTemplate
+    >>> connection = sqlite3.connect(":memory:", isolation_level=None)
+    >>> template = RetryTemplate(guards=[OpenTransaction(lambda: connection)])
+    >>> template.outcome(int, "x").attempts
+    3
+    >>> _ = connection.execute("BEGIN")
+    >>> template.outcome(int, "x").attempts
+    1
+    """
+
+    current: Callable[[], Any] = field(validator=checked_by(plain))
+
+    def reserve(self, context: RetryContext, delay: float) -> None:
+        failure = context.last_exception
+        if failure is not None and context.rethrows(failure):
+            return
+        connection = self.current()
+        if connection is not None and in_transaction(connection):
+            raise Rejected(
+                "a transaction is open: it would keep what the failed attempt has done. Begin it "
+                "inside the attempt, or use stateful retry",
+                name="open transaction",
+            )

@@ -1,0 +1,441 @@
+"""Calls over HTTP, made by the real libraries to a real server, on a clock that is not."""
+
+import asyncio
+import socket
+import struct
+import threading
+import urllib.error
+import urllib.request
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+from retrytemplate import (
+    Deadline,
+    DeadlineExceededError,
+    FixedBackoff,
+    NoBackoff,
+    Rejected,
+    RetryListener,
+    RetryTemplate,
+)
+from retrytemplate.control import TRANSIENT_ERRORS, http_retry
+from retrytemplate.testing import ClassifierConformance, GuardConformance, VirtualClock
+
+RESET = "reset"
+SENT = 1_700_000_000.0
+KEY = {"Idempotency-Key": "order-17"}
+NORMAL = FixedBackoff(1000.0)
+"""What nobody should ever wait."""
+
+
+class Shop(BaseHTTPRequestHandler):
+    """Answers as it is told, then with 200; a path of its own for each test."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        clock, answers, asked = self.server.scripts[self.path]
+        asked.append((self.command, clock.monotonic()))
+        status, headers = answers.pop(0) if answers else (200, {})
+        if status == RESET:
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.shutdown(socket.SHUT_RD)
+            self.close_connection = True
+            return
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    do_GET = do_HEAD = do_OPTIONS = do_PUT = do_DELETE = do_POST = do_PATCH = answer
+
+    def log_message(self, *args):
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server(("127.0.0.1", 0), Shop) as listening:
+        listening.scripts = {}
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        yield listening
+        listening.shutdown()
+        thread.join()
+
+
+class Sync:
+    """A library whose calls block."""
+
+    def __init__(self, name, call):
+        self.name, self.call = name, call
+
+    def outcome(self, template, *request):
+        return template.outcome(self.call, *request)
+
+
+def by_httpx(method, url, headers):
+    with httpx.Client(trust_env=False, verify=False, follow_redirects=True) as client:
+        client.request(method, url, headers=headers).raise_for_status()
+
+
+def by_requests(method, url, headers):
+    with requests.Session() as session:
+        session.trust_env = False
+        session.request(method, url, headers=headers, timeout=10).raise_for_status()
+
+
+def by_urllib(method, url, headers):
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, method=method, headers=headers)
+    try:
+        opener.open(request, timeout=10).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
+
+
+class ByAiohttp:
+    """The same without blocking."""
+
+    name = "aiohttp"
+
+    def outcome(self, template, method, url, headers):
+        async def main():
+            async with aiohttp.ClientSession() as session:
+
+                async def call():
+                    async with session.request(method, url, headers=headers) as response:
+                        response.raise_for_status()
+
+                return await template.outcome_async(call)
+
+        return asyncio.run(main())
+
+
+HTTPX, REQUESTS = Sync("httpx", by_httpx), Sync("requests", by_requests)
+AIOHTTP, URLLIB = ByAiohttp(), Sync("urllib", by_urllib)
+
+
+def with_each(*clients):
+    return pytest.mark.parametrize("client", clients, ids=lambda client: client.name)
+
+
+every_client = with_each(HTTPX, REQUESTS, AIOHTTP, URLLIB)
+that_tells = with_each(HTTPX, REQUESTS, AIOHTTP)
+
+
+class Asked:
+    """A path of the shop, and how its calls went."""
+
+    def __init__(self, server):
+        self.clock = VirtualClock(epoch=SENT)
+        self.requests = []
+        self.server = server
+        self.path = f"/{len(server.scripts)}"
+
+    def answers(self, *answers):
+        script = [each if isinstance(each, tuple) else (each, {}) for each in answers]
+        self.server.scripts[self.path] = self.clock, script, self.requests
+
+    def by(self, client, method="GET", headers=None, **settings):
+        """The outcome of one call through a template."""
+        settings = {"backoff": NORMAL, "jitter": 0.0, "idempotent": True} | settings
+        template = http_retry(clock=self.clock, **settings)
+        return self.through(client, template, method, headers)
+
+    def through(self, client, template, method="GET", headers=None):
+        url = f"http://127.0.0.1:{self.server.server_port}{self.path}"
+        return client.outcome(template, method, url, headers or {})
+
+    @property
+    def times(self):
+        """When the requests came, by the template's clock."""
+        return [at for _, at in self.requests]
+
+
+@pytest.fixture
+def asked(server):
+    return Asked(server)
+
+
+def told(status, after, **headers):
+    return status, {"Retry-After": str(after), **headers}
+
+
+def in_seconds(seconds):
+    return formatdate(SENT + seconds, usegmt=True)
+
+
+# Retry-After.
+
+
+@every_client
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.statement("S3-09")
+def test_a_retry_comes_when_the_server_said(asked, client, status):
+    asked.answers(told(status, 17), told(status, 3))
+    assert asked.by(client).attempts == 3
+    assert asked.times == [0.0, 17.0, 20.0]
+
+
+@every_client
+@pytest.mark.statement("S3-09")
+def test_a_retry_comes_at_the_date_that_the_server_named(asked, client):
+    asked.answers(told(503, in_seconds(30), Date=in_seconds(0)), told(503, in_seconds(50)))
+    assert asked.by(client).attempts == 3
+    assert asked.times == [0.0, 30.0, 50.0]
+
+
+@every_client
+@pytest.mark.statement("S3-09")
+def test_those_who_were_told_the_same_come_back_apart_and_never_early(server, client):
+    came = []
+    for seed in range(8):
+        asked = Asked(server)
+        asked.answers(told(429, 30))
+        template = http_retry(backoff=NORMAL, idempotent=True, clock=asked.clock, jitter=0.5)
+        asked.through(client, template.with_(random=Random(seed)))
+        came.append(asked.times[1])
+    assert all(30.0 <= at <= 45.0 for at in came)
+    assert len(set(came)) == len(came)
+
+
+@every_client
+def test_above_the_ceiling_it_is_refused_at_once_with_the_hint(asked, client):
+    asked.answers(told(429, 86_400))
+    outcome = asked.by(client, give_up_above=120.0)
+    assert (outcome.attempts, asked.clock.sleeps) == (1, [])
+    assert outcome.exception.retry_after == 86_400.0
+    assert "86400 s" in outcome.exception.__notes__[0]
+
+
+@every_client
+def test_beyond_the_deadline_it_is_refused_at_once_with_the_hint(asked, client):
+    asked.answers(told(503, 40))
+    with Deadline(30.0, clock=asked.clock):
+        outcome = asked.by(client)
+    assert (outcome.attempts, asked.clock.sleeps) == (1, [])
+    assert isinstance(outcome.exception, DeadlineExceededError)
+    assert outcome.exception.__cause__.retry_after == 40.0
+
+
+@every_client
+def test_without_a_hint_the_backoff_says_how_long(asked, client):
+    asked.answers(500, told(503, "soon"))
+    assert asked.by(client, backoff=FixedBackoff(5.0)).attempts == 3
+    assert asked.times == [0.0, 5.0, 10.0]
+
+
+@every_client
+@pytest.mark.statement("S3-24")
+def test_no_other_backoff_makes_it_come_earlier(asked, client):
+    asked.answers(told(429, 30))
+    impatient = http_retry(idempotent=True, clock=asked.clock).with_(backoff=NoBackoff())
+    outcome = asked.through(client, impatient)
+    assert len(asked.requests) == 1
+    assert isinstance(outcome.exception, Rejected)
+    assert (outcome.exception.name, outcome.exception.retry_after) == ("Retry-After", 30.0)
+
+
+@pytest.mark.statement("S3-24")
+def test_another_backoff_may_wait_longer(asked):
+    asked.answers(told(429, 30))
+    slow = http_retry(clock=asked.clock).with_(backoff=FixedBackoff(31.0))
+    assert asked.through(HTTPX, slow).attempts == 2
+
+
+# What is retried.
+
+
+@every_client
+@pytest.mark.parametrize(
+    ("status", "attempts"),
+    [(500, 2), (502, 2), (504, 2), (408, 2), (400, 1), (401, 1), (403, 1), (404, 1), (422, 1)],
+)
+@pytest.mark.statement("S3-06")
+def test_the_status_decides(asked, client, status, attempts):
+    asked.answers(status)
+    assert asked.by(client).attempts == len(asked.requests) == attempts
+
+
+@every_client
+@pytest.mark.statement("S3-06")
+def test_a_connection_that_is_reset_is_tried_again(asked, client):
+    asked.answers(RESET, RESET)
+    outcome = asked.by(client, "POST")  # a lost GET aiohttp makes once more by itself
+    assert outcome.exception is None
+    assert len(asked.requests) == outcome.attempts == 3
+
+
+@that_tells
+@pytest.mark.parametrize(
+    ("method", "headers", "attempts"),
+    [
+        ("GET", {}, 2),
+        ("HEAD", {}, 2),
+        ("OPTIONS", {}, 2),
+        ("PUT", {}, 2),
+        ("DELETE", {}, 2),
+        ("POST", {}, 1),
+        ("PATCH", {}, 1),
+        ("POST", KEY, 2),
+        ("POST", {"idempotency-key": "order-17"}, 2),
+        ("POST", {"Idempotency-Key": ""}, 1),
+    ],
+)
+@pytest.mark.statement("S3-07", "S3-23")
+def test_the_method_and_the_key_decide(asked, client, method, headers, attempts):
+    asked.answers(503)
+    outcome = asked.by(client, method, headers, idempotent=False)
+    assert outcome.attempts == len(asked.requests) == attempts
+
+
+@with_each(HTTPX, REQUESTS)
+@pytest.mark.parametrize(("method", "attempts"), [("GET", 2), ("POST", 1)])
+@pytest.mark.statement("S3-07", "S3-23")
+def test_the_method_decides_without_an_answer_too(asked, client, method, attempts):
+    asked.answers(RESET)
+    assert asked.by(client, method, idempotent=False).attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("client", "method", "answer"),
+    [
+        pytest.param(URLLIB, "GET", 503, id="GET by urllib"),
+        pytest.param(URLLIB, "POST", 503, id="POST by urllib"),
+        pytest.param(URLLIB, "POST", RESET, id="POST by urllib, without an answer"),
+        pytest.param(AIOHTTP, "POST", RESET, id="POST by aiohttp, without an answer"),
+    ],
+)
+@pytest.mark.statement("S3-23")
+def test_what_does_not_say_its_method_is_not_made_again_unless_it_may(
+    server, client, method, answer
+):
+    for declared, attempts in ((False, 1), (True, 2)):
+        asked = Asked(server)
+        asked.answers(answer)
+        assert asked.by(client, method, idempotent=declared).attempts == attempts
+
+
+@that_tells
+@pytest.mark.statement("S3-23")
+def test_a_redirect_does_not_make_a_post_a_get(asked, client):
+    asked.answers((303, {"Location": asked.path}), 503)
+    assert asked.by(client, "POST", idempotent=False).attempts == 1
+    assert [method for method, _ in asked.requests] == ["POST", "GET"]
+
+
+def test_the_key_may_have_another_name(asked):
+    asked.answers(503)
+    named = {"Request-Id": "17"}
+    assert asked.by(HTTPX, "POST", named, idempotent=False).attempts == 1
+    asked.answers(503)
+    outcome = asked.by(HTTPX, "POST", named, idempotent=False, key_header="Request-Id")
+    assert outcome.attempts == 2
+
+
+def failed(method, status=503, headers=None):
+    request = httpx.Request(method, "http://shop.test/", headers=headers)
+    response = httpx.Response(status, request=request)
+    return httpx.HTTPStatusError(f"{status}", request=request, response=response)
+
+
+def attempts_at(failure, **settings):
+    template = http_retry(2, clock=VirtualClock(), **settings)
+    return template.outcome(raising, failure).attempts
+
+
+def raising(failure):
+    raise failure
+
+
+@pytest.mark.statement("S3-23")
+def test_every_call_in_a_group_must_be_one_that_may_be_made_again():
+    assert attempts_at(ExceptionGroup("parts", [failed("GET"), failed("PUT")])) == 2
+    assert attempts_at(ExceptionGroup("parts", [failed("GET"), failed("POST")])) == 1
+    assert attempts_at(ExceptionGroup("parts", [failed("GET"), failed("GET", 404)])) == 1
+
+
+def test_the_request_may_be_that_of_a_cause():
+    for method, attempts in (("GET", 2), ("POST", 1)):
+        failure = ConnectionError("no stock")
+        failure.__cause__ = failed(method)
+        assert attempts_at(failure) == attempts
+
+
+@pytest.mark.statement("S3-20")
+def test_a_bug_is_not_retried_however_the_call_is_declared():
+    assert attempts_at(TypeError("bug"), idempotent=True) == 1
+
+
+def test_it_waits_as_is_usual_over_http_where_nothing_is_said():
+    clock = VirtualClock()
+    http_retry(clock=clock, random=Random(1)).outcome(raising, failed("GET"))
+    assert len(clock.sleeps) == 4
+    ceilings = (0.2, 0.4, 0.8, 1.6)
+    assert all(0 <= delay <= top for delay, top in zip(clock.sleeps, ceilings, strict=True))
+
+
+def test_the_template_takes_the_settings_of_one():
+    class Told(RetryListener):
+        closed = 0
+
+        def close(self, context, exception):
+            self.closed += 1
+
+    told = Told()
+    template = http_retry(name="shop", listeners=[told])
+    assert isinstance(template, RetryTemplate)
+    assert template.name == "shop"
+    template.call(int, "1")
+    assert told.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"max_attempts": 0}, ValueError, "max_attempts must be an int >= 1, got 0"),
+        ({"idempotent": "yes"}, TypeError, "idempotent must be True or False, got 'yes'"),
+        ({"key_header": ""}, TypeError, "key_header must be a text that is not empty"),
+        ({"worth": (OSError,)}, TypeError, "of must be an ExceptionClassifier"),
+        ({"give_up_above": -1}, ValueError, "give_up_above must be a number of seconds"),
+        ({"backoff": 3}, TypeError, "fallback must be a Backoff, got 3"),
+        ({"jitter": -1}, ValueError, "jitter must be a number >= 0"),
+        ({"retries": 3}, TypeError, "retries"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        http_retry(**settings)
+
+
+class TestClassifier(ClassifierConformance):
+    def make(self):
+        return http_retry().policy.classifier
+
+
+class TestGuard(GuardConformance):
+    def make(self):
+        return http_retry().guards[0]
+
+
+def test_the_classifier_is_that_of_what_may_pass():
+    assert http_retry().policy.classifier.of is TRANSIENT_ERRORS
