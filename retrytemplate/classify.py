@@ -320,6 +320,8 @@ def nearest(
     rules: Mapping[Any, Any], kind: type[BaseException]
 ) -> tuple[type[BaseException], Any] | None:
     """The rule for the first base of a class that has one, by the class or by its name."""
+    if not rules:
+        return None
     known = {
         _loaded_class(key) or key if isinstance(key, str) else key: rule
         for key, rule in rules.items()

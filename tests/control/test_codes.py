@@ -1,6 +1,7 @@
 """Codes that failures carry: where they are found, and what comes of them."""
 
 import asyncio
+import concurrent.futures
 import errno
 import pickle
 import socket
@@ -14,6 +15,7 @@ import httpx
 import psycopg
 import pytest
 import requests
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -271,16 +273,22 @@ def test_a_group_is_worth_it_only_if_every_leaf_is():
 
 
 @pytest.mark.statement("S1-55")
-def test_a_cancellation_in_a_group_wins_over_all():
-    cancelled = BaseExceptionGroup("parts", [answered(503), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "cancelled",
+    [asyncio.CancelledError, concurrent.futures.CancelledError, trio.Cancelled],
+    ids=["asyncio's", "of a thread pool", "trio's"],
+)
+def test_a_cancellation_in_a_group_wins_over_all(cancelled):
+    group = BaseExceptionGroup("parts", [answered(503), cancelled.__new__(cancelled)])
     calls = []
 
     def call():
         calls.append(1)
-        raise cancelled
+        raise group
 
+    everything = SimpleRetryPolicy(5, classifier=CodeClassifier(default=True))
     with pytest.raises(BaseExceptionGroup):
-        RetryTemplate(SimpleRetryPolicy(5, classifier=CodeClassifier(default=True))).call(call)
+        RetryTemplate(everything).call(call)
     assert calls == [1]
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from retrytemplate import (
+    FixedBackoff,
     MisuseError,
     NoBackoff,
     Rejected,
@@ -24,7 +25,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.control import TRANSIENT_ERRORS, OpenTransaction, in_transaction
-from retrytemplate.testing import GuardConformance
+from retrytemplate.testing import GuardConformance, VirtualClock
 
 WORTH = SimpleRetryPolicy(3, classifier=TRANSIENT_ERRORS)
 TEMPLATE = RetryTemplate(WORTH, NoBackoff())
@@ -238,6 +239,16 @@ def test_stateful_retry_is_the_answer(engine):
         with pytest.raises(Rejected), connection.begin():
             template.execute(lambda context: failing(connection)(), state=in_place)
         assert connection.scalar(sa.text("SELECT count(*) FROM item")) == 0
+
+
+@pytest.mark.statement("S0-35")
+def test_stateful_retry_waits_before_its_failure_leaves(engine):
+    clock = VirtualClock()
+    with engine.connect() as connection:
+        template = guarded(lambda: connection).with_(backoff=FixedBackoff(5.0), clock=clock)
+        with pytest.raises(TimeoutError), connection.begin():
+            template.execute(lambda context: failing(connection)(), state=RetryState("message-1"))
+    assert clock.sleeps == [5.0]
 
 
 def test_without_a_connection_nothing_is_refused():
