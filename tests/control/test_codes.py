@@ -29,7 +29,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.control import CodeClassifier, Fallback, RetryBudget, allowlist, mapped
-from retrytemplate.testing import ClassifierConformance
+from retrytemplate.testing import ClassifierConformance, PolicyConformance
 
 
 def answered(status):
@@ -389,3 +389,10 @@ class TestCodes(ClassifierConformance):
 class TestMapped(ClassifierConformance):
     def make(self):
         return mapped(allowlist([OSError]), {True: "yes", False: "no"})
+
+
+class TestChosen(PolicyConformance):
+    def make(self):
+        some = SimpleRetryPolicy(4)
+        rules = CodeClassifier({OSError: some}, False, errno={"EIO": MaxAttemptsRetryPolicy(2)})
+        return ExceptionClassifierRetryPolicy(rules)
