@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import Factory, field, frozen
 
 from retrytemplate._checks import at_least_one, checked_by, delay, duration, has_methods, text
 from retrytemplate.clock import SystemClock, check_clock
@@ -84,7 +84,7 @@ def _budget(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a RetryBudget or None, got {value!r}")
 
 
-@define(eq=False)
+@frozen(eq=False)
 class Hedge(Wraps):
     """Asks the same once more where an answer takes long; the first answer counts.
 
@@ -133,12 +133,14 @@ class Hedge(Wraps):
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
-    _covers: Callable[[BaseException], bool] = field(init=False, repr=False)
-    _steward: Steward = field(init=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._covers = judge_of(self.on)
-        self._steward = Steward(self.name, self.listeners)
+    _covers: Callable[[BaseException], bool] = field(
+        init=False, repr=False, default=Factory(lambda self: judge_of(self.on), takes_self=True)
+    )
+    _steward: Steward = field(
+        init=False,
+        repr=False,
+        default=Factory(lambda self: Steward(self.name, self.listeners), takes_self=True),
+    )
 
     # Calls.
 

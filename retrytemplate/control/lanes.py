@@ -161,8 +161,10 @@ class _Place:
         return self._taken.locked()
 
     def leave_queue(self) -> None:
+        """It is of no more use there; the future, whose callback leads back here, neither."""
         if self.future is not None:
             self.future.cancel()
+            self.future = None
 
 
 class PoolLanes:
@@ -182,7 +184,7 @@ class PoolLanes:
         self._ended: SimpleQueue[_Place] = SimpleQueue()
         self._lock = threading.Lock()
         self._answered = self._closed = False
-        self._idle = 0.0  # seconds for which no call has been made
+        self._idle = 0.0  # seconds for which no call was being made
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +243,7 @@ class PoolLanes:
         except Empty:
             return []
         self._places.remove(place)
-        self._idle = 0.0
+        place.leave_queue()
         return [place.runner]
 
     def _is_idle(self) -> bool:
@@ -268,12 +270,12 @@ class PoolLanes:
         self._report(place)
 
     def _dropped(self, place: _Place, future: Future[None]) -> None:
-        """The pool is through with it; whether anybody has made the call is another question."""
-        if place.take():
-            from concurrent.futures import CancelledError
+        """The pool is through with it, perhaps without having made the call."""
+        from concurrent.futures import CancelledError
 
-            runner = place.runner
-            runner.error = CancelledError() if future.cancelled() else future.exception()
+        error = CancelledError() if future.cancelled() else future.exception()
+        if error is not None and place.take():
+            place.runner.error = error
             self._report(place)
 
     def _report(self, place: _Place) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from math import ceil
 from typing import Any
 
-from attrs import define, field
+from attrs import field, frozen
 
 from retrytemplate._checks import at_least_one, check_at_least, checked_by, delay, duration
 
@@ -27,7 +27,7 @@ def _delay_or_none(name: str, value: Any) -> None:
         delay(name, value)
 
 
-@define(eq=False)
+@frozen(eq=False)
 class Quantile:
     """The time within which this share of the calls has answered, of the last ones that did.
 

@@ -23,7 +23,7 @@ class Heard(ControlListener):
 
 
 class Backend:
-    """Calls that take so many virtual seconds; with an exception, they fail after that."""
+    """Calls that take so many virtual seconds; with an exception, they fail with it after that."""
 
     def __init__(self, clock, *takes):
         self.clock = clock
@@ -34,6 +34,7 @@ class Backend:
 
     async def ask(self):
         seconds, error = self.takes[len(self.began)]
+        error = error() if isinstance(error, type) else error
         self.began.append(self.clock.monotonic())
         number = len(self.began)
         self.running += 1
@@ -48,6 +49,7 @@ class Backend:
             raise
         finally:
             self.running -= 1
+            del error  # whose traceback holds this frame
 
 
 def hedge(delay=1.0, **settings):

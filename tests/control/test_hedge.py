@@ -214,7 +214,7 @@ def test_a_loser_whose_clean_up_fails_is_told_of(runs):
 
 
 @loops
-@pytest.mark.parametrize("takes", [[0.0], [60.0, 0.0], [(0.0, Down())] * 2, [(0.0, MisuseError())]])
+@pytest.mark.parametrize("takes", [[0.0], [60.0, 0.0], [(0.0, Down)] * 2, [(0.0, MisuseError)]])
 def test_a_call_leaves_no_cycle(runs, takes):
     clock, left = VirtualClock(), []
     made = hedge(clock=clock)
@@ -502,6 +502,12 @@ def test_it_has_to_be_said_that_the_call_may_be_made_more_than_once():
     with pytest.raises(ValueError, match="idempotent must be True, got False: a hedge makes the"):
         Hedge(0.05, idempotent=False)
     assert Hedge(idempotent=True).delay == 0.05
+
+
+def test_a_hedge_cannot_be_changed():
+    for made, name in ((hedge(), "delay"), (Quantile(0.5), "q")):
+        with pytest.raises(AttributeError):
+            setattr(made, name, 0.7)
 
 
 @pytest.mark.parametrize(

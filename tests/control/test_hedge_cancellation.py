@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 from contextlib import nullcontext
 
 import pytest
@@ -217,6 +218,54 @@ def test_at_whatever_moment_the_caller_is_cancelled_nothing_runs_on(runs, moment
     ended, running = runs(main, clock)
     assert running == 0
     assert ended == ("cancelled" if moment < 3.1 else "answer 4")
+
+
+def test_in_trio_a_call_that_was_cancelled_before_it_ran_is_not_made():
+    """Which of the two tasks runs first is left to chance."""
+    asked = []
+
+    async def ask():
+        asked.append(1)
+
+    async def main():
+        for _ in range(40):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await hedge().call_async(ask)
+
+    trio.run(main)
+    assert len(asked) < 40
+
+
+def test_in_trio_ctrl_c_while_the_losers_are_closed_passes_as_it_is():
+    clock = VirtualClock()
+    backend = Slow(clock, 60.0)
+
+    @trio.lowlevel.enable_ki_protection
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)
+
+    async def ask():
+        if backend.began:
+            return "quick"
+        try:
+            return await backend.ask()
+        finally:
+            seen.append(backend.closing)
+
+    async def closing():
+        await clock.sleep_async(3.0)
+        interrupt()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(closing)
+            with pytest.raises(KeyboardInterrupt):
+                await hedge(clock=clock).call_async(ask)
+
+    seen = []
+    in_trio(main, clock)
+    assert (seen, clock.monotonic()) == ([0], 6.0)
 
 
 async def test_in_asyncio_at_whatever_step_the_caller_is_cancelled_nothing_runs_on():

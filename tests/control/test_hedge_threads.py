@@ -11,6 +11,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 
@@ -31,6 +32,7 @@ from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.hedges import Down, Heard
 from tests.control.hedges import hedge as asynchronous
+from tests.garbage import left_by
 
 AT_ONCE, NEVER = 0.0, PATIENCE
 
@@ -237,6 +239,19 @@ def test_a_pool_of_processes_is_refused():
         pytest.raises(TypeError, match="executor must run threads"),
     ):
         hedge(processes)
+
+
+def test_a_call_leaves_no_cycle(pool):
+    def fails():
+        raise Down
+
+    def call(made, fn):
+        with suppress(Down):
+            made.call(fn)
+
+    for made in (hedge(pool, NEVER), hedge(pool, Quantile(0.5))):
+        for fn in (int, fails):
+            assert left_by(partial(call, made, fn)) == 0
 
 
 # -- pools that are full, or closed ----------------------------------------------------------------
