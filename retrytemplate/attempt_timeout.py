@@ -127,8 +127,15 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
 
 def limited_cell(execution: Execution, limit: float, outer: Cell | None) -> Cell:
     """The cell of an attempt with a limit: what is called in it inherits what is left."""
-    deadline = Deadline.after(limit, clock=execution.plan.clock)
+    deadline = _LimitOfAttempt.after(limit, clock=execution.plan.clock)
     return [execution.context, None, deadline, outer, None]
+
+
+class _LimitOfAttempt(Deadline):
+    """What runs out of its time has failed this attempt: another one may follow."""
+
+    def _error(self, message: str, outcome_unknown: bool) -> AttemptTimeoutError:
+        return AttemptTimeoutError(message)
 
 
 _threads = itertools.count(1)

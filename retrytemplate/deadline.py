@@ -8,7 +8,7 @@ from retrytemplate import context as _context
 from retrytemplate._checks import duration, limit, text_or_none
 from retrytemplate.clock import given_or_system, in_trio
 from retrytemplate.context import CURRENT, DEADLINE, entered, leave
-from retrytemplate.errors import DeadlineExceededError, MisuseError
+from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,8 +122,17 @@ class Deadline:
         if left < least or left <= 0:
             raise self.error(f"{left:.3g} seconds are left, and {least:g} are needed")
 
-    def error(self, message: str, *, outcome_unknown: bool = False) -> DeadlineExceededError:
-        """The error of this limit."""
+    def error(
+        self, message: str, *, outcome_unknown: bool = False
+    ) -> DeadlineExceededError | AttemptTimeoutError:
+        """The error of the limit in force: of an attempt's, where that is the nearest."""
+        if self.is_shortened and self._outer is not None:
+            return self._outer.error(message, outcome_unknown=outcome_unknown)
+        return self._error(message, outcome_unknown)
+
+    def _error(
+        self, message: str, outcome_unknown: bool
+    ) -> DeadlineExceededError | AttemptTimeoutError:
         return DeadlineExceededError(
             message, kind=self.kind, limit=self.limit, outcome_unknown=outcome_unknown
         )
@@ -133,7 +142,7 @@ class Deadline:
             raise MisuseError("a Deadline runs once: make a new one for each operation")
         now = self._clock.monotonic()
         left, outer = self.seconds, Deadline.current()
-        self._outer = outer  # its floor holds, too
+        self._outer = outer  # its floor holds, too, and its error where it is the nearer one
         if outer is not None and outer.remaining() <= left:
             left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
             self.is_shortened = True

@@ -81,6 +81,42 @@ def test_the_nearer_of_limit_and_deadline_counts_and_says_so(deadline, error):
     assert type(caught.value) is error
 
 
+@pytest.mark.statement("S0-15")
+@pytest.mark.parametrize("nested", [False, True], ids=["", "nested"])
+@every_way
+def test_what_the_limit_of_an_attempt_refuses_is_a_failure_of_that_attempt(way, nested):
+    template = made(2, attempt_timeout=1.0)
+
+    def callback(context):
+        if context.attempt == 1:
+            template.clock.advance(0.97)
+            left = Deadline.after(9.0, clock=template.clock) if nested else Deadline.current()
+            left.ensure(minimum=0.05)
+        return context.attempt
+
+    assert way(template, callback) == 2
+    with (
+        Deadline(0.99, kind="request", clock=template.clock),
+        pytest.raises(DeadlineExceededError) as caught,
+    ):
+        way(template, callback)
+    assert caught.value.kind == "request"
+
+
+def test_what_the_limit_of_an_attempt_refuses_a_template_in_it_the_one_outside_retries():
+    outer = made(2, attempt_timeout=1.0)
+    inner = made(9, delay=0.75, clock=outer.clock)
+    calls = []
+
+    def fails():
+        calls.append(outer.clock.monotonic())
+        raise OSError
+
+    outcome = outer.outcome(inner.call, fails)
+    assert type(outcome.exception) is AttemptTimeoutError
+    assert calls == [0.0, 0.75, 0.75, 1.5]
+
+
 def test_the_error_of_a_deadline_that_passed_in_an_attempt_has_the_failure_before_as_its_cause():
     template, failure = made(9), OSError("before")
 

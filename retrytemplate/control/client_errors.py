@@ -42,8 +42,11 @@ def timeouts_of(*libraries: str) -> ExceptionClassifier:
     >>> from retrytemplate import RetryTemplate, SimpleRetryPolicy
     >>> template = RetryTemplate(SimpleRetryPolicy(3, classifier=timeouts))
     """
-    if unknown := sorted(map(str, set(libraries) - KINDS.keys())):
-        raise ValueError(f"libraries must be among {', '.join(KINDS)}, got {', '.join(unknown)}")
+    unknown = sorted(map(str, set(libraries) - KINDS.keys()))
+    if unknown or not libraries:
+        raise ValueError(
+            f"libraries must be among {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}"
+        )
     return _of([KINDS[each]() for each in libraries], traverse_causes=True)
 
 

@@ -142,7 +142,7 @@ class StatementLimit:
             return
         try:
             self._left = what_is_left(self.deadline, self.minimum)
-        except DeadlineExceededError as error:
+        except TimeoutError as error:
             raise NotSentError(error) from None
         self._seconds = min(self.own, self._left)
         self._lock_seconds = min(self.lock, self._seconds)

@@ -114,13 +114,9 @@ class Timeout(Wraps):
                 allowed = deadline.remaining()
                 value = fn(*args, **kwargs)
                 refuse_awaitable(value, fn)
-            if deadline.expired():
-                raise deadline.error(
-                    f"the call took longer than {allowed:.3g} seconds", outcome_unknown=True
-                )
+                return _in_time(value, deadline, allowed)
         except DeadlineExceededError as error:
             return self._over(fn, deadline, began, error)
-        return value
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, await it, and cut it at the limit.
@@ -132,8 +128,11 @@ class Timeout(Wraps):
         try:
             async with deadline:
                 with _named(deadline):
+                    allowed = deadline.remaining()
                     value = fn(*args, **kwargs)
-                    return await value if is_awaitable(value) else value
+                    if is_awaitable(value):
+                        return await value
+                    return _in_time(value, deadline, allowed)
         except DeadlineExceededError as error:
             return self._over(fn, deadline, began, error)
 
@@ -155,6 +154,15 @@ class Timeout(Wraps):
         if self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired():
             raise error
         return self.on_timeout() if callable(self.on_timeout) else self.on_timeout
+
+
+def _in_time(value: Any, deadline: Deadline, allowed: float) -> Any:
+    """What a function gave that nobody could cut, unless it is too late."""
+    if deadline.expired():
+        raise deadline.error(
+            f"the call took longer than {allowed:.3g} seconds", outcome_unknown=True
+        )
+    return value
 
 
 @contextmanager

@@ -113,3 +113,5 @@ def test_both_names_of_the_timeout_error_are_retried_where_either_is_listed(list
 def test_a_library_that_is_not_known_is_refused():
     with pytest.raises(ValueError, match=r"libraries must be among httpx, .*got curl"):
         timeouts_of("httpx", "curl")
+    with pytest.raises(ValueError, match=r"libraries must be among httpx, .*got none"):
+        timeouts_of()

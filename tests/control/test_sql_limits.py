@@ -11,7 +11,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from retrytemplate import Deadline, DeadlineExceededError, MisuseError
+from retrytemplate import (
+    AttemptTimeoutError,
+    Deadline,
+    DeadlineExceededError,
+    MisuseError,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
 from retrytemplate.control import statement_limit
 from retrytemplate.testing import VirtualClock
 
@@ -98,6 +105,33 @@ def test_a_deadline_that_is_given_wins(database):
         statement_limit(connection, deadline=mine, minimum=0),
     ):
         connection.execute(endless)
+
+
+def test_a_statement_that_the_limit_of_an_attempt_cuts_has_failed_that_attempt(database):
+    engine, endless = database
+    template = RetryTemplate(SimpleRetryPolicy(2), attempt_timeout=0.03)
+
+    def ask():
+        with engine.connect() as connection, statement_limit(connection, minimum=0):
+            connection.execute(endless)
+
+    outcome = template.outcome(ask)
+    assert (type(outcome.exception), outcome.attempts) == (AttemptTimeoutError, 2)
+
+
+def test_a_statement_that_the_limit_of_an_attempt_refuses_leaves_the_connection_alone(database):
+    engine, _ = database
+    template = RetryTemplate(SimpleRetryPolicy(1), attempt_timeout=1.0, clock=VirtualClock())
+
+    def ask(connection):
+        with statement_limit(connection):
+            template.clock.advance(0.97)
+            works(connection)
+
+    with engine.connect() as connection:
+        assert type(template.outcome(ask, connection).exception) is AttemptTimeoutError
+        assert not connection.invalidated
+        assert works(connection)
 
 
 @pytest.mark.statement("S1-33")
@@ -193,21 +227,23 @@ def test_a_lock_is_waited_for_so_long(postgres):
 
 
 def test_what_another_one_cancels_is_no_limit_of_ours(postgres):
+    cancel = text(
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+        "WHERE pid = :pid AND state = 'active' AND query = 'SELECT pg_sleep(60)'"
+    )
     with postgres.connect() as connection, postgres.connect() as other:
         pid = connection.scalar(text("SELECT pg_backend_pid()"))
-        kills = text("SELECT pg_sleep(0.02), pg_cancel_backend(:pid)")
-
-        async def both():
-            cutting = asyncio.to_thread(other.execute, kills, {"pid": pid})
-            task = asyncio.ensure_future(cutting)
-            try:
-                await asyncio.to_thread(sleeps)
-            finally:
-                await task
+        other = other.execution_options(isolation_level="AUTOCOMMIT")
 
         def sleeps():
             with statement_limit(connection, own=50.0):
                 connection.execute(SLEEPS)
+
+        async def both():
+            sleeping = asyncio.ensure_future(asyncio.to_thread(sleeps))
+            while not await asyncio.to_thread(other.scalar, cancel, {"pid": pid}):
+                assert not sleeping.done()
+            await sleeping
 
         with pytest.raises(OperationalError, match="user request"):
             asyncio.run(both())

@@ -65,6 +65,15 @@ def test_a_synchronous_call_that_took_too_long_is_an_error_when_it_ends(clock):
     assert (raised.value.kind, raised.value.outcome_unknown) == ("request", True)
 
 
+@runs
+def test_in_a_task_too_a_synchronous_call_that_took_too_long_is_an_error_when_it_ends(runs, clock):
+    async def main():
+        with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds"):
+            await Timeout(2.0, clock=clock).call_async(clock.advance, 3.0)
+
+    runs(main, clock)
+
+
 def test_what_is_called_inherits_the_limit(clock):
     def inside():
         return Deadline.current().remaining()
