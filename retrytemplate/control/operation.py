@@ -8,7 +8,7 @@ from attrs import frozen
 
 from retrytemplate.control.events import ControlEvent, tell
 from retrytemplate.control.idempotency import Named, derived
-from retrytemplate.control.reservation import NOTHING, Reservation, is_unknown
+from retrytemplate.control.reservation import NOTHING, Reservation, harder, is_unknown
 from retrytemplate.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate.endings import put_note
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
@@ -214,15 +214,15 @@ class Operation:
             _, problem = yield from self._failing(unknown, ways)
         if problem is not None:
             put_note(error, f"the operation {self.key!r} could not be left as failed: {problem!r}")
-        return None, error
+        return None, harder(error, problem)
 
     def _leaving(self, error: BaseException | None, ways: Any) -> Steps:
         reservation = self._reservation
         if reservation.is_over:
             return None, None
         if error is not None:
-            yield from self._ending(error, ways)
-            return None, None  # the error itself goes on
+            _, left = yield from self._ending(error, ways)
+            return None, None if left is error else left  # the error itself goes on
         if self.result is not None:  # in a transaction that has been rolled back
             self.result = None
             return (yield from reservation.undo(ways))

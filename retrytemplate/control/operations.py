@@ -22,6 +22,7 @@ from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.control.events import check_listeners, tell
 from retrytemplate.control.operation import Operation, OperationResult, OperationUnrecorded
+from retrytemplate.control.reservation import harder
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate.entrances import refuse_blocking
@@ -195,7 +196,8 @@ class Operations:
         if error is None and not isinstance(found, OperationResult | None):
             error = MisuseError(f"lookup must give an OperationResult or None, got {found!r}")
         if error is not None:
-            yield from operation._releasing(ways)
+            _, problem = yield from operation._releasing(ways)
+            error = harder(error, problem)
         elif found is not None:
             _, error = yield from operation._completing(found.value, None, ways)
         return error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.caches.record import Record, json_value
 from retrytemplate.caches.sizes import fitting
 from retrytemplate.caches.worker import worker_name
+from retrytemplate.endings import instead_of
 from retrytemplate.errors import (
     AlreadyCompletedError,
     CacheUnavailableError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     # Of what is to be done, to what came of it.
     Steps = Generator[tuple[Any, tuple[Any, ...]], tuple[Any, BaseException | None], Any]
 
-__all__ = ["NOTHING", "Reservation", "Steps", "is_unknown"]
+__all__ = ["NOTHING", "Reservation", "Steps", "harder", "is_unknown"]
 
 NOTHING: Any = object()
 """In the place of a result, where there is none."""
@@ -52,6 +53,13 @@ def is_unknown(error: BaseException) -> bool:
 
 def _was_tried(cause: BaseException | None) -> bool:
     return cause is not None and is_unknown(cause)
+
+
+def harder(error: BaseException, problem: BaseException | None) -> BaseException:
+    """Which of the two leaves: a signal or a cancellation that came after the error, else that."""
+    if problem is None or isinstance(problem, Exception):
+        return error
+    return instead_of(error, problem)
 
 
 def hashed(fingerprint: Any) -> str | None:
@@ -154,7 +162,8 @@ class Reservation:
                 held = self._record("attempting", self.failures, held=True)
                 _, error = yield cache.fail, (claim, held)
         if error is not None:
-            yield from self.release(ways)
+            _, problem = yield from self.release(ways)
+            error = harder(error, problem)
         return NOTHING, error
 
     # -- the end ---------------------------------------------------------------------------------

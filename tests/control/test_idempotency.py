@@ -94,6 +94,7 @@ def test_the_header_is_that_of_the_standard_and_the_same_on_every_attempt():
 
     RetryTemplate(SimpleRetryPolicy(3)).outcome(post)
     assert headers == [{"Idempotency-Key": "k-1"}] * 3
+    assert source() == "k-2"
 
 
 def test_a_key_is_a_random_uuid_where_nobody_says_otherwise(asking):
@@ -417,6 +418,43 @@ def test_a_coroutine_that_is_closed_in_an_operation_leaves_nothing_behind():
     asyncio.run(main())
 
 
+def test_a_coroutine_that_is_closed_gives_the_name_back_to_the_operation_around_it():
+    async def suspended():
+        await asyncio.sleep(60)
+
+    async def outer():
+        before = idempotency_key()
+        coroutine = Operations().call_async("inner", suspended)
+        coroutine.send(None)
+        coroutine.close()
+        return before, idempotency_key()
+
+    before, after = asyncio.run(Operations().call_async("outer", outer))
+    assert before == after
+
+
+def test_an_operation_may_be_left_in_a_copy_of_the_context():
+    operation = Operations().start_once("a")
+    operation.__enter__()
+    operation.complete()
+
+    def leave():
+        operation.__exit__(None, None, None)
+        with pytest.raises(MisuseError):
+            idempotency_key()
+
+    contextvars.copy_context().run(leave)
+
+
+def test_in_an_asynchronous_block_the_key_is_the_operations():
+    async def main():
+        async with await Operations().start_once_async("a") as operation:
+            assert idempotency_key() == operation.idempotency_key
+            await operation.complete_async()
+
+    asyncio.run(main())
+
+
 def test_an_operation_in_an_operation_names_what_is_inside_of_it():
     operations = Operations()
 
@@ -509,6 +547,18 @@ def test_it_guards_asynchronous_calls(loop, asking):
 def test_a_key_that_an_inner_template_asks_for_lets_the_outer_one_retry_too(asking):
     inner = RetryTemplate(SimpleRetryPolicy(1))
     assert guarded().outcome(lambda: inner.call(asking)).attempts == 3
+
+
+def test_whoever_asks_may_be_inside_of_the_guarded_call_and_the_operation_outside(asking):
+    once = RetryTemplate(SimpleRetryPolicy(1))
+    outcomes = []
+
+    def middle():
+        outcomes.append(guarded().outcome(lambda: once.call(asking)))
+
+    once.call(middle)
+    Operations().call("a", middle)
+    assert [each.attempts for each in outcomes] == [3, 3]
 
 
 def test_the_key_of_an_earlier_call_does_not_serve_the_next(asking):

@@ -25,6 +25,7 @@ from retrytemplate import (
     SimpleCacheAdapter,
     SimpleRetryPolicy,
 )
+from retrytemplate.caches import Record
 from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
@@ -38,6 +39,7 @@ from retrytemplate.control import (
     Strategy,
 )
 from retrytemplate.testing import VirtualClock
+from retrytemplate.testing.clock import checkpoint
 from tests.control.loops import LOOPS
 from tests.down import Down
 
@@ -288,6 +290,10 @@ def cut():
     raise DeadlineExceededError("over", outcome_unknown=True)
 
 
+def declined_because_of():
+    raise Declined from Lost()
+
+
 def refused_before_it_began():
     raise DeadlineExceededError("over")
 
@@ -303,6 +309,7 @@ def interrupted():
         (refused_again, True, 2),
         (cut, True, 2),
         (refused_before_it_began, False, 2),
+        (declined_because_of, False, 2),
         (interrupted, True, 2),
     ],
 )
@@ -438,6 +445,13 @@ def test_another_request_is_refused_after_a_failure_too_and_the_key_stays_free(o
     assert operations.start_once(KEY, fingerprint=[1]).attempt == 2
 
 
+def test_a_fingerprint_is_kept_by_an_attempt_that_has_none(operations):
+    operations.start_once(KEY, fingerprint=[1]).fail()
+    operations.start_once(KEY).fail()
+    with pytest.raises(IdempotencyKeyReusedError):
+        operations.start_once(KEY, fingerprint=[2])
+
+
 def test_a_fingerprint_is_written_down_before_the_effect_as_a_hash(operations, cache):
     operation = operations.start_once(KEY, fingerprint="card 4242")
     record = cache.peek(operations.scoped_key(KEY))
@@ -486,8 +500,10 @@ def test_a_result_beyond_the_limit_of_the_store_is_refused_and_the_operation_nam
 # -- a store that is away, a hold that is lost -----------------------------------------------------
 
 
-def test_without_the_store_nothing_is_called(charge):
-    operations = Operations(Down(lambda step, record: step == "begin"))
+@pytest.mark.parametrize("on_store_error", ["raise", "run_unguarded"])
+def test_without_the_store_nothing_is_called(charge, on_store_error):
+    cache = Down(lambda step, record: step == "begin", on_store_error=on_store_error)
+    operations = Operations(cache)
     with pytest.raises(CacheUnavailableError, match="down"):
         operations.call(KEY, charge)
     assert charge.made == 0
@@ -551,9 +567,17 @@ def test_a_late_completion_is_refused_whatever_it_came_to(operations, cache):
         operations.call(KEY, lambda: "the other's")
         return "the late one's"
 
-    with pytest.raises(LeaseLostError, match="no longer held by"):
+    with pytest.raises(LeaseLostError, match="no longer held by") as caught:
         operations.call(KEY, taken_over)
+    assert not hasattr(caught.value, "__notes__")
     assert operations.call(KEY, int) == "the other's"
+
+
+def test_by_hand_a_late_completion_leaves_as_it_is(operations, cache):
+    with pytest.raises(LeaseLostError) as caught, operations.start_once(KEY) as operation:
+        cache.forget(operations.scoped_key(KEY))
+        operation.complete()
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_a_late_failure_changes_nothing(operations, cache):
@@ -568,6 +592,103 @@ def test_a_mark_without_a_result_is_no_result(operations, cache):
     claim = cache.begin(operations.scoped_key(KEY), worker="somebody else")
     cache.succeed(claim, remember=60)
     with pytest.raises(AlreadyCompletedError):
+        operations.call(KEY, int)
+
+
+def test_a_record_without_a_result_cannot_be_read(operations, cache):
+    claim = cache.begin(operations.scoped_key(KEY), worker="somebody else")
+    cache.succeed(claim, remember=60, record=Record(phase="done", attributes={"a": 1}))
+    with pytest.raises(CacheUnavailableError, match=r"under 'operations/.*' has no result"):
+        operations.call(KEY, int)
+
+
+def test_a_result_that_is_over_in_the_moment_it_is_asked_for_is_none(clock):
+    class Late(MemoryRetryContextCache):
+        def peek(self, key):
+            clock.advance(86_400)
+            return super().peek(key)
+
+    operations = Operations(Late(clock=clock))
+    assert [operations.call(KEY, lambda: "first"), operations.call(KEY, lambda: "second")] == [
+        "first",
+        "second",
+    ]
+
+
+class Interrupting(MemoryRetryContextCache):
+    """A signal cuts into one step, before or after it is made."""
+
+    def __init__(self, step, *, made):
+        super().__init__()
+        self.step, self.made = step, made
+
+    def cut(self, step, *args, **kwargs):
+        interrupts, self.step = self.step == step, self.step if self.step != step else None
+        if not interrupts or self.made:
+            value = getattr(super(), step)(*args, **kwargs)
+        if interrupts:
+            raise KeyboardInterrupt
+        return value
+
+    def begin(self, *args, **kwargs):
+        return self.cut("begin", *args, **kwargs)
+
+    def succeed(self, *args, **kwargs):
+        return self.cut("succeed", *args, **kwargs)
+
+    def fail(self, *args, **kwargs):
+        return self.cut("fail", *args, **kwargs)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_signal_in_the_reservation_leaves_the_key_free(made, charge):
+    operations = Operations(Interrupting("begin", made=made))
+    with pytest.raises(KeyboardInterrupt):
+        operations.call(KEY, charge)
+    assert charge.made == 0
+    assert operations.start_once(KEY).attempt == 1
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_signal_in_the_completion_does_not_lose_the_result(made, charge):
+    operations = Operations(Interrupting("succeed", made=made))
+    with pytest.raises(KeyboardInterrupt):
+        operations.call(KEY, charge)
+    assert operations.call(KEY, charge) == {"receipt": 1}
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_signal_while_a_failure_is_written_down_leaves_it_written_down(made):
+    for by_hand in (False, True):
+        operations = Operations(Interrupting("fail", made=made))
+        with pytest.raises(KeyboardInterrupt) as caught:
+            if by_hand:
+                with operations.start_once(KEY):
+                    raise Lost
+            operations.call(KEY, Charge(Lost()))
+        assert type(caught.value.__context__) is Lost
+        assert operations.start_once(KEY).attempt == 2
+
+
+def test_a_signal_while_the_key_is_given_back_is_not_swallowed(operations, cache, monkeypatch):
+    operations.start_once(KEY, fingerprint=1).fail()
+
+    def interrupted(claim):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        operations.start_once(KEY, fingerprint=2)
+
+
+def test_a_signal_while_the_key_is_given_back_after_a_lookup_is_not_swallowed(cache, monkeypatch):
+    operations = looking(cache, lambda key: "no result")
+
+    def interrupted(claim):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         operations.call(KEY, int)
 
 
@@ -641,6 +762,59 @@ def test_a_coroutine_that_is_closed_ends_its_operation(operations):
     asyncio.run(main())
     assert operations.start_once(KEY).outcome_unknown
     assert operations.start_once("by hand").outcome_unknown
+
+
+class Awaited:
+    """A cache whose every step is awaited, in any loop."""
+
+    blocking = False
+    record_limit = None
+
+    def __init__(self):
+        self.cache = MemoryRetryContextCache()
+
+    def __getattr__(self, name):
+        async def step(*args, connection=None, record=None, **kwargs):
+            await checkpoint()
+            if record is not None:
+                kwargs["record"] = record
+            return getattr(self.cache, name)(*args, **kwargs)
+
+        return step
+
+
+@pytest.mark.parametrize(
+    ("loop", "cancelled"),
+    list(zip(LOOPS, [cancelled_in_asyncio, cancelled_in_trio], strict=True)),
+    ids=["asyncio", "trio"],
+)
+def test_a_cancellation_does_not_keep_the_failure_from_being_written_down(loop, cancelled):
+    async def main():
+        operations = Operations(Awaited())
+        await cancelled(lambda effect: operations.call_async(KEY, effect))
+        operation = await operations.start_once_async(KEY)
+        assert (operation.attempt, operation.outcome_unknown) == (2, True)
+        await operation.complete_async()
+
+    loop.run(main)
+
+
+def test_a_block_that_is_closed_leaves_the_key_to_its_lease_where_nothing_can_be_awaited():
+    operations = Operations(Awaited())
+
+    async def by_hand():
+        async with await operations.start_once_async(KEY):
+            await asyncio.sleep(60)
+
+    async def main():
+        coroutine = by_hand()
+        for _ in range(2):  # past the reservation, into the sleep
+            coroutine.send(None)
+        coroutine.close()
+        with pytest.raises(AttemptInProgressError):
+            await operations.start_once_async(KEY)
+
+    asyncio.run(main())
 
 
 def test_a_coroutine_function_in_synchronous_use_is_an_error(operations, charge):

@@ -291,6 +291,7 @@ def test_a_result_that_was_rolled_back_in_silence_is_none(database, orders):
     ):
         insert(database, connection)
         operation.complete("inserted", connection=connection)
+    assert operation.result is None
     assert operations.start_once(KEY).result is None
 
 
