@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
@@ -84,7 +85,8 @@ def _clock(name: str, value: Any) -> None:
 class CircuitSnapshot:
     """How a circuit stands.
 
-    :param calls: those in the window, and how many of them were ``failures`` and ``slow``.
+    :param calls: those in the window, and how many of them were ``failures`` and ``slow``; of an
+        open circuit those that opened it.
     :param retry_after: seconds until a call may be tried again; None: now, or nobody knows.
     :param probes: calls of half-open that go on; ``successes``: those that went well.
     :param rejected: calls that were not made, ``late``: results that came after a change, and
@@ -189,6 +191,8 @@ class CircuitBreaker(Wraps):
     _circuit: Circuit = field(init=False, repr=False)
     _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
     _ticks: Any = field(init=False, repr=False)
+    _slow: float = field(init=False, repr=False)
+    _timed: bool = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.window, Consecutive):
@@ -213,6 +217,8 @@ class CircuitBreaker(Wraps):
             self.random = Random()
         self._covers = judge_of(self.failures, refusals=False)
         self._ticks = ticking(self.clock)
+        self._slow = inf if self.slow_call is None else self.slow_call
+        self._timed = self.slow_call is not None or isinstance(self.window, Seconds)
         self._circuit = Circuit(
             Rules(
                 window=self.window,
@@ -299,57 +305,51 @@ class CircuitBreaker(Wraps):
         return Permit(self)
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Where the circuit is closed no permit is made: the generation says enough."""
-        circuit, lock, ticks, slow = self._circuit, self._lock, self._ticks, self.slow_call
-        counter = circuit.counter
+        """Where the circuit is closed no permit is made, and a success takes no lock."""
+        circuit, ticks, timed, slow = self._circuit, self._ticks, self._timed, self._slow
         kind = type(None)  # of the last result: of this class none has to be awaited
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
-            generation = circuit.generation  # before the state: a change between makes it late
-            if circuit.state != "closed":
+            counter = circuit.closed
+            if counter is None:
                 return self.call(fn, *args, **kwargs)
-            began = ticks.now()
+            began = ticks.now() if timed else 0.0
             try:
                 value = fn(*args, **kwargs)
                 if type(value) is not kind:
                     refuse_awaitable(value, fn)
                     kind = type(value)
             except BaseException as exc:
-                self._ended(generation, 0, began, exc)
+                self._ended(counter.generation, 0, began, exc)
                 raise
-            ended = ticks.now()
-            if slow is None or ended - began < slow:
-                with lock:
-                    if generation == circuit.generation and ended < counter.quiet:
-                        counter.total += 1
-                        return value
-            self._report(generation, 0, began, ended, "success")
+            ended = ticks.now() if timed else 0.0
+            if ended - began < slow and ended < counter.quiet:
+                next(counter.ticks)
+            else:
+                self._report(counter.generation, 0, began, ticks.now(), "success")
             return value
 
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        circuit, lock, ticks, slow = self._circuit, self._lock, self._ticks, self.slow_call
-        counter = circuit.counter
+        circuit, ticks, timed, slow = self._circuit, self._ticks, self._timed, self._slow
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            generation = circuit.generation
-            if circuit.state != "closed":
+            counter = circuit.closed
+            if counter is None:
                 return await self.call_async(fn, *args, **kwargs)
-            began = ticks.now()
+            began = ticks.now() if timed else 0.0
             try:
                 value = await fn(*args, **kwargs)
             except BaseException as exc:
-                self._ended(generation, 0, began, exc)
+                self._ended(counter.generation, 0, began, exc)
                 raise
-            ended = ticks.now()
-            if slow is None or ended - began < slow:
-                with lock:
-                    if generation == circuit.generation and ended < counter.quiet:
-                        counter.total += 1
-                        return value
-            self._report(generation, 0, began, ended, "success")
+            ended = ticks.now() if timed else 0.0
+            if ended - began < slow and ended < counter.quiet:
+                next(counter.ticks)
+            else:
+                self._report(counter.generation, 0, began, ticks.now(), "success")
             return value
 
         return wrapped
@@ -388,7 +388,7 @@ class CircuitBreaker(Wraps):
     def _report(
         self, generation: int, permit: int, began: float, ended: float, verdict: Verdict
     ) -> None:
-        is_slow = self.slow_call is not None and ended - began >= self.slow_call
+        is_slow = ended - began >= self._slow
         with self._lock:
             counted = self._circuit.report(generation, permit, verdict, is_slow, ended)
         if not counted:
@@ -433,8 +433,7 @@ class CircuitBreaker(Wraps):
         now, circuit = self._ticks.now(), self._circuit
         with self._lock:
             circuit.look(now)
-            counter, manual = circuit.counter, circuit.manual
-            counter.look(now)
+            counter, manual = circuit.counted(now), circuit.manual
             shown = CircuitSnapshot(
                 name=self.name,
                 state=circuit.state,

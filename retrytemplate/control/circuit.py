@@ -5,6 +5,7 @@ The caller says what time it is, and that one thread at a time is here.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from attrs import define, field, frozen
@@ -71,6 +72,9 @@ class Circuit:
     What is reported for a call of another generation is late: it moves nothing.
 
     :param stretch: by chance, what the next open time is multiplied by.
+    :param counter: what is looked back on; while it is open, what opened it.
+    :param closed: the same while it is closed, where any thread may look: a success is counted
+        there at once, as long as the counter is quiet.
     """
 
     rules: Rules
@@ -78,6 +82,7 @@ class Circuit:
     state: State = "closed"
     generation: int = 0
     counter: Counter = field(init=False)
+    closed: Counter | None = field(init=False)
     until: float = 0.0
     opened: int = 0  # times in a row, without a close between
     successes: int = 0
@@ -90,7 +95,7 @@ class Circuit:
     changes: list[Change] = field(factory=list)  # that nobody was told of yet
 
     def __attrs_post_init__(self) -> None:
-        self.counter = self.rules.window.counter()
+        self.counter = self.closed = self.rules.window.counter()
 
     # Before the call.
 
@@ -132,6 +137,12 @@ class Circuit:
             return max(0.0, self.manual.until - now)
         return None
 
+    def counted(self, now: float) -> Counter:
+        """What is in the window now."""
+        if self.state in ("closed", "metrics only"):
+            self.counter.look(now)
+        return self.counter
+
     # After it.
 
     def report(
@@ -157,10 +168,11 @@ class Circuit:
         rules, counter = self.rules, self.counter
         if isinstance(rules.window, Consecutive):
             return counter.failures >= rules.window.number
-        if counter.calls < rules.minimum_calls:
+        calls = counter.calls
+        if calls < rules.minimum_calls:
             return False
-        failing = _reaches(counter.failures, rules.failure_rate, counter.calls)
-        return failing or _reaches(counter.slow, rules.slow_rate, counter.calls)
+        failing = _reaches(counter.failures, rules.failure_rate, calls)
+        return failing or _reaches(counter.slow, rules.slow_rate, calls)
 
     def _probed(self, permit: int, verdict: Verdict, slow: bool, now: float) -> bool:
         if self.probes.pop(permit, None) is None:
@@ -203,8 +215,11 @@ class Circuit:
         self.generation += 1
         self.successes = 0
         self.probes.clear()
+        self.counter.quiet = -inf  # a call that is under way is late from now on
         if state not in ("open", "half-open"):
-            self.counter.clear()
+            self.counter = self.rules.window.counter()
+            self.counter.generation = self.generation
+        self.closed = self.counter if state == "closed" else None
         self.changes.append(Change(before, state, self.generation, manual))
 
 

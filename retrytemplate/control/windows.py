@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
 from retrytemplate._checks import at_least_one, checked_by, duration, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["FAILED", "SLOW", "Calls", "Consecutive", "Counter", "Seconds"]
 
@@ -19,15 +23,18 @@ FAILED, SLOW = 1, 2
 class Counter(Protocol):
     """How many of the calls in the window failed, and how many were slow.
 
-    :param total: all calls since it was cleared.
-    :param quiet: until when a success in time changes nothing but the total: it may be counted
-        there, without being added.
+    One thread at a time is here, but for the *ticks*.
+
+    :param generation: the number of the state that it counts in.
+    :param quiet: until when a success in time changes nothing but the number of calls.
+    :param ticks: whose ``next`` counts such a success, in any thread at any time.
     """
 
-    total: int
+    generation: int
     failures: int
     slow: int
     quiet: float
+    ticks: Iterator[int]
 
     @property
     def calls(self) -> int:
@@ -40,10 +47,6 @@ class Counter(Protocol):
 
     def look(self, now: float) -> None:
         """Forget what has left the window by now."""
-        ...
-
-    def clear(self) -> None:
-        """Forget everything."""
         ...
 
 
@@ -114,59 +117,73 @@ class Consecutive:
 
 
 @define
-class _Last:
+class _Tally:
+    """What all windows have.
+
+    ``next`` of a ``count`` is one step for all threads, and costs a sixth of a lock.
+    """
+
+    generation: int = field(default=0, init=False)
+    failures: int = field(default=0, init=False)
+    slow: int = field(default=0, init=False)
+    quiet: float = field(default=inf, init=False)
+    ticks: Iterator[int] = field(factory=count, init=False)
+    _added: int = field(default=0, init=False)
+    _looks: int = field(default=0, init=False)
+
+    @property
+    def total(self) -> int:
+        """All calls, those that were ticked and those that were added."""
+        looks, self._looks = self._looks, self._looks + 1
+        return next(self.ticks) - looks + self._added
+
+    def _count(self, failures: int, slow: int) -> None:
+        self.failures += failures
+        self.slow += slow
+
+
+@define
+class _Last(_Tally):
     """Remembers of the last calls those that were not as they should be."""
 
     size: int
-    total: int = 0
-    failures: int = 0
-    slow: int = 0
-    quiet: float = inf
-    bad: deque[tuple[int, int]] = field(factory=deque)  # which call it was, and what
+    bad: deque[tuple[int, int]] = field(factory=deque, init=False)  # which call it was, and what
 
     @property
     def calls(self) -> int:
         return min(self.total, self.size)
 
     def add(self, code: int, now: float) -> None:
-        self.total += 1
+        self._added += 1
         if code:
             self.bad.append((self.total, code))
-            self._count(code, 1)
+            self._count(code & FAILED, code >> 1)
         self.look(now)
 
     def look(self, now: float) -> None:
-        while self.bad and self.bad[0][0] <= self.total - self.size:
-            self._count(self.bad.popleft()[1], -1)
+        gone = self.total - self.size
+        while self.bad and self.bad[0][0] <= gone:
+            _, code = self.bad.popleft()
+            self._count(-(code & FAILED), -(code >> 1))
         self.quiet = -inf if self.bad else inf
-
-    def _count(self, code: int, by: int) -> None:
-        self.failures += by * (code & FAILED)
-        self.slow += by * (code >> 1)
-
-    def clear(self) -> None:
-        self.bad.clear()
-        self.total = self.failures = self.slow = 0
-        self.quiet = inf
 
 
 STEPS = 10
 
 
 @define
-class _Steps:
+class _Steps(_Tally):
     """A ring of steps, each with its calls, failures, slow ones; the last one's calls are told by
     the total."""
 
     length: float
-    step: int | None = None  # which one it is, of all that ever were
-    steps: list[list[int]] = field(factory=lambda: [[0, 0, 0] for _ in range(STEPS)])
-    total: int = 0
-    before: int = 0  # the total when the step began
-    full: int = 0  # the calls of the other steps
-    failures: int = 0
-    slow: int = 0
-    quiet: float = -inf
+    step: int | None = field(default=None, init=False)  # which one it is, of all that ever were
+    steps: list[list[int]] = field(factory=lambda: [[0, 0, 0] for _ in range(STEPS)], init=False)
+    before: int = field(default=0, init=False)  # the total when the step began
+    full: int = field(default=0, init=False)  # the calls of the other steps
+
+    def __attrs_post_init__(self) -> None:
+        self.quiet = -inf
 
     @property
     def calls(self) -> int:
@@ -174,16 +191,14 @@ class _Steps:
 
     def add(self, code: int, now: float) -> None:
         self.look(now)
-        self.total += 1
+        self._added += 1
         if code:
             assert self.step is not None
-            mine = self.steps[self.step % STEPS]
-            self._count(mine, code & FAILED, code >> 1)
+            self._mark(self.steps[self.step % STEPS], code & FAILED, code >> 1)
             self.quiet = -inf
 
-    def _count(self, step: list[int], failures: int, slow: int) -> None:
-        self.failures += failures
-        self.slow += slow
+    def _mark(self, step: list[int], failures: int, slow: int) -> None:
+        self._count(failures, slow)
         step[1] += failures
         step[2] += slow
 
@@ -194,46 +209,31 @@ class _Steps:
 
     def _begin(self, step: int) -> None:
         if self.step is not None:
-            self.steps[self.step % STEPS][0] = self.total - self.before
-            self.full, self.before = self.calls, self.total
+            total = self.total
+            mine = total - self.before
+            self.steps[self.step % STEPS][0] = mine
+            self.full, self.before = self.full + mine, total
             for gone in range(self.step + 1, min(step, self.step + STEPS) + 1):
                 old = self.steps[gone % STEPS]
                 self.full -= old[0]
-                self._count(old, -old[1], -old[2])
+                self._mark(old, -old[1], -old[2])
                 old[0] = 0
         self.step = step
         self.quiet = -inf if self.failures or self.slow else (step + 1) * self.length
 
-    def clear(self) -> None:
-        self.steps = [[0, 0, 0] for _ in range(STEPS)]
-        self.step = None
-        self.total = self.before = self.full = self.failures = self.slow = 0
-        self.quiet = -inf
-
 
 @define
-class _Row:
-    total: int = 0
-    failures: int = 0
-    slow: int = 0
-    quiet: float = inf
-
+class _Row(_Tally):
     @property
     def calls(self) -> int:
         return self.failures
 
     def add(self, code: int, now: float) -> None:
-        self.total += 1
         if code:
-            self.failures += 1
-            self.slow += code >> 1
+            self._count(1, code >> 1)
         else:
             self.failures = self.slow = 0
         self.quiet = -inf if code else inf
 
     def look(self, now: float) -> None:
         """A row does not end by itself."""
-
-    def clear(self) -> None:
-        self.total = self.failures = self.slow = 0
-        self.quiet = inf

@@ -350,6 +350,14 @@ def test_a_success_that_comes_late_moves_nothing(make, clock, told):
     assert [each.verdict for each in told.of(LateResult)] == ["success", "success"]
 
 
+def test_an_open_circuit_shows_what_opened_it_however_long_ago(make, clock):
+    breaker = make(window=Seconds(10), minimum_calls=3)
+    call(breaker, failing, failing, failing)
+    clock.advance(25)
+    shown = breaker.snapshot()
+    assert (shown.state, shown.calls, shown.failures) == ("open", 3, 3)
+
+
 def test_a_late_result_of_a_wrapped_function_moves_nothing_either(make):
     breaker = make(window=Consecutive(1))
 

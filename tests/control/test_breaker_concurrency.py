@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from retrytemplate import CircuitOpenError
-from retrytemplate.control import Calls, CircuitBreaker, Consecutive
+from retrytemplate.control import Calls, CircuitBreaker, Consecutive, Seconds
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.loops import LOOPS
@@ -124,12 +124,14 @@ def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
     assert snapshot.successes > 0
 
 
-def test_no_call_of_many_threads_is_lost_or_counted_twice():
-    breaker = CircuitBreaker("shared", window=Calls(10**6), minimum_calls=10**6)
+@pytest.mark.parametrize("fails", [range(0, 3000, 7), [2999], []], ids=["often", "late", "never"])
+@pytest.mark.parametrize("window", [Calls(10**6), Seconds(10**6)], ids=["calls", "seconds"])
+def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails):
+    breaker = CircuitBreaker("shared", window=window, minimum_calls=10**6)
 
     @breaker.wrap
     def ask(number):
-        if number % 7 == 0:
+        if number in fails:
             raise Down
         return number
 
@@ -144,7 +146,7 @@ def test_no_call_of_many_threads_is_lost_or_counted_twice():
         for future in [pool.submit(work) for _ in range(8)]:
             future.result(PATIENCE)
     shown = breaker.snapshot()
-    assert (shown.calls, shown.failures, shown.late) == (24000, 8 * 429, 0)
+    assert (shown.calls, shown.failures, shown.late) == (24000, 8 * len(fails), 0)
 
 
 def test_of_many_threads_that_fail_at_once_one_opens_it():

@@ -1,5 +1,10 @@
 """The breaker against a model that remembers everything and computes everything anew."""
 
+from asyncio import CancelledError
+from itertools import cycle, product
+from math import inf
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,6 +27,10 @@ EXPIRES = 7.0
 
 
 BY_HAND = ("forced open", "disabled")
+
+
+class Down(Exception):
+    """What a call fails with."""
 
 
 class Model:
@@ -133,8 +142,10 @@ class Breaker(RuleBasedStateMachine):
         at_once=st.integers(1, 3),
         required=st.integers(1, 4),
         growth=st.sampled_from([1.0, 2.0]),
+        slow=st.sampled_from([SLOW, None]),
     )
-    def make(self, window, minimum, rates, at_once, required, growth):
+    def make(self, window, minimum, rates, at_once, required, growth, slow):
+        rates = rates if slow else (rates[0], 1.0)
         settings = {"failure_rate": rates[0], "slow_rate": rates[1], "minimum_calls": minimum}
         if isinstance(window, Consecutive):
             settings = {}
@@ -144,7 +155,8 @@ class Breaker(RuleBasedStateMachine):
         self.breaker = CircuitBreaker(
             "model",
             window=window,
-            slow_call=SLOW,
+            slow_call=slow,
+            failures=(Down,),
             reset_timeout=RESET,
             reset_jitter=0.0,
             reset_growth=growth,
@@ -156,6 +168,8 @@ class Breaker(RuleBasedStateMachine):
         )
         self.model = Model(window, minimum, *rates, at_once, required, growth)
         self.names = iter(range(10**6))
+        self.slow = slow or inf
+        self.wrapped = self.breaker.wrap(lambda happens: happens())
 
     @property
     def now(self):
@@ -181,13 +195,57 @@ class Breaker(RuleBasedStateMachine):
     def say(self, begun, verdict):
         permit, name, since, began = begun
         if since is not None:
-            self.model.end(self.now, name, since, verdict, self.now - began >= SLOW)
+            self.model.end(self.now, name, since, verdict, self.now - began >= self.slow)
         getattr(permit, verdict)()
 
-    @rule(verdict=st.sampled_from(["success", "failure"]), times=st.integers(1, 4))
-    def calls(self, verdict, times):
+    @rule(
+        verdict=st.sampled_from(["success", "failure"]),
+        times=st.integers(1, 4),
+        wrapped=st.booleans(),
+    )
+    def calls(self, verdict, times, wrapped):
         for _ in range(times):
-            self.say(self.begin(), verdict)
+            if wrapped:
+                self.call_wrapped(verdict)
+            else:
+                self.say(self.begin(), verdict)
+
+    @rule(
+        verdict=st.sampled_from(["success", "failure", "ignore", "cancel"]),
+        takes=st.sampled_from([0, 1, SLOW]),
+        failures=st.sampled_from([0, 1, 5]),
+        reset=st.booleans(),
+    )
+    def call_wrapped_while_others_end(self, verdict, takes, failures, reset):
+        def meanwhile():
+            for _ in range(failures):
+                self.say(self.begin(), "failure")
+            if reset:
+                self.change_by_hand("closed", None, True)
+            self.clock.advance(float(takes))
+
+        self.call_wrapped(verdict, meanwhile)
+
+    def call_wrapped(self, verdict, meanwhile=lambda: None):
+        ends = {"failure": Down, "ignore": KeyError, "cancel": CancelledError}.get(verdict)
+        name, began = next(self.names), self.now
+        since = self.model.begin(began, name)
+
+        def happens():
+            meanwhile()
+            if ends is not None:
+                raise ends
+
+        try:
+            self.wrapped(happens)
+        except CircuitOpenError:
+            assert since is None
+        except (Down, KeyError, CancelledError) as exc:
+            assert type(exc) is ends
+        else:
+            assert ends is None
+        if since is not None:
+            self.model.end(self.now, name, since, verdict, self.now - began >= self.slow)
 
     @rule(seconds=st.integers(1, 25))
     def wait(self, seconds):
@@ -245,4 +303,20 @@ class Breaker(RuleBasedStateMachine):
 
 
 TestBreaker = Breaker.TestCase
-TestBreaker.settings = settings(max_examples=300, stateful_step_count=50)
+TestBreaker.settings = settings(max_examples=200, stateful_step_count=50)
+
+
+@pytest.mark.parametrize("apart", [(0.0,), (3.0,), (3.0, 0.0)], ids=str)
+@pytest.mark.parametrize("rate", [0.25, 0.5])
+@pytest.mark.parametrize("minimum", [2, 3, 4])
+@pytest.mark.parametrize("window", [Calls(3), Calls(4), Seconds(10), Consecutive(2)], ids=str)
+def test_of_all_rows_of_six_wrapped_calls_the_right_one_opens_it(window, minimum, rate, apart):
+    for row in product(("success", "failure"), repeat=6):
+        machine = Breaker()
+        machine.make(window, minimum, (rate, 1.0), 1, 1, 1.0, None)
+        for verdict, seconds in zip(row, cycle(apart), strict=False):
+            machine.clock.advance(seconds)
+            machine.call_wrapped(verdict)
+            machine.agrees()
+            if machine.model.state == "open":
+                break
