@@ -10,7 +10,8 @@ from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, span
 from retrytemplate.context import CURRENT, entered, leave
-from retrytemplate.deadline import Deadline, cut_after
+from retrytemplate.cut import cut_after
+from retrytemplate.deadline import Deadline
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     token = CURRENT.set(cell)
     try:
         began = clock.monotonic()
-        async with cut_after(limit) as cut:
+        cut = cut_after(limit)
+        with cut:
             value = function(*arguments)
             if is_awaitable(value):
                 value = await value

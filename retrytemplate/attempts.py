@@ -252,11 +252,11 @@ class Attempts(RetryContext):
         context = self.__enter__()
         limit = None if self._loop is None else self._loop.limit
         if limit is not None:
-            from retrytemplate.deadline import cut_after
+            from retrytemplate.cut import cut_after
 
             cut = cut_after(limit[0])
             try:
-                await cut.__aenter__()
+                cut.__enter__()
             except BaseException:
                 self._leave()
                 raise
@@ -299,7 +299,7 @@ class Attempts(RetryContext):
     ) -> bool:
         cut, self._cut = self._cut, None
         if cut is not None:
-            await cut.__aexit__(kind, exception, traceback)
+            cut.__exit__(kind, exception, traceback)
         if self._stand in (INSIDE_INLINE, INSIDE_NESTED):
             if self._stand == INSIDE_NESTED:
                 self._leave()

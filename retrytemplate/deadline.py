@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate import context as _context
 from retrytemplate._checks import duration, limit, text_or_none
-from retrytemplate.clock import given_or_system, in_trio
+from retrytemplate.clock import given_or_system, ticking
 from retrytemplate.context import CURRENT, DEADLINE, entered, leave
+from retrytemplate.cut import cut_after
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
+    from retrytemplate.cut import Cut
 
-__all__ = ["Deadline", "cut_after"]
+__all__ = ["Deadline"]
 
 
 class Deadline:
@@ -41,6 +42,14 @@ class Deadline:
     True
     """
 
+    # Of one that has not begun.
+    is_shortened = False  # by the one around it, which is the limit in force then
+    _until: float | None = None
+    _outer: Deadline | None = None
+    _cell: Any = None
+    _token: Any = None
+    _cut: Cut | None = None
+
     def __init__(
         self,
         seconds: Seconds,
@@ -55,14 +64,8 @@ class Deadline:
         limit("floor", self.floor)
         text_or_none("kind", kind)
         self.kind = kind
-        self.is_shortened = False  # by the one around it, which is the limit in force then
-        self.limit = self.seconds  # of whichever is in force
-        self._clock = given_or_system(clock)
-        self._until: float | None = None
-        self._outer: Deadline | None = None
-        self._cell: Any = None
-        self._token: Any = None
-        self._cut: Any = None
+        self.limit = self.granted = self.seconds  # of whichever is in force, and what it left
+        self._ticks = ticking(given_or_system(clock))
 
     @classmethod
     def after(
@@ -75,8 +78,15 @@ class Deadline:
     ) -> Deadline:
         """A deadline that runs from now on, to be passed on explicitly."""
         deadline = cls(seconds, kind=kind, floor=floor, clock=clock)
-        deadline._start()
+        deadline._start(cls.current())
         return deadline
+
+    def anew(self) -> Deadline:
+        """One with the same settings that has not begun."""
+        made = Deadline.__new__(Deadline)
+        made.seconds = made.limit = made.granted = self.seconds
+        made.floor, made.kind, made._ticks = self.floor, self.kind, self._ticks
+        return made
 
     @classmethod
     def current(cls) -> Deadline | None:
@@ -88,11 +98,16 @@ class Deadline:
         """Seconds left, never negative; the whole budget before entry."""
         if self._until is None:
             return self.seconds
-        return max(0.0, self._until - self._clock.monotonic())
+        left: float = self._until - self._ticks.now()
+        return left if left > 0.0 else 0.0
 
     def expired(self) -> bool:
         """Whether nothing is left."""
         return self.remaining() <= 0.0
+
+    def elapsed(self) -> float:
+        """Seconds since entry."""
+        return 0.0 if self._until is None else self._ticks.now() - self._until + self.granted
 
     def fits(self, delay: float = 0.0) -> bool:
         """Whether what begins in so many seconds has time left, and no less than the floor.
@@ -101,9 +116,20 @@ class Deadline:
         >>> deadline.fits(1.5), deadline.fits(1.6)
         (True, False)
         """
-        left = self.remaining() - delay
-        outer = self._outer
-        return left > 0 and left >= self.floor and (outer is None or outer.fits(delay))
+        return self.room(delay) > 0
+
+    def room(self, delay: float = 0.0) -> float:
+        """What is left in so many seconds; 0 where it is less than the floor.
+
+        >>> deadline = Deadline(2.0, floor=0.5)
+        >>> deadline.room(1.0), deadline.room(1.6)
+        (1.0, 0.0)
+        """
+        until, outer = self._until, self._outer
+        left: float = (self.seconds if until is None else until - self._ticks.now()) - delay
+        if left > 0.0 and left >= self.floor and (outer is None or outer.room(delay) > 0.0):
+            return left
+        return 0.0
 
     def cuts_here(self) -> bool:
         """Whether it is this very task that is cut when nothing is left."""
@@ -137,22 +163,31 @@ class Deadline:
             message, kind=self.kind, limit=self.limit, outcome_unknown=outcome_unknown
         )
 
-    def _start(self) -> None:
+    def _start(self, outer: Deadline | None) -> float:
+        """Begin, inside another one or not; the seconds that there are."""
         if self._until is not None:
             raise MisuseError("a Deadline runs once: make a new one for each operation")
-        now = self._clock.monotonic()
-        left, outer = self.seconds, Deadline.current()
-        self._outer = outer  # its floor holds, too, and its error where it is the nearer one
-        if outer is not None and outer.remaining() <= left:
-            left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
-            self.is_shortened = True
-        self._until = now + left
+        now, left = self._ticks.now(), self.seconds
+        if outer is not None:
+            self._outer = outer  # its floor holds, too, and its error where it is the nearer one
+            if outer.remaining() <= left:
+                left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
+                self.is_shortened = True
+        self.granted, self._until = left, now + left
+        return left
+
+    def _enter(self) -> float:
+        outer = CURRENT.get()
+        if outer is not None:
+            outer = entered()
+        left = self._start(None if outer is None else outer[DEADLINE])
+        _context.deadlines = True
+        self._cell = cell = [None, None, self, outer, None]
+        self._token = CURRENT.set(cell)
+        return left
 
     def __enter__(self) -> Self:
-        self._start()
-        _context.deadlines = True
-        self._cell = [None, None, self, entered(), None]
-        self._token = CURRENT.set(self._cell)
+        self._enter()
         return self
 
     def _leave(self) -> None:
@@ -168,10 +203,9 @@ class Deadline:
         self._leave()
 
     async def __aenter__(self) -> Self:
-        self.__enter__()
-        self._cut = cut_after(self.remaining())
+        self._cut = cut = cut_after(self._enter())
         try:
-            await self._cut.__aenter__()
+            cut.__enter__()
         except BaseException:
             self._leave()
             raise
@@ -183,74 +217,17 @@ class Deadline:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        cut = self._cut
+        assert cut is not None
         try:
-            swallowed = await self._cut.__aexit__(kind, exception, traceback)
+            swallowed = cut.__exit__(kind, exception, traceback)
         finally:
             self._leave()
-        if self._cut.fired:
+        if cut.fired:
             raise self.error(
                 f"the deadline of {self.limit:g} seconds is over", outcome_unknown=True
             )
-        return bool(swallowed)
+        return swallowed
 
     def __repr__(self) -> str:
         return f"<Deadline {self.remaining():.3f} of {self.seconds:g} seconds left>"
-
-
-def cut_after(seconds: float) -> _AsyncioCut | _TrioCut:
-    """An asynchronous context manager that cancels its body after *seconds* (asyncio or trio).
-
-    ``fired`` tells afterwards whether it did; a cancellation from outside wins and passes.
-    """
-    return _TrioCut(seconds) if in_trio() else _AsyncioCut(seconds)
-
-
-class _Cut:
-    _current_task: Callable[[], Any]
-    _task: Any
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.fired = False
-
-    def is_here(self) -> bool:
-        """Whether it is this task that entered it."""
-        try:
-            return self._current_task() is self._task
-        except RuntimeError:  # no task, or one of another kind
-            return False
-
-
-class _AsyncioCut(_Cut):
-    async def __aenter__(self) -> Self:
-        import asyncio
-
-        self._current_task, self._task = asyncio.current_task, asyncio.current_task()
-        self._timeout = asyncio.timeout(self.seconds)
-        await self._timeout.__aenter__()
-        return self
-
-    async def __aexit__(self, *failure: Any) -> bool:
-        try:
-            await self._timeout.__aexit__(*failure)
-        except TimeoutError:
-            self.fired = True
-        else:  # the body has swallowed it: it is over all the same
-            self.fired = failure[0] is None and self._timeout.expired()
-        return self.fired
-
-
-class _TrioCut(_Cut):
-    async def __aenter__(self) -> Self:
-        import trio
-
-        self._current_task = trio.lowlevel.current_task
-        self._task = self._current_task()
-        self._scope = trio.move_on_after(self.seconds)
-        self._scope.__enter__()
-        return self
-
-    async def __aexit__(self, *failure: Any) -> bool:
-        swallowed = bool(self._scope.__exit__(*failure))
-        self.fired = self._scope.cancelled_caught
-        return swallowed

@@ -41,7 +41,7 @@ THIRD_PARTIES = {"attr", "attrs", "cachetools"}
 # What a room may import of a package that is there already whenever that line is reached.
 GUESTS = {
     "clock.py": {"trio"},
-    "deadline.py": {"trio"},
+    "cut.py": {"trio"},
     "drivers.py": {"trio"},
     "testing": {"trio", "pytest"},
 }

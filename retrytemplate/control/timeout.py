@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
@@ -24,7 +24,7 @@ from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["TimedOut", "Timeout"]
 
@@ -98,48 +98,60 @@ class Timeout(Wraps):
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
 
+    _deadline: Deadline = field(init=False, repr=False)
+
     def __attrs_post_init__(self) -> None:
         if is_async(self.on_timeout):
             raise TypeError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
+        deadline = Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
+        object.__setattr__(self, "_deadline", deadline)
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the limit in force, and look at the clock when it ends.
 
         :raises DeadlineExceededError: it took too long.
         """
-        deadline = self._deadline()
-        began = self.clock.monotonic()
+        deadline = self._deadline.anew()
         try:
-            with deadline, _named(deadline):
-                allowed = deadline.remaining()
-                value = fn(*args, **kwargs)
-                refuse_awaitable(value, fn)
-                return _in_time(value, deadline, allowed)
+            with deadline:
+                try:
+                    value = fn(*args, **kwargs)
+                    refuse_awaitable(value, fn)
+                except Exception as exc:
+                    if _means(exc, deadline):
+                        raise _error(exc, deadline) from exc
+                    raise
+                return _in_time(value, deadline)
         except DeadlineExceededError as error:
-            return self._over(fn, deadline, began, error)
+            return self._over(fn, deadline, error)
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, await it, and cut it at the limit.
 
         :raises DeadlineExceededError: it took too long.
         """
-        deadline = self._deadline()
-        began = self.clock.monotonic()
-        try:
-            async with deadline:
-                with _named(deadline):
-                    allowed = deadline.remaining()
-                    value = fn(*args, **kwargs)
-                    if is_awaitable(value):
-                        return await value
-                    return _in_time(value, deadline, allowed)
-        except DeadlineExceededError as error:
-            return self._over(fn, deadline, began, error)
+        return await self._coroutine(fn)(*args, **kwargs)
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            deadline = self._deadline.anew()
+            try:
+                async with deadline:
+                    try:
+                        value = fn(*args, **kwargs)
+                        if type(value) is CoroutineType or is_awaitable(value):
+                            return await value
+                    except Exception as exc:
+                        if _means(exc, deadline):
+                            raise _error(exc, deadline) from exc
+                        raise
+                    return _in_time(value, deadline)
+            except DeadlineExceededError as error:
+                return self._over(fn, deadline, error)
 
-    def _over(self, fn: Any, deadline: Deadline, began: float, error: DeadlineExceededError) -> Any:
+        return wrapped
+
+    def _over(self, fn: Any, deadline: Deadline, error: DeadlineExceededError) -> Any:
         """Tell, and give the other answer: where it was this limit, not another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
             event = TimedOut(
@@ -147,7 +159,7 @@ class Timeout(Wraps):
                 operation=getattr(fn, "__qualname__", type(fn).__qualname__),
                 kind=error.kind,
                 limit=deadline.limit,
-                elapsed=self.clock.monotonic() - began,
+                elapsed=deadline.elapsed(),
                 error=error,
             )
             tell(self.listeners, [event])
@@ -156,24 +168,22 @@ class Timeout(Wraps):
         return self.on_timeout() if callable(self.on_timeout) else self.on_timeout
 
 
-def _in_time(value: Any, deadline: Deadline, allowed: float) -> Any:
+def _in_time(value: Any, deadline: Deadline) -> Any:
     """What a function gave that nobody could cut, unless it is too late."""
     if deadline.expired():
         raise deadline.error(
-            f"the call took longer than {allowed:.3g} seconds", outcome_unknown=True
+            f"the call took longer than {deadline.granted:.3g} seconds", outcome_unknown=True
         )
     return value
 
 
-@contextmanager
-def _named(deadline: Deadline) -> Iterator[None]:
-    """A timeout that comes when the deadline is over is the deadline's."""
-    try:
-        yield
-    except DeadlineExceededError:
-        raise
-    except Exception as exc:
-        if not deadline.expired() or timeout_kind(exc) is None:
-            raise
-        message = f"the deadline of {deadline.limit:g} seconds is over: {exc}"
-        raise deadline.error(message, outcome_unknown=True) from exc
+def _means(exc: Exception, deadline: Deadline) -> bool:
+    """Whether a client's timeout comes because the deadline is over."""
+    if isinstance(exc, DeadlineExceededError) or not deadline.expired():
+        return False
+    return timeout_kind(exc) is not None
+
+
+def _error(exc: Exception, deadline: Deadline) -> Exception:
+    message = f"the deadline of {deadline.limit:g} seconds is over: {exc}"
+    return deadline.error(message, outcome_unknown=True)
