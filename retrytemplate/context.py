@@ -36,19 +36,24 @@ __all__ = [
     "OUTER",
     "OWNER",
     "PLAN",
+    "STARTED",
     "Cell",
     "RetryContext",
+    "close_context",
+    "context_of",
     "current_context",
     "entered",
+    "first_context",
     "leave",
     "restore",
 ]
 
 # All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
 # call (so that child tasks never share what they write): the context or None while nobody asked for
-# it; who makes it on demand; the deadline in force; the cell outside; the settings it began with.
+# it; who makes it on demand; the deadline in force; the cell outside; the settings it began with;
+# where there is somebody to make it under a deadline: when it began.
 Cell = list[Any]
-CONTEXT, OWNER, DEADLINE, OUTER, PLAN = range(5)
+CONTEXT, OWNER, DEADLINE, OUTER, PLAN, STARTED = range(6)
 # Whether any deadline was entered in this process: who uses none has nothing to look for.
 deadlines = False
 LEFT = object()  # in the place of the settings: left before what was entered after it
@@ -137,13 +142,30 @@ def context_of(cell: Cell | None) -> RetryContext | None:
     while cell is not None:
         context: RetryContext | None = cell[CONTEXT]
         if context is None and cell[OWNER] is not None:
-            context = cell[CONTEXT] = RetryContext(cell[OWNER], cell[OUTER], cell[PLAN])
-            context.attempt = 1
+            context = first_context(cell)
         if context is not None and not context._gone:
             context._shared = True
             return context
         cell = cell[OUTER]
     return None
+
+
+def first_context(cell: Cell) -> RetryContext:
+    """Make the context of a first attempt that began without one."""
+    context = cell[CONTEXT] = RetryContext(cell[OWNER], cell[OUTER], cell[PLAN])
+    context.attempt = 1
+    if cell[DEADLINE] is not None:
+        context._started = cell[STARTED]
+    return context
+
+
+def close_context(cell: Cell) -> None:
+    """Close the context of an inline attempt; one that nobody asked for cannot be had any more."""
+    context = cell[CONTEXT]
+    if context is None:
+        cell[OWNER] = None  # a task that was begun within may live on
+    else:
+        context.closed = True
 
 
 async def _completed(claim: Claim, done: Awaitable[None]) -> None:

@@ -24,7 +24,7 @@ from retrytemplate.drivers import (
 from retrytemplate.engine import Execution
 from retrytemplate.errors import MisuseError, UnboundedRetryWarning
 from retrytemplate.state import RetryState
-from retrytemplate.within import run_within_async, suits
+from retrytemplate.within import run_within_async, time_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,9 +167,11 @@ async def run_async(
 ) -> Any:
     """Run one execution in this task, from the beginning."""
     outer = _get()
-    if state is None and owner.state is None and suits(owner._plan, outer, cut=True):
-        check_call(function, recovery)
-        return await run_within_async(owner, outer, function, arguments, recovery)
+    if outer is not None and state is None and owner.state is None:
+        limit = time_for(owner._plan, outer[DEADLINE], cut=True)
+        if limit:
+            check_call(function, recovery)
+            return await run_within_async(owner, limit, function, arguments, recovery)
     execution, cell = prepare(owner, function, arguments, recovery, state, ASYNC)
     token = _set(cell)
     try:

@@ -15,6 +15,7 @@ from retrytemplate.context import (
     OWNER,
     PLAN,
     RetryContext,
+    close_context,
     restore,
 )
 from retrytemplate.drivers import (
@@ -38,7 +39,7 @@ from retrytemplate.errors import RetryError
 from retrytemplate.short import RECOVER, after_failure
 from retrytemplate.state import RetryState
 from retrytemplate.verdicts import named
-from retrytemplate.within import run_within, suits
+from retrytemplate.within import run_within, time_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from retrytemplate.plan import Plan
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["close_context", "finished", "repeat", "repeat_async", "run"]
+__all__ = ["finished", "repeat", "repeat_async", "run"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
@@ -76,9 +77,11 @@ def run(
             and type(plan.cache) is MemoryRetryContextCache
         ):
             return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
-    elif state is None and suits(plan, outer, cut=False):
-        check_call(function, recovery)
-        return run_within(owner, outer, function, arguments, recovery)
+    elif outer is not None and state is None:
+        limit = time_for(plan, outer[DEADLINE], cut=False)
+        if limit:
+            check_call(function, recovery)
+            return run_within(owner, limit, function, arguments, recovery)
     return run_whole(prepare(owner, function, arguments, recovery, state, SYNC))
 
 
@@ -358,15 +361,6 @@ def _resumed(
     if recovery is None:
         recovery = cell[OWNER].recovery
     return Execution(context._plan, context, function, args, recovery, ways)
-
-
-def close_context(cell: Cell) -> None:
-    """Close the context of an inline attempt; one that nobody asked for cannot be had any more."""
-    context = cell[CONTEXT]
-    if context is None:
-        cell[OWNER] = None  # a task that was begun within may live on
-    else:
-        context.closed = True
 
 
 def finished(cell: Cell, function: Callable[..., Any], value: Any) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from retrytemplate.clock import ticking
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS, RetryListener
 from retrytemplate.policies.base import RetryPolicy
@@ -98,6 +99,7 @@ class Plan:
         "reserve",
         "result_rules",
         "scope",
+        "ticks",
         "unbounded",
         "waits",
     )
@@ -118,6 +120,7 @@ class Plan:
         self.scope = template._scope
         self.clock = template.clock
         self.monotonic = template.clock.monotonic
+        self.ticks = ticking(template.clock)
         self._random = template.random
         self.raise_last = template.raise_last
         self.attempt_timeout = template.attempt_timeout

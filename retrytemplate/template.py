@@ -15,7 +15,7 @@ from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.clock import Clock, SystemClock, check_clock
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context
 from retrytemplate.drivers import PLAIN
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
@@ -208,7 +208,7 @@ class Entrances:
             cell.append(exc)
         except BaseException:
             _reset(token)
-            inline.close_context(cell)
+            close_context(cell)
             raise
         else:
             _reset(token)

@@ -5,10 +5,25 @@ Nothing is cut here: synchronous code cannot be, and the task is by the deadline
 
 from __future__ import annotations
 
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.attempt_timeout import exceeded
-from retrytemplate.context import CURRENT, DEADLINE, RetryContext, leave, restore
+from retrytemplate.context import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    OWNER,
+    PLAN,
+    STARTED,
+    RetryContext,
+    close_context,
+    context_of,
+    first_context,
+    leave,
+    restore,
+)
 from retrytemplate.drivers import (
     ASYNC,
     PLAIN,
@@ -24,35 +39,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate.context import Cell
+    from retrytemplate.deadline import Deadline
     from retrytemplate.engine import Steps, Ways
     from retrytemplate.plan import Plan
 
     Recovery = Callable[[RetryContext], Any] | None
 
-__all__ = ["run_within", "run_within_async", "suits"]
+__all__ = ["run_within", "run_within_async", "time_for"]
 
 
-def suits(plan: Plan, outer: Cell | None, *, cut: bool) -> bool:
-    """Whether there is a deadline, all that has to be asked before the first attempt.
+def time_for(plan: Plan, deadline: Deadline | None, *, cut: bool) -> float:
+    """The seconds for a first attempt that nobody else has to be asked about; else 0.
 
-    :param cut: whether it has to be one that cuts the task that runs here.
+    :param cut: whether the deadline has to be one that cuts the task that runs here.
     """
-    if outer is None or not plan.inline:
-        return False
-    deadline = outer[DEADLINE]
-    return deadline is not None and (not cut or deadline.cuts_here()) and deadline.fits()
+    if deadline is None or not plan.inline or (cut and not deadline.cuts_here()):
+        return 0.0
+    return deadline.room()
 
 
 def run_within(
     owner: Any,
-    outer: Cell | None,
+    limit: float,
     function: Callable[..., Any],
     arguments: tuple[Any, ...] | None,
     recovery: Recovery,
 ) -> Any:
     """Run one execution in this thread; the first attempt is looked at when it ends."""
-    context, arguments, cell = _begin(owner, outer, arguments)
-    limit = cell[DEADLINE].remaining()
+    cell = _begin(owner)
+    if arguments is None:
+        arguments = (context_of(cell),)
     failure: Exception | None = None
     token = None
     try:
@@ -62,73 +78,71 @@ def run_within(
         except Exception as exc:
             failure = exc
         except BaseException:
-            context.closed = True
+            close_context(cell)
             raise
         else:
             if type(value) not in PLAIN and is_awaitable(value):
-                context.closed = True
+                close_context(cell)
                 raise awaitable_error(function, value)
-            if _in_time(context, limit):
+            if _in_time(cell, limit):
                 return value
         steps = _rest(cell, function, arguments, recovery, limit, failure, SYNC)
         failure = None
         return perform(steps)
     finally:
-        restore(token, outer)
+        restore(token, cell[OUTER])
 
 
 async def run_within_async(
     owner: Any,
-    outer: Cell | None,
+    limit: float,
     function: Callable[..., Any],
     arguments: tuple[Any, ...] | None,
     recovery: Recovery,
 ) -> Any:
     """The same in a task, which the deadline cuts by itself."""
-    context, arguments, cell = _begin(owner, outer, arguments)
-    limit = cell[DEADLINE].remaining()
+    cell = _begin(owner)
+    if arguments is None:
+        arguments = (context_of(cell),)
     failure: Exception | None = None
     token = CURRENT.set(cell)
     try:
         try:
             value = function(*arguments)
-            if type(value) not in PLAIN and is_awaitable(value):
+            kind = type(value)
+            if kind is CoroutineType or (kind not in PLAIN and is_awaitable(value)):
                 value = await value
         except Exception as exc:
             failure = exc
         except BaseException:
-            context.closed = True
+            close_context(cell)
             raise
         else:
-            if _in_time(context, limit):
+            if _in_time(cell, limit):
                 return value
         steps = _rest(cell, function, arguments, recovery, limit, failure, ASYNC)
         failure = None
         return await perform_async(steps)
     finally:
-        leave(cell, token)
+        try:
+            CURRENT.reset(token)
+        except ValueError:  # a suspended coroutine is closed from another context
+            leave(cell, token)
 
 
-def _begin(
-    owner: Any, outer: Any, arguments: tuple[Any, ...] | None
-) -> tuple[RetryContext, tuple[Any, ...], Cell]:
+def _begin(owner: Any) -> Cell:
+    outer: Any = CURRENT.get()
     plan = owner._plan
-    context = RetryContext(owner, outer, plan)
-    context.attempt = 1
-    context._started = plan.monotonic()
-    if arguments is None:
-        context._shared = True
-        arguments = (context,)
-    return context, arguments, [context, owner, outer[DEADLINE], outer, plan]
+    return [None, owner, outer[DEADLINE], outer, plan, plan.ticks.now()]
 
 
-def _in_time(context: RetryContext, limit: float) -> bool:
+def _in_time(cell: Cell, limit: float) -> bool:
     """Whether an attempt that succeeded did so in time: then it is over."""
-    plan, started = context._plan, context._started
-    if started is None or plan.monotonic() - started > limit:
+    if cell[PLAN].ticks.now() - cell[STARTED] > limit:
         return False
-    context.closed = True
-    if context._shared:
+    context = cell[CONTEXT]
+    close_context(cell)
+    if context is not None and context._shared:
         context._finish()
     return True
 
@@ -143,9 +157,11 @@ def _rest(
     ways: Ways,
 ) -> Steps:
     """What the engine does after a first attempt that failed, or came too late."""
-    context, owner, deadline, _, plan = cell
+    context = cell[CONTEXT]
+    if context is None:
+        context = first_context(cell)
     if recovery is None:
-        recovery = owner.recovery
-    execution = Execution(plan, context, function, arguments, recovery, ways)
-    execution.deadline, execution.started = deadline, context._started
+        recovery = cell[OWNER].recovery
+    execution = Execution(cell[PLAN], context, function, arguments, recovery, ways)
+    execution.deadline, execution.started = cell[DEADLINE], cell[STARTED]
     return execution.run(exceeded(execution, limit, True) if failure is None else failure)

@@ -7,9 +7,10 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import is_async
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, leave
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, leave
 from retrytemplate.entrances import run_async, without_keywords
-from retrytemplate.inline import close_context, finished, repeat, repeat_async, run
+from retrytemplate.inline import finished, repeat, repeat_async, run
+from retrytemplate.within import run_within_async, time_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -107,6 +108,10 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
             if kwargs:
                 return await run_async(owner, partial(fn, *args, **kwargs), ())
+            if plan is not None and outer is not None:
+                limit = time_for(plan, outer[DEADLINE], cut=True)
+                if limit:
+                    return await run_within_async(owner, limit, fn, args, None)
             return await run_async(owner, fn, args)
         cell = [None, owner, None, outer, plan]
         token = _set(cell)

@@ -172,11 +172,14 @@ class Bulkhead(Wraps):
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Where a place is free no ticket is made out for a call that is nobody's."""
+        step_in, step_out, lock = self._room.step_in, self._step_out, self._lock
         kind = type(None)  # of the last result: of this class none has to be awaited
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
-            if not self._step_in():
+            with lock:
+                stepped = step_in()
+            if not stepped:
                 return self.call(fn, *args, **kwargs)
             try:
                 value = fn(*args, **kwargs)
@@ -185,18 +188,22 @@ class Bulkhead(Wraps):
                     kind = type(value)
                 return value
             finally:
-                self._step_out()
+                step_out()
 
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        step_in, step_out, lock = self._room.step_in, self._step_out, self._lock
+
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if not self._step_in():
+            with lock:
+                stepped = step_in()
+            if not stepped:
                 return await self.call_async(fn, *args, **kwargs)
             try:
                 return await fn(*args, **kwargs)
             finally:
-                self._step_out()
+                step_out()
 
         return wrapped
 
@@ -237,28 +244,19 @@ class Bulkhead(Wraps):
                 inside=room.inside,
                 waiting=room.waiting,
                 keys=len(room.keys),
-                admitted=self._admitted,
+                admitted=self._admitted + room.stepped,
                 refused=self._refused,
             )
 
     # What the slots ask for, and calls that need none.
 
-    def _step_in(self) -> bool:
-        room = self._room
-        if room.growth is not None:
-            self._grow()
-        with self._lock:
-            stepped = room.step_in()
-            self._admitted += stepped
-        return stepped
-
     def _step_out(self) -> None:
-        room = self._room
+        """A call that needed no ticket has ended."""
         with self._lock:
-            admitted = room.step_out()
+            admitted = self._room.step_out()
         if admitted:
             self._wake(admitted)
-        if room.growth is not None:
+        if self._room.growth is not None:
             self._grow()
 
     def _enter(self, ticket: Ticket, patience: float, waiter: Callable[[], Any]) -> bool:

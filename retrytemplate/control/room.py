@@ -65,6 +65,7 @@ class Room:
     inside: int = 0
     waiting: int = 0
     arrived: int = 0
+    stepped: int = 0  # in, so far
     passed: int = 0
     growth: Growth | None = None
     keys: dict[Hashable, _Key] = field(factory=dict)
@@ -88,11 +89,12 @@ class Room:
         return True
 
     def step_in(self) -> bool:
-        """Come in, for somebody of no key; False: there is no place."""
-        if self.inside >= self.limit:
+        """Come in, for somebody of no key; False: there is no place, or it has to be looked for."""
+        if self.inside >= self.limit or self.growth is not None:
             return False
         self.arrived += 1
         self.inside += 1
+        self.stepped += 1
         return True
 
     def step_out(self) -> list[Ticket]:
