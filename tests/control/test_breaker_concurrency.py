@@ -126,7 +126,7 @@ def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
 
 @pytest.mark.parametrize("fails", [range(0, 3000, 7), [2999], []], ids=["often", "late", "never"])
 @pytest.mark.parametrize("window", [Calls(10**6), Seconds(10**6)], ids=["calls", "seconds"])
-def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails):
+def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails, switching):
     breaker = CircuitBreaker("shared", window=window, minimum_calls=10**6)
 
     @breaker.wrap
@@ -149,20 +149,47 @@ def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails):
     assert (shown.calls, shown.failures, shown.late) == (24000, 8 * len(fails), 0)
 
 
-def test_of_many_threads_that_fail_at_once_one_opens_it():
-    breaker = CircuitBreaker("shared", window=Consecutive(5), clock=VirtualClock())
-    begin = threading.Barrier(16)
+def test_of_many_threads_that_fail_at_once_one_opens_it(switching):
+    begin = threading.Barrier(8)
 
     def fail():
         begin.wait(PATIENCE)
         raise Down
 
-    def work():
+    def work(breaker):
         with pytest.raises(Down):
             breaker.call(fail)
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(200):
+            breaker = CircuitBreaker("shared", window=Consecutive(5), clock=VirtualClock())
+            for future in [pool.submit(work, breaker) for _ in range(8)]:
+                future.result(PATIENCE)
+            shown = breaker.snapshot()
+            assert (shown.state, shown.generation, shown.late) == ("open", 1, 3)
+
+
+def test_threads_that_come_and_go_in_half_open_are_never_more_than_may_be(switching):
+    breaker = half_open(required_successes=10**9)
+    inside, most, admitted, lock = [0], [0], [0], threading.Lock()
+
+    def work():
+        for _ in range(1000):
+            try:
+                with breaker.permit():
+                    with lock:
+                        admitted[0] += 1
+                        inside[0] += 1
+                        most[0] = max(most[0], inside[0])
+                    with lock:
+                        inside[0] -= 1
+            except CircuitOpenError:
+                continue
 
     with ThreadPoolExecutor(16) as pool:
         for future in [pool.submit(work) for _ in range(16)]:
             future.result(PATIENCE)
     shown = breaker.snapshot()
-    assert (shown.state, shown.generation, shown.late) == ("open", 1, 11)
+    assert most[0] <= 3
+    assert (shown.successes, shown.probes) == (admitted[0], 0)
+    assert shown.rejected == 16 * 1000 - admitted[0]

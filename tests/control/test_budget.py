@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 from hypothesis import settings
@@ -266,7 +267,7 @@ class TestBucket(GuardConformance):
         return RetryBudget.tokens(parent=RetryBudget())
 
 
-def test_many_threads_never_overspend():
+def test_many_threads_never_overspend(switching):
     clock = VirtualClock()
     budget = RetryBudget.tokens(capacity=1000, cost=1, refund=0, clock=clock)
     made = template(budget, clock, 10**6)
@@ -280,6 +281,26 @@ def test_many_threads_never_overspend():
         retries = [future.result(PATIENCE) for future in [pool.submit(work) for _ in range(8)]]
     shown = budget.snapshot()
     assert (sum(retries), shown.granted, shown.refused, shown.available) == (1000, 1000, 8, 0)
+
+
+@pytest.mark.parametrize("form", ["tokens", "share"])
+def test_many_threads_take_no_more_than_there_is(form, switching):
+    clock = VirtualClock()
+    if form == "tokens":
+        budget = RetryBudget.tokens(capacity=20_000, cost=1, clock=clock)
+    else:
+        budget = RetryBudget(ratio=0, min_per_second=2000, ttl=10, clock=clock)
+
+    def work():
+        for taken in count():
+            try:
+                budget.take()
+            except RetryBudgetExhaustedError:
+                return taken
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = [future.result(PATIENCE) for future in [pool.submit(work) for _ in range(8)]]
+    assert (sum(taken), budget.snapshot().available) == (20_000, 0)
 
 
 class Naive(RuleBasedStateMachine):

@@ -420,11 +420,11 @@ def test_a_number_that_grows_comes_to_its_end_in_few_steps_none_of_them_early(st
 # -- threads and tasks -----------------------------------------------------------------------------
 
 
-def test_many_threads_are_never_more_than_the_limit():
+@pytest.mark.parametrize("way", ["wrap", "slot"])
+def test_many_threads_are_never_more_than_the_limit(way, switching):
     bulkhead = Bulkhead("llm", limit=3, queue=100, max_wait=PATIENCE)
     inside, most, lock = [0], [0], threading.Lock()
 
-    @bulkhead.wrap
     def work():
         with lock:
             inside[0] += 1
@@ -432,16 +432,22 @@ def test_many_threads_are_never_more_than_the_limit():
         with lock:
             inside[0] -= 1
 
-    def many():
-        for _ in range(200):
+    def work_in_slot():
+        with bulkhead.slot():
             work()
+
+    works = bulkhead.wrap(work) if way == "wrap" else work_in_slot
+
+    def many():
+        for _ in range(400):
+            works()
 
     with ThreadPoolExecutor(16) as pool:
         for future in [pool.submit(many) for _ in range(16)]:
             future.result(PATIENCE)
     assert most[0] <= 3
     assert taken(bulkhead) == (0, 0, 0)
-    assert bulkhead.snapshot().admitted == 3200
+    assert bulkhead.snapshot().admitted == 6400
 
 
 @loops
@@ -474,7 +480,7 @@ def test_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
     assert taken(bulkhead) == (0, 0, 0)
 
 
-def test_threads_and_tasks_of_both_loops_share_it():
+def test_threads_and_tasks_of_both_loops_share_it(switching):
     bulkhead = Bulkhead("llm", limit=2, queue=100, max_wait=PATIENCE)
     lock, inside, done = threading.Lock(), [0], [0]
 
