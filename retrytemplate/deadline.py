@@ -48,7 +48,7 @@ class Deadline:
     _outer: Deadline | None = None
     _cell: Any = None
     _token: Any = None
-    _cut: Cut | None = None
+    cut: Cut | None = None  # of the task that entered it
 
     def __init__(
         self,
@@ -131,10 +131,6 @@ class Deadline:
             return left
         return 0.0
 
-    def cuts_here(self) -> bool:
-        """Whether it is this very task that is cut when nothing is left."""
-        return self._cut is not None and self._cut.is_here()
-
     def ensure(self, minimum: Seconds = 0.05) -> None:
         """Raise where less than that is left: what cannot end in time is not begun.
 
@@ -203,7 +199,7 @@ class Deadline:
         self._leave()
 
     async def __aenter__(self) -> Self:
-        self._cut = cut = cut_after(self._enter())
+        self.cut = cut = cut_after(self._enter())
         try:
             cut.__enter__()
         except BaseException:
@@ -217,7 +213,7 @@ class Deadline:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        cut = self._cut
+        cut = self.cut
         assert cut is not None
         try:
             swallowed = cut.__exit__(kind, exception, traceback)

@@ -97,8 +97,10 @@ class Pipeline:
     layers: tuple[Any, ...]
     name: str
     _clock: Clock
-    _ways: tuple[Callable[..., Any], ...]
-    _ways_async: tuple[Callable[..., Any], ...]
+    _first: Callable[..., Any]  # what a call goes through first, and then, from the inside out
+    _inner: tuple[Callable[..., Any], ...]
+    _first_async: Callable[..., Any]
+    _inner_async: tuple[Callable[..., Any], ...]
 
     def __init__(self, *layers: Any, name: str = "pipeline", clock: Clock | None = None) -> None:
         self.layers = _flat(layers)
@@ -107,24 +109,23 @@ class Pipeline:
         text("name", name)
         self.name = name
         self._clock = given_or_system(clock)
-        self._ways = _ways(self.layers, "call", _apply)
-        self._ways_async = _ways(self.layers, "call_async", _apply_async)
+        self._first, *inner = _ways(self.layers, "call", _apply)
+        self._first_async, *inner_async = _ways(self.layers, "call_async", _apply_async)
+        self._inner, self._inner_async = tuple(inner[::-1]), tuple(inner_async[::-1])
 
     # Calls.
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function with all the layers around it."""
-        first, *others = self._ways
-        for way in reversed(others):
+        for way in self._inner:
             fn = partial(way, fn)
-        return first(fn, *args, **kwargs)
+        return self._first(fn, *args, **kwargs)
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, with all the layers around it, and await it."""
-        first, *others = self._ways_async
-        for way in reversed(others):
+        for way in self._inner_async:
             fn = partial(way, fn)
-        return await first(fn, *args, **kwargs)
+        return await self._first_async(fn, *args, **kwargs)
 
     def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome[Any]:
         """Call the function, and say how it went; raises no ``Exception``.
