@@ -139,3 +139,19 @@ def test_the_benchmark_of_deadlines_writes_its_table_and_its_figures(tmp_path):
     assert list(rows(done.stdout)) == list(kept)
     assert kept["retrytemplate"]["async"][0] > 0.0
     assert kept["retrytemplate, in a thread"]["sync"][0] > 0.0
+
+
+def test_the_benchmark_of_pipelines_writes_its_table_and_its_figures(tmp_path):
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    page.write_text("<!-- pipeline: begin -->\nold\n<!-- pipeline: end -->\n", encoding="utf-8")
+    script = str(ROOT / "benchmarks" / "pipeline.py")
+    options = ["--quick", "--update", str(page), "--json", str(figures)]
+    done = subprocess.run(
+        [sys.executable, script, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text == f"<!-- pipeline: begin -->\n{done.stdout}<!-- pipeline: end -->\n"
+    kept = json.loads(figures.read_text(encoding="utf-8"))
+    assert list(rows(done.stdout)) == list(kept)
+    assert all(each > 0.0 for each in kept.values())
