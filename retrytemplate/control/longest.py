@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import delay, duration
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
+from retrytemplate.control.hedge import Hedge
+from retrytemplate.control.nesting import NestedRetries, Nesting
+from retrytemplate.control.operations import Once
+from retrytemplate.control.quantile import Quantile
+from retrytemplate.control.service_errors import ServiceErrors
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.simulation import worst_case
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from retrytemplate._checks import Seconds
 
-__all__ = ["calls", "longest", "retrying"]
+__all__ = ["calls", "factors", "longest", "retrying"]
 
 
 def longest(layers: Sequence[Any], attempt_duration: Seconds | None = None) -> float:
@@ -80,12 +85,40 @@ def _(layer: Fallback, inside: float, each: float) -> float:
     return inside + len(layer.links) * each
 
 
+@_around.register
+def _(layer: Hedge, inside: float, each: float) -> float:
+    # One that has failed is followed at once by the next; one that is slow, after the delay.
+    later = inside if isinstance(layer.delay, Quantile) else min(layer.delay, inside)
+    return inside + layer.max_hedges * later
+
+
+@_around.register(Once)
+@_around.register(ServiceErrors)
+def _(layer: Any, inside: float, each: float) -> float:
+    return inside
+
+
 def calls(layers: Sequence[Any]) -> float:
     """How often the function is called at most; infinite: nothing bounds it."""
-    number: float = 1
+    return prod(each for _, each in factors(layers))
+
+
+def factors(layers: Sequence[Any]) -> Iterator[tuple[Any, float]]:
+    """Each layer, and how often it makes its call."""
+    depth = 0
     for layer in layers:
-        number *= _calls(layer)
-    return number
+        many = _calls(layer)
+        if many > 1 and isinstance(layer, RetryTemplate | BoundTemplate):
+            many = min(many, 1 + _retries_at(depth, layer.template.guards))
+            depth += 1
+        yield layer, many
+
+
+def _retries_at(depth: int, guards: Sequence[Any]) -> float:
+    """What the rules on nested retries allow inside so many others."""
+    rules = [each for each in guards if isinstance(each, NestedRetries)]
+    allowed = [each.allowed(Nesting(depth)) for each in rules if each.on_nested == "suppress"]
+    return min((inf if each is None else each for each in allowed), default=inf)
 
 
 @singledispatch
@@ -97,6 +130,8 @@ def _calls(layer: Any) -> float:
 @_calls.register(CircuitBreaker)
 @_calls.register(Bulkhead)
 @_calls.register(Fallback)
+@_calls.register(Once)
+@_calls.register(ServiceErrors)
 def _(layer: Any) -> float:
     return 1
 
@@ -106,3 +141,8 @@ def _(layer: Any) -> float:
 def _(layer: Any) -> float:
     limit = layer.template.policy.resolved().attempt_limit
     return inf if limit is None else limit
+
+
+@_calls.register
+def _(layer: Hedge) -> float:
+    return 1 + layer.max_hedges

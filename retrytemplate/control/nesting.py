@@ -140,7 +140,7 @@ class NestedRetries(Guard):
         :raises NestedRetryError: it is, and is not only to be reported.
         """
         here = around(context._outer)
-        allowed = self._allowed(here)
+        allowed = self.allowed(here)
         retry = context.retry_count
         if allowed is None or retry <= allowed:
             return
@@ -157,7 +157,8 @@ class NestedRetries(Guard):
             why = "the caller wants none" if here.no_retry else f"{allowed} are allowed there"
             raise NestedRetryError(f"no retry {retry} at depth {here.depth}: {why}", name=self.name)
 
-    def _allowed(self, here: Nesting) -> int | None:
+    def allowed(self, here: Nesting) -> int | None:
+        """How many retries of one call; None: as many as the policy allows."""
         if here.no_retry:
             return 0
         return self.retries_by_depth[min(here.depth, len(self.retries_by_depth) - 1)]

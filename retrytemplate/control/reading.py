@@ -12,6 +12,10 @@ from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
+from retrytemplate.control.hedge import Hedge
+from retrytemplate.control.operations import Once
+from retrytemplate.control.quantile import Quantile
+from retrytemplate.control.service_errors import ServiceErrors
 from retrytemplate.control.timeout import RAISE, Timeout
 from retrytemplate.control.windows import Calls, Consecutive
 from retrytemplate.policies.always import AlwaysRetryPolicy
@@ -102,6 +106,29 @@ def _(layer: Bulkhead) -> str:
 def _(layer: Fallback) -> str:
     names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in layer.links)
     return f"where the call fails, {names} answer{'s' if len(layer.links) == 1 else ' in turn'}"
+
+
+@described.register
+def _(layer: Hedge) -> str:
+    if isinstance(layer.delay, Quantile):
+        late = f"longer than {layer.delay.q:.0%} of the calls"
+    else:
+        late = f"longer than {span(layer.delay)}"
+    most = number(layer.max_hedges, "time")
+    return (
+        f"where an answer takes {late}, the same is asked again, {most} at most; the first answer "
+        "counts"
+    )
+
+
+@described.register
+def _(layer: Once) -> str:
+    return "each operation happens once; from then on its result is given"
+
+
+@described.register
+def _(layer: ServiceErrors) -> str:
+    return "timeouts become errors of the service"
 
 
 # Policies and backoffs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -11,7 +11,8 @@ from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
-from retrytemplate.control.longest import calls, longest, retrying
+from retrytemplate.control.hedge import Hedge
+from retrytemplate.control.longest import calls, factors, longest, retrying
 from retrytemplate.control.reading import fewest_failures, number, span, title, waits
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.control.windows import Consecutive
@@ -54,7 +55,7 @@ class Remark:
 def remarks(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[Remark, ...]:
     """Everything that is worth a warning, the order of the layers first."""
     bounds = (_nothing_bounds_it, _timeout_inside_only, _too_short, _longer_than_the_timeout)
-    orders = (_breaker_outside, _bulkhead_outside, _nested, _fallback_inside)
+    orders = (_breaker_outside, _bulkhead_outside, _hedge_outside, _nested, _fallback_inside)
     numbers = (_rejections, _no_jitter, _every_error, _too_sensitive)
     found: list[Remark] = []
     for bound in bounds:
@@ -190,16 +191,30 @@ def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
                 break
 
 
+def _hedge_outside(layers: Layers) -> Iterator[Remark]:
+    for hedge, template in _around_retry(layers, Hedge):
+        many = number(calls([hedge, template]), "call")
+        yield Remark(
+            rule="hedge outside retry",
+            reason=f"{title(hedge)} starts {title(template)} anew as a whole, which multiplies to "
+            f"{many} for one",
+            remedy="Put the hedge inside of the template",
+        )
+
+
 def _nested(layers: Layers) -> Iterator[Remark]:
-    templates = [template for _, template in _retries(layers)]
-    if len(templates) > 1:
-        each = [calls([template]) for template in templates]
-        factors = " x ".join("any number" if one == inf else f"{one:.0f}" for one in each)
+    retries = [
+        (layer, many)
+        for layer, many in factors(layers)
+        if many > 1 and isinstance(layer, RetryTemplate | BoundTemplate)
+    ]
+    if len(retries) > 1:
+        each = " x ".join("any number" if many == inf else f"{many:.0f}" for _, many in retries)
+        product = number(prod(many for _, many in retries), "call")
         yield Remark(
             rule="retries nested",
-            reason=f"attempts multiply: {factors}, that is {number(calls(templates), 'call')} for "
-            "one",
-            remedy="Retry in one layer only",
+            reason=f"attempts multiply: {each}, that is {product} for one",
+            remedy="Retry in one layer only, or guard each template with NestedRetries()",
         )
 
 

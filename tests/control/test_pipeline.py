@@ -19,6 +19,7 @@ from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
     Fallback,
+    Hedge,
     Pipeline,
     RetryBudget,
     Strategy,
@@ -187,6 +188,27 @@ def test_a_fallback_is_asked_with_the_arguments_of_the_call():
     assert pipeline.call(provider, "Rome", unit="C") == 31
     assert pipeline.wrap(provider)("Rome", unit="C") == 31
     assert asked == [("Rome", "C")] * 2
+
+
+@every_loop
+def test_a_hedge_inside_the_retry_asks_each_attempt_twice(loop):
+    answered = []
+
+    async def replica(number):
+        answered.append(number)
+        await loop.checkpoint()
+        if len(answered) < 4:
+            raise Down
+        return number
+
+    async def main():
+        hedge = Hedge(0.0, idempotent=True, name="replicas")
+        pipeline = Pipeline(Timeout(60.0), template(), hedge, breaker())
+        assert await pipeline.call_async(replica, 17) == 17
+        assert await pipeline.wrap(replica)(18) == 18
+
+    loop.run(main)
+    assert answered.count(17) == 4
 
 
 def test_a_bound_template_is_a_layer_too_and_its_state_sees_the_call():

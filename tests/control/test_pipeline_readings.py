@@ -24,10 +24,15 @@ from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
     Fallback,
+    Hedge,
+    NestedRetries,
+    Operations,
     Pipeline,
+    Quantile,
     Remark,
     RetryBudget,
     Seconds,
+    ServiceErrors,
     Timeout,
 )
 from retrytemplate.simulation import worst_case
@@ -58,6 +63,10 @@ def breaker(**settings):
 
 def bulkhead(**settings):
     return Bulkhead("service", **settings)
+
+
+def hedge(delay=0.05, **settings):
+    return Hedge(delay, idempotent=True, **settings)
 
 
 class Own:
@@ -144,9 +153,23 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
         (bulkhead(limit=1, queue=0, per_key=1), "1 call at once, 1 of each key, none waits"),
         (Fallback(cached), "where the call fails, cached answers"),
         (Fallback(cached, refusal), "where the call fails, cached, refusal answer in turn"),
+        (
+            hedge(max_hedges=2),
+            "where an answer takes longer than 0.05 s, the same is asked again, 2 times at most; "
+            "the first answer counts",
+        ),
+        (
+            hedge(Quantile(0.95)),
+            "where an answer takes longer than 95% of the calls, the same is asked again, 1 time "
+            "at most; the first answer counts",
+        ),
+        (
+            Operations().once(key=lambda order: order),
+            "each operation happens once; from then on its result is given",
+        ),
+        (ServiceErrors({}), "timeouts become errors of the service"),
         (Own(), "Own(strategy=1)"),
     ],
-    ids=str,
 )
 def test_a_layer_is_told_with_its_numbers(layer, words):
     assert said(Timeout(60.0), layer)[1] == words
@@ -234,7 +257,14 @@ LIMIT = Timeout(60.0)
             [LIMIT, bulkhead(), template()],
             [LIMIT, bulkhead(), template(3, NoBackoff())],
         ),
+        ("hedge outside retry", [LIMIT, hedge(), template()], [LIMIT, template(), hedge()]),
+        ("hedge outside retry", [LIMIT, hedge(), template()], [LIMIT, hedge(), template(1)]),
         ("retries nested", [LIMIT, template(), template()], [LIMIT, template(), template(1)]),
+        (
+            "retries nested",
+            [LIMIT, template(), template(guards=[NestedRetries("report")])],
+            [LIMIT, template(), template(guards=[NestedRetries()])],
+        ),
         (
             "fallback inside retry",
             [LIMIT, template(), Fallback(cached)],
@@ -268,6 +298,10 @@ def test_nested_retries_are_warned_of_with_their_product():
     assert "any number x 3, that is any number of calls" in reason(
         "retries nested", LIMIT, endless, template(3)
     )
+
+
+def test_a_hedge_of_retries_is_warned_of_with_what_it_multiplies_to():
+    assert "6 calls for one" in reason("hedge outside retry", LIMIT, hedge(), template(3))
 
 
 def test_a_timeout_inside_only_is_warned_of_with_what_it_comes_to():
@@ -385,6 +419,11 @@ def test_limits_of_the_parts_add_up_and_one_for_the_whole_cuts_the_sum():
         ([Fallback(cached, refusal)], 2.0, 6.0),
         ([Fallback(cached), Timeout(1.0)], None, inf),
         ([template(3, FixedBackoff(lambda failures, error: error.status))], 2.0, inf),
+        ([hedge(0.5, max_hedges=2)], 2.0, 3.0),
+        ([hedge(5.0, max_hedges=2)], 2.0, 6.0),
+        ([hedge(Quantile(0.95))], 2.0, 4.0),
+        ([hedge(0.5), Timeout(3.0)], None, 3.5),
+        ([Operations().once(key=lambda order: order), ServiceErrors({})], 2.0, 2.0),
         ([Own()], 2.0, inf),
         ([Timeout(3.0), Own()], 2.0, 3.0),
     ],
@@ -402,6 +441,9 @@ def test_a_duration_that_is_none_is_refused(known):
 def test_calls_are_counted_through_the_layers():
     lines = Pipeline(LIMIT, template(3), template(4), breaker()).explain()
     assert "At most 12 calls of the function, 60 s in all." in lines
+    assert "At most 6 calls" in Pipeline(LIMIT, template(3), hedge()).explain()
+    once = template(4, guards=[NestedRetries(retries_by_depth=(None, 1))])
+    assert "At most 8 calls" in Pipeline(LIMIT, once, once).explain()
     assert "At most any number of calls of the function, any time in all." in (
         Pipeline(Own()).explain()
     )
