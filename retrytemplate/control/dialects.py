@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate import clock
 from retrytemplate.classify import attribute
-from retrytemplate.clock import SystemClock
 from retrytemplate.control.client_errors import DATABASE_STATEMENT, LOCK
 from retrytemplate.errors import MisuseError
 
@@ -20,16 +20,17 @@ POSTGRESQL_KINDS = {"57014": DATABASE_STATEMENT, "55P03": LOCK}
 SQLITE_KINDS = {9: DATABASE_STATEMENT, 5: LOCK}
 LONGEST = 2**31 - 1  # milliseconds that either database can hold
 STEPS = 1000  # of SQLite's machine: some microseconds
-CLOCK = SystemClock()
 
 
 def milliseconds(seconds: float) -> int:
-    """At least one: none would mean no limit."""
-    return LONGEST if math.isinf(seconds) else max(1, min(LONGEST, int(seconds * 1000)))
+    """At least one: none would mean no limit.  No less than that: what is cut has had its time."""
+    return LONGEST if math.isinf(seconds) else max(1, min(LONGEST, math.ceil(seconds * 1000)))
 
 
 class PostgreSQL:
     """Two settings of the transaction; what it fails with takes them along."""
+
+    outlives_rollback = False
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -73,20 +74,28 @@ class PostgreSQL:
 
 
 class SQLite:
-    """A handler that is asked every so many steps; and how long a busy file is waited for."""
+    """A handler that is asked every so many steps; and how long a busy file is waited for.
+
+    Both are the driver's: a pool hands them on to whoever comes next.
+    """
+
+    outlives_rollback = True
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.until = math.inf
+        self.driver: Any = None  # kept: a connection that was closed gives it no more
         self.busy = 0
 
     def begin(self) -> None:
+        self.driver = self.connection.connection.dbapi_connection
         self.busy = self._pragma("busy_timeout")
-        self._handle(lambda: CLOCK.monotonic() > self.until)
 
     def set(self, seconds: float, lock_seconds: float) -> None:
+        self.driver = self.connection.connection.dbapi_connection
         self._wait(min(self.busy, milliseconds(lock_seconds)))
-        self.until = CLOCK.monotonic() + seconds
+        until = float(clock.now() + seconds)
+        # Nothing of it is Python code: SQLite would swallow the Ctrl-C that comes in there.
+        self._handle(map(until.__lt__, iter(clock.now, None)).__next__)
 
     def end(self) -> None:
         self._handle(None)
@@ -101,7 +110,7 @@ class SQLite:
 
     def _pragma(self, text: str) -> Any:
         """Past SQLAlchemy, which would begin a transaction for it."""
-        cursor = self.connection.connection.cursor()
+        cursor = self.driver.cursor()
         try:
             cursor.execute(f"PRAGMA {text}")
             row: Any = cursor.fetchone()
@@ -110,11 +119,10 @@ class SQLite:
             cursor.close()
 
     def _handle(self, handler: Any) -> None:
-        driver: Any = self.connection.connection.dbapi_connection
         if self.connection.dialect.is_async:
-            driver.run_async(lambda inner: inner.set_progress_handler(handler, STEPS))
+            self.driver.run_async(lambda inner: inner.set_progress_handler(handler, STEPS))
         else:
-            driver.set_progress_handler(handler, STEPS)
+            self.driver.set_progress_handler(handler, STEPS)
 
 
 DIALECTS: dict[str, Any] = {"postgresql": PostgreSQL, "sqlite": SQLite}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import duration, span_or_none
@@ -90,6 +90,7 @@ class StatementLimit:
             )
         self._database = DIALECTS[dialect.name](self._connection)
         self._setting = False
+        self._info: dict[Any, Any] = {}
         self._began = 0.0
         self._seconds = self._lock_seconds = self._left = math.inf
 
@@ -124,7 +125,9 @@ class StatementLimit:
         return self
 
     async def __aexit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
-        await self._async.run_sync(self._exit, exception)
+        from retrytemplate.stores.cancellation import whole
+
+        await whole(self._async.run_sync(self._exit, exception))
         self._name(exception)
 
     def _enter(self, connection: Connection) -> None:
@@ -134,7 +137,8 @@ class StatementLimit:
         if HELD in connection.info:
             raise MisuseError("the connection is within a statement_limit() already: use one block")
         self._database.begin()
-        connection.info[HELD] = True
+        self._info = connection.info  # kept: a connection that was closed gives it no more
+        self._info[HELD] = True
         event.listen(connection, "before_cursor_execute", self._before)
 
     def _before(self, connection: Connection, cursor: Any, statement: str, *others: Any) -> None:
@@ -157,11 +161,12 @@ class StatementLimit:
         from sqlalchemy import event
 
         event.remove(connection, "before_cursor_execute", self._before)
-        connection.info.pop(HELD, None)
-        if exception is None:
-            self._database.end()
-        elif isinstance(exception, Exception):  # what was cancelled is about to be rolled back
-            with suppress(Exception):  # as a transaction that failed is: nothing can be set in it
+        self._info.pop(HELD, None)
+        # What was cancelled is about to be rolled back.
+        if isinstance(exception, Exception | None) or self._database.outlives_rollback:
+            failed = exception is not None or connection.closed or connection.invalidated
+            # Nothing can be set in a transaction that failed, nor where there is none.
+            with suppress(Exception) if failed else nullcontext():
                 self._database.end()
 
     def _name(self, exception: BaseException | None) -> None:

@@ -1,7 +1,10 @@
 """Statements that the database cuts: at their own limit, or with the deadline."""
 
 import asyncio
+import os
+import signal
 import sqlite3
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -20,6 +23,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.control import statement_limit
+from retrytemplate.control.dialects import milliseconds
 from retrytemplate.testing import VirtualClock
 
 ENDLESS = text(
@@ -190,6 +194,11 @@ def test_a_transaction_may_begin_and_end_within_the_block(database):
                 assert works(connection)
 
 
+@pytest.mark.parametrize(("seconds", "given"), [(0.0299, 30), (0.00001, 1), (5, 5000)])
+def test_in_whole_milliseconds_a_limit_is_no_less(seconds, given):
+    assert milliseconds(seconds) == given  # what is cut earlier would be cut by somebody else
+
+
 def test_without_any_limit_nothing_changes(database):
     engine, _ = database
     with engine.connect() as connection:
@@ -213,6 +222,28 @@ def test_one_block_at_a_time(database):
         with pytest.raises(MisuseError, match="already"), statement_limit(connection, own=1.0):
             pytest.fail("it was entered")
         assert works(connection)
+
+
+def test_a_connection_that_was_closed_in_the_block_is_none_of_its_business(database):
+    engine, _ = database
+    with engine.connect() as connection, statement_limit(connection, own=5.0):
+        assert works(connection)
+        connection.close()
+    with engine.connect() as connection, statement_limit(connection, own=5.0):
+        assert works(connection)
+
+
+@pytest.mark.parametrize("end", ["close", "invalidate"])
+def test_what_fails_where_the_connection_is_gone_fails_with_that(end, database):
+    engine, _ = database
+    with (
+        engine.connect() as connection,
+        pytest.raises(ZeroDivisionError),
+        statement_limit(connection, own=5.0),
+    ):
+        assert works(connection)
+        getattr(connection, end)()
+        raise ZeroDivisionError
 
 
 # -- PostgreSQL ------------------------------------------------------------------------------------
@@ -300,6 +331,50 @@ def test_a_lock_is_never_waited_for_longer_than_without(sqlite):
             assert settings(connection) == [(7,)]
 
 
+@pytest.fixture
+def pooled(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/c.db", pool_size=1, max_overflow=0)
+    yield engine
+    engine.dispose()
+
+
+LONG = text(str(ENDLESS).replace("FROM n)", "FROM n LIMIT 100000)"))
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, GeneratorExit, ZeroDivisionError])
+def test_whoever_gets_the_connection_from_the_pool_after_an_interrupt_has_no_limit(end, pooled):
+    with pooled.connect() as connection, pytest.raises(end):
+        before = settings(connection)
+        with statement_limit(connection, own=0.001, lock=0.001):
+            assert works(connection)
+            raise end
+    with pooled.connect() as connection:
+        assert connection.scalar(LONG) == 100_000
+        assert settings(connection) == before
+
+
+def test_ctrl_c_while_a_statement_runs_is_no_failure_of_the_statement(pooled):
+    began = threading.Event()
+
+    def press():
+        began.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def begin():
+        began.set()
+        return 1
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    with pooled.connect() as connection, pytest.raises(KeyboardInterrupt):
+        connection.connection.dbapi_connection.create_function("begin", 0, begin)
+        with statement_limit(connection, own=0.1):
+            try:
+                connection.scalar(text(f"SELECT begin() + ({ENDLESS})"))
+            finally:
+                presses.join()
+
+
 # -- asyncio ---------------------------------------------------------------------------------------
 
 
@@ -330,6 +405,35 @@ def test_in_asyncio_a_statement_is_cut_too(async_database):
             limit = statement_limit(connection)
             with pytest.raises(MisuseError, match="takes: async with"), limit:
                 pytest.fail("it was entered")
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("statement", "own"), [(ENDLESS, 0.1), (None, 0.001)])
+def test_in_asyncio_a_cancellation_passes_and_leaves_no_limit(statement, own, tmp_path):
+    began = []
+
+    async def work(engine):
+        async with engine.connect() as connection, statement_limit(connection, own=own):
+            assert await connection.scalar(text("SELECT 17")) == 17
+            began.append(True)
+            if statement is None:
+                await asyncio.Event().wait()
+            await connection.scalar(statement)
+
+    async def main():
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{tmp_path}/d.db", pool_size=1, max_overflow=0
+        )
+        task = asyncio.create_task(work(engine))
+        while not began:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        async with engine.connect() as connection:
+            assert await connection.scalar(LONG) == 100_000
         await engine.dispose()
 
     asyncio.run(main())
