@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["OpenTransaction", "in_transaction"]
 
 SAYS = ("in_transaction", "is_in_transaction", "in_atomic_block")
-IDLE = 0
+# Of psycopg's states: no transaction, and no connection any more.
+NONE_OPEN = (0, 4)
 
 
 def in_transaction(connection: Any) -> bool:
     """Whether a transaction is open on a connection or a session.
 
-    SQLAlchemy's, sync and async; those of sqlite3, psycopg, asyncpg and Django.
+    SQLAlchemy's, sync and async; those of sqlite3, psycopg, asyncpg and Django.  On one that is
+    closed, or is back in its pool, none is.
 
     :raises MisuseError: for what does not say it.
 
@@ -35,15 +37,16 @@ def in_transaction(connection: Any) -> bool:
     False
     """
     for name in SAYS:
-        says = attribute(connection, name)
-        if says is not None:
+        try:
+            says = getattr(connection, name, None)
             answer = says() if callable(says) else says
-            if not isinstance(answer, bool):
-                break
+        except Exception:  # sqlite3's when it is closed, asyncpg's when it is released
+            return False
+        if isinstance(answer, bool):
             return answer
     status = attribute(attribute(connection, "info"), "transaction_status")  # psycopg's
     if isinstance(status, int):
-        return status != IDLE
+        return status not in NONE_OPEN
     raise MisuseError(
         f"{type(connection).__name__} does not say whether a transaction is open on it; it must "
         f"have one of {', '.join(SAYS)}, or psycopg's info.transaction_status"

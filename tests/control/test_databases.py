@@ -304,6 +304,36 @@ def test_psycopgs_connection_says_it(postgres_url):
         assert not in_transaction(connection)
 
 
+def test_on_a_connection_that_is_closed_no_transaction_is_open(engine, postgres_url):
+    connection = sqlite3.connect(":memory:")
+    connection.execute("BEGIN")
+    connection.close()
+    assert not in_transaction(connection)
+    assert guarded(lambda: connection).outcome(raising).attempts == 3
+    with engine.connect() as of_sqlalchemy:
+        of_sqlalchemy.execute(sa.text("SELECT 1"))
+    assert not in_transaction(of_sqlalchemy)
+    with psycopg.connect(postgres_url) as of_psycopg:
+        of_psycopg.execute("SELECT 1")
+    assert not in_transaction(of_psycopg)
+
+
+def test_nor_on_one_that_the_server_has_dropped(postgres_url):
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        assert not in_transaction(connection)
+
+
+def test_nor_on_one_that_is_back_in_its_pool():
+    class Released:  # as asyncpg's
+        def is_in_transaction(self):
+            raise RuntimeError("it is released back to the pool")
+
+    assert not in_transaction(Released())
+
+
 @pytest.mark.parametrize("answer", [True, False])
 def test_so_do_those_of_asyncpg_and_django(answer):
     assert in_transaction(SimpleNamespace(is_in_transaction=lambda: answer)) is answer
