@@ -80,11 +80,11 @@ def run_within(
         except Exception as exc:
             failure = exc
         except BaseException:
-            close_context(cell)
+            _end(cell)
             raise
         else:
             if type(value) not in PLAIN and is_awaitable(value):
-                close_context(cell)
+                _end(cell)
                 raise awaitable_error(function, value)
             if _in_time(cell, limit):
                 return value
@@ -117,7 +117,7 @@ async def run_within_async(
         except Exception as exc:
             failure = exc
         except BaseException:
-            close_context(cell)
+            _end(cell)
             raise
         else:
             if _in_time(cell, limit):
@@ -142,11 +142,16 @@ def _in_time(cell: Cell, limit: float) -> bool:
     """Whether an attempt that succeeded did so in time: then it is over."""
     if cell[PLAN].ticks.now() - cell[STARTED] > limit:
         return False
+    _end(cell)
+    return True
+
+
+def _end(cell: Cell) -> None:
+    """The execution is over, and time stands still for whoever holds its context."""
     context = cell[CONTEXT]
     close_context(cell)
-    if context is not None and context._shared:
+    if context is not None:
         context._finish()
-    return True
 
 
 def _rest(

@@ -83,10 +83,12 @@ class Execution:
 
     def shown(self, value, error):
         contexts = [each.pop(2) for each in self.seen if len(each) > 2]
+        ended = self.clock.monotonic()
+        self.clock.advance(1.0)  # what is over takes no longer
         after = [(each.closed, each.exhausted, each.elapsed, each.attempt) for each in contexts]
         told = type(error), getattr(error, "kind", None), getattr(error, "outcome_unknown", None)
         notes = getattr(error, "__notes__", None)
-        return value, told, notes, self.clock.monotonic(), self.seen, after
+        return value, told, notes, ended, self.seen, after
 
     def in_thread(self, way):
         value = error = None

@@ -220,6 +220,23 @@ def test_a_bound_template_is_a_layer_too_and_its_state_sees_the_call():
     assert pipeline.call(function) == "answer"
 
 
+def test_a_recovery_that_is_chosen_by_the_call_sees_the_call():
+    seen = []
+
+    class Chosen:
+        def of_call(self, failure, function, arguments):
+            seen.append((type(failure), function, arguments))
+            return lambda context: "recovered"
+
+        def __call__(self, context):
+            raise AssertionError("not asked: it chooses another")
+
+    function = failing(9)
+    pipeline = Pipeline(Timeout(2.0), template(2, recovery=Chosen()))
+    assert pipeline.call(function, 17) == "recovered"
+    assert seen == [(Down, function, (17,))]
+
+
 def test_one_inside_another_stands_there_with_its_layers():
     inner = Pipeline(template(), breaker(), name="inner")
     outer = Pipeline(Timeout(2.0), inner)
