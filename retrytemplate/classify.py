@@ -289,7 +289,13 @@ class NamedClassifier(ExceptionClassifier):
     """
 
     named: Mapping[str, Any] = field(default={}, converter=by_name, hash=False, kw_only=True)
-    validate: bool = field(default=False, kw_only=True, eq=False, repr=False)
+    validate: bool = field(
+        default=False,
+        validator=_checks.instance_of(bool, "True or False"),
+        kw_only=True,
+        eq=False,
+        repr=False,
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.validate:

@@ -27,6 +27,7 @@ from retrytemplate.control.events import (
     CircuitChanged,
     LateResult,
     check_listeners,
+    listeners_of,
     tell,
 )
 from retrytemplate.control.judging import judge_of
@@ -183,7 +184,7 @@ class CircuitBreaker(Wraps):
         default=None, converter=duration, validator=checked_by(_span_or_none)
     )
     listeners: tuple[Any, ...] = field(
-        default=(), converter=tuple, validator=checked_by(check_listeners)
+        default=(), converter=listeners_of, validator=checked_by(check_listeners)
     )
     clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
     random: Any = field(default=None, validator=checked_by(_random), repr=False)
@@ -215,7 +216,7 @@ class CircuitBreaker(Wraps):
             from random import Random
 
             self.random = Random()
-        self._covers = judge_of(self.failures, refusals=False)
+        self._covers = judge_of("failures", self.failures, refusals=False)
         self._ticks = ticking(self.clock)
         self._slow = inf if self.slow_call is None else self.slow_call
         self._timed = self.slow_call is not None or isinstance(self.window, Seconds)

@@ -12,7 +12,7 @@ from attrs import define, frozen
 from retrytemplate._checks import check_at_least, duration, limit, span, text
 from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.clock import given_or_system
-from retrytemplate.control.events import CallRejected, check_listeners, tell
+from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.funds import Bucket, Share
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.guards import Guard
@@ -156,7 +156,7 @@ class RetryBudget(Guard):
             raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
         text("name", name)
         self._cost, self._refund, self.parent, self.name = cost, refund, parent, name
-        self._listeners = tuple(listeners)
+        self._listeners = listeners_of(listeners)
         check_listeners("listeners", self._listeners)
         self._clock = given_or_system(clock)
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
@@ -18,7 +19,7 @@ from retrytemplate._checks import (
     whole,
 )
 from retrytemplate.clock import SystemClock, check_clock, ticking
-from retrytemplate.control.events import CallRejected, check_listeners, tell
+from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.room import Room, Ticket
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.waiters import ThreadWaiter, task_waiter
@@ -48,7 +49,14 @@ def _per_key(name: str, value: Any) -> None:
         at_least_one(name, value)
 
 
+def _lanes(value: Any) -> Any:
+    """Their names as a tuple; what is no collection of them is left to the check."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
 def _names(name: str, value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} must be a list or tuple of names, got {value!r}")
     if not value:
         raise ValueError(f"{name} must have at least one, got {value!r}")
     for each in value:
@@ -116,11 +124,11 @@ class Bulkhead(Wraps):
     )
     per_key: int | None = field(default=None, kw_only=True, validator=checked_by(_per_key))
     priorities: tuple[str, ...] = field(
-        default=("vip", "normal"), kw_only=True, converter=tuple, validator=checked_by(_names)
+        default=("vip", "normal"), kw_only=True, converter=_lanes, validator=checked_by(_names)
     )
     fairness: int = field(default=10, kw_only=True, validator=checked_by(_whole_from_0))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=tuple, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False

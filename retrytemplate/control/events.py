@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -10,7 +11,7 @@ from attrs import frozen
 from retrytemplate._checks import close_unawaited, has_methods, is_async, is_awaitable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 __all__ = [
     "CallRejected",
@@ -20,6 +21,7 @@ __all__ = [
     "LateResult",
     "NestedRetry",
     "check_listeners",
+    "listeners_of",
     "tell",
 ]
 
@@ -98,8 +100,15 @@ class ControlListener:
         """Called with each event."""
 
 
+def listeners_of(value: Any) -> Any:
+    """Them as a tuple; what is no collection is left to the check."""
+    return tuple(value) if isinstance(value, Iterable) else value
+
+
 def check_listeners(name: str, value: Any) -> None:
     """Raise unless each one can be told in a thread."""
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} must be a list or tuple of listeners, got {value!r}")
     for each in value:
         has_methods(f"{name}: each", each, "on_event")
         if is_async(each.on_event):

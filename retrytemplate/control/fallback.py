@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, text
 from retrytemplate.clock import given_or_system
-from retrytemplate.control.events import ControlEvent, check_listeners, tell
+from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.judging import judge_of
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.together import failed_together
@@ -125,9 +125,9 @@ class Fallback(Wraps):
         _check_or_none("accept", accept)
         text("name", name)
         self.links, self.on, self.accept, self.name = links, on, accept, name
-        self.listeners = tuple(listeners)
+        self.listeners = listeners_of(listeners)
         check_listeners("listeners", self.listeners)
-        self._covers = judge_of(on)
+        self._covers = judge_of("on", on)
         self._counts = Counter()
         self._lock = threading.Lock()
         self._clock = given_or_system(clock)

@@ -11,7 +11,7 @@ from retrytemplate._checks import at_least_one, checked_by, delay, duration, has
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.accounts import Account
 from retrytemplate.control.budget import RetryBudget
-from retrytemplate.control.events import check_listeners
+from retrytemplate.control.events import check_listeners, listeners_of
 from retrytemplate.control.hedge_events import Steward
 from retrytemplate.control.judging import judge_of
 from retrytemplate.control.lanes import PoolLanes, task_lanes
@@ -128,13 +128,15 @@ class Hedge(Wraps):
     executor: Any = field(default=None, kw_only=True, validator=checked_by(_pool))
     name: str = field(default="hedge", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=tuple, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
     _covers: Callable[[BaseException], bool] = field(
-        init=False, repr=False, default=Factory(lambda self: judge_of(self.on), takes_self=True)
+        init=False,
+        repr=False,
+        default=Factory(lambda self: judge_of("on", self.on), takes_self=True),
     )
     _steward: Steward = field(
         init=False,

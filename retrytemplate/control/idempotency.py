@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, plain, text, text_or_none
 from retrytemplate.context import current_context
-from retrytemplate.control.events import CallRejected, check_listeners, tell
+from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.errors import IdempotencyRequiredError, MisuseError
 from retrytemplate.guards import Guard
 from retrytemplate.state import encode_key
@@ -210,7 +210,7 @@ class RequireIdempotency(Guard):
     idempotent: Any = field(default=False, kw_only=True)
     name: str = field(default="idempotency", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=tuple, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
     )
 
     @idempotent.validator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.errors import Rejected
-from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
 from retrytemplate.verdicts import is_barred
 
 if TYPE_CHECKING:
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["judge_of"]
 
 
-def judge_of(wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
+def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
     """Whether an exception is one of those.
 
+    :param name: of the setting that says it, for the errors.
     :param wanted: exception classes, a predicate, or an ``ExceptionClassifier``.
     :param refusals: whether another guard's ``Rejected`` counts where it is not named.
     """
     if isinstance(wanted, ExceptionClassifier):
         rules = SimpleRetryPolicy(2, classifier=wanted)
     else:
+        wanted = types_or_predicate(wanted)
+        check_retryable(name, wanted)
         rules = SimpleRetryPolicy(2, retry_on=wanted)
 
     def covers(exc: BaseException) -> bool:

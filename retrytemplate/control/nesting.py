@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, text, whole
 from retrytemplate.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
-from retrytemplate.control.events import NestedRetry, check_listeners, tell
+from retrytemplate.control.events import NestedRetry, check_listeners, listeners_of, tell
 from retrytemplate.errors import NestedRetryError
 from retrytemplate.guards import Guard
 from retrytemplate.plan import Plan
@@ -131,7 +131,7 @@ class NestedRetries(Guard):
     )
     name: str = field(default="nesting", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=tuple, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
     )
 
     def reserve(self, context: RetryContext, delay: float) -> None:

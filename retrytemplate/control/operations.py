@@ -20,7 +20,7 @@ from retrytemplate._checks import (
 )
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
-from retrytemplate.control.events import check_listeners, tell
+from retrytemplate.control.events import check_listeners, listeners_of, tell
 from retrytemplate.control.operation import Operation, OperationResult, OperationUnrecorded
 from retrytemplate.control.reservation import harder
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
@@ -105,7 +105,7 @@ class Operations:
     lookup: Any = field(default=None, kw_only=True, validator=checked_by(_check_lookup))
     name: str = field(default="operations", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=tuple, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
     )
 
     def scoped_key(self, key: Any) -> str:

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, duration, span_or_none, text
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control.events import check_listeners
+from retrytemplate.control.events import check_listeners, listeners_of
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.deadline import Deadline
 
@@ -68,7 +68,7 @@ class StreamTimeout:
     listeners: tuple[Any, ...] = field(
         default=(),
         kw_only=True,
-        converter=tuple,
+        converter=listeners_of,
         validator=checked_by(check_listeners),
         repr=False,
     )

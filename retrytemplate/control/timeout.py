@@ -18,7 +18,7 @@ from retrytemplate._checks import (
 )
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.client_errors import timeout_kind
-from retrytemplate.control.events import ControlEvent, check_listeners, tell
+from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
@@ -90,7 +90,7 @@ class Timeout(Wraps):
     listeners: tuple[Any, ...] = field(
         default=(),
         kw_only=True,
-        converter=tuple,
+        converter=listeners_of,
         validator=checked_by(check_listeners),
         repr=False,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Types = type[BaseException] | tuple[type[BaseException], ...]
 
-__all__ = ["SimpleRetryPolicy"]
+__all__ = ["SimpleRetryPolicy", "check_retryable", "types_or_predicate"]
 
 EVERY_EXCEPTION = (Exception,)
 
@@ -25,7 +25,8 @@ def _types(value: Types) -> Any:
     return (value,) if isinstance(value, type) else value
 
 
-def _types_or_predicate(value: Types | Callable[[BaseException], Any]) -> Any:
+def types_or_predicate(value: Types | Callable[[BaseException], Any]) -> Any:
+    """One class as a tuple; the rest is left to the check."""
     return (value,) if isinstance(value, type) else value
 
 
@@ -44,7 +45,8 @@ def _is_cancellation(kind: type) -> bool:
     )
 
 
-def _retryable_types(name: str, value: Any) -> None:
+def check_retryable(name: str, value: Any) -> None:
+    """Raise unless these are exceptions that can be worth another try, or a predicate of them."""
     if callable(value):
         _checks.plain(name, value)
         return
@@ -91,8 +93,8 @@ class SimpleRetryPolicy(NumberOfAttempts):
     )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
         default=EVERY_EXCEPTION,
-        converter=_types_or_predicate,
-        validator=_checks.checked_by(_retryable_types),
+        converter=types_or_predicate,
+        validator=_checks.checked_by(check_retryable),
     )
     not_on: tuple[type[BaseException], ...] = field(
         default=(), converter=_types, validator=_checks.checked_by(_exception_types)

@@ -1,0 +1,126 @@
+"""Nonsense is refused where a control object is made, with the setting's name and the value."""
+
+import inspect
+from enum import Enum
+
+import pytest
+
+from retrytemplate import Outcome, control
+from retrytemplate.control import ControlEvent, ControlListener, Operations, RetryBudget, Timeout
+from retrytemplate.control.tuning import RecordedCall
+
+
+class Nonsense:
+    """Good for nothing."""
+
+    def __repr__(self):
+        return "<nonsense>"
+
+
+NONSENSE = Nonsense()
+
+# What each of them needs to be made.
+NEEDED = {
+    control.Bulkhead: {"name": "llm"},
+    control.Calls: {"number": 3},
+    control.CircuitBreaker: {"name": "billing"},
+    control.CodeClassifier: {},
+    control.Consecutive: {"number": 3},
+    control.FailureKinds: {},
+    control.Fallback: {"links": print},
+    control.Hedge: {"idempotent": True},
+    control.NestedRetries: {},
+    control.Once: {"operations": Operations(), "key": repr},
+    control.OpenTransaction: {"current": print},
+    control.Operations: {},
+    control.Pipeline: {"layers": Timeout(1)},
+    control.Propagation: {},
+    control.Quantile: {"q": 0.5},
+    control.RequireIdempotency: {},
+    control.RetryBudget: {},
+    control.Seconds: {"seconds": 3},
+    control.ServiceErrors: {"rules": {}},
+    control.StreamTimeout: {},
+    control.Timeout: {"seconds": 1},
+    RetryBudget.tokens: {},
+    RecordedCall: {"time": 1.0, "duration": 1.0, "outcome": "success"},
+}
+
+# What the library itself makes.
+GIVEN = {
+    *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "HedgeSnapshot"),
+    *("Nesting", "Operation", "OperationResult", "Permit", "Remark", "Slot", "Strategy"),
+}
+
+ANYTHING = {(control.Timeout, "on_timeout"), (control.CodeClassifier, "default")}
+BELOW_ZERO = {(RecordedCall, "time")}
+
+# Where the message has other words than the setting's name.
+WORDS = {
+    (control.Fallback, "links"): "functions to fall back on",
+    (control.Pipeline, "layers"): "takes strategies",
+    (control.FailureKinds, "default"): "the kind of a failure",
+    (control.CodeClassifier, "named"): "rules must map",
+    (control.FailureKinds, "named"): "rules must map",
+}
+
+
+def made(part, **settings):
+    several = [
+        settings.pop(name)
+        for name, parameter in inspect.signature(part).parameters.items()
+        if parameter.kind is parameter.VAR_POSITIONAL
+    ]
+    return part(*several, **settings)
+
+
+def settings():
+    """Each setting of each part, and whether it is a number."""
+    for part, needed in NEEDED.items():
+        for name, parameter in inspect.signature(part).parameters.items():
+            usual = needed.get(name, parameter.default)
+            number = isinstance(usual, int | float) and not isinstance(usual, bool)
+            yield pytest.param(part, name, number, id=f"{part.__qualname__}-{name}")
+
+
+def test_the_tests_know_every_part_that_a_user_makes():
+    parts = {
+        name
+        for name in control.__all__
+        if isinstance(part := getattr(control, name), type)
+        and not issubclass(part, ControlEvent | ControlListener | Outcome | Enum)
+    }
+    assert parts == GIVEN | {part.__name__ for part in NEEDED if part.__name__ in parts}
+
+
+@pytest.mark.parametrize("part", list(NEEDED), ids=lambda part: part.__qualname__)
+def test_each_part_can_be_made(part):
+    made(part, **NEEDED[part])
+
+
+@pytest.mark.parametrize(("part", "name", "number"), list(settings()))
+def test_nonsense_is_refused_by_name(part, name, number):
+    if (part, name) in ANYTHING:
+        made(part, **NEEDED[part] | {name: NONSENSE})
+        return
+    with pytest.raises((TypeError, ValueError)) as raised:
+        made(part, **NEEDED[part] | {name: NONSENSE})
+    assert WORDS.get((part, name), name) in str(raised.value)
+    assert "got <nonsense>" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        pytest.param(*each.values[:2], id=each.id)
+        for each in settings()
+        if each.values[2] and tuple(each.values[:2]) not in ANYTHING
+    ],
+)
+def test_a_number_is_one_that_can_be_counted_or_waited(part, name):
+    values = [float("nan"), "1", True]
+    if (part, name) not in BELOW_ZERO:
+        values.append(-1)
+    for value in values:
+        with pytest.raises((TypeError, ValueError), match=name):
+            made(part, **NEEDED[part] | {name: value})
