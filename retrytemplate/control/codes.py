@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as numbers
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ __all__ = ["CodeClassifier", "allowlist", "mapped", "os_error", "sqlstate", "ven
 
 CONNECTION_LOST = "08006"
 """The SQLSTATE of a failure that SQLAlchemy, without one from the driver, calls a disconnect."""
+SQLITE_NAME = re.compile("SQLITE_[A-Z0-9_]+")
 # Their numbers come from a resolver or from OpenSSL; the same ones mean something else in errno.
 OWN_NUMBERS = ("gaierror", "herror", "SSLError")
 
@@ -44,8 +46,14 @@ def wrapped(exc: BaseException) -> Iterator[BaseException]:
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            inner = (attribute(each, "orig"), attribute(each, "reason"), *each.args)
+            inner = (attribute(each, "orig"), attribute(each, "reason"), *_arguments(each))
             waiting += (other for other in inner if isinstance(other, BaseException))
+
+
+def _arguments(exc: BaseException) -> tuple[Any, ...]:
+    """What it was made with; a class may have something else under that name."""
+    arguments = attribute(exc, "args")
+    return arguments if isinstance(arguments, tuple) else ()
 
 
 def sqlstate(exc: BaseException) -> str | None:
@@ -56,11 +64,15 @@ def sqlstate(exc: BaseException) -> str | None:
     >>> sqlstate(Deadlock()), sqlstate(ValueError("40P01"))
     ('40P01', None)
     """
-    first = exc.args[0] if exc.args and _of_a_driver(exc) else None
-    for value in (attribute(exc, "sqlstate"), attribute(exc, "pgcode"), first):
-        if isinstance(value, str) and len(value) == 5 and value.isalnum():
+    first = _arguments(exc)[:1] if _of_a_driver(exc) else ()
+    for value in (attribute(exc, "sqlstate"), attribute(exc, "pgcode"), *first):
+        if isinstance(value, str) and len(value) == 5 and _is_code(value):
             return value.upper()
     return None
+
+
+def _is_code(text: str) -> bool:
+    return text.isascii() and text.isalnum()
 
 
 def vendor_codes(exc: BaseException) -> tuple[int | str, ...]:
@@ -78,7 +90,7 @@ def vendor_codes(exc: BaseException) -> tuple[int | str, ...]:
     if isinstance(name, str):
         return tuple(dict.fromkeys((name, "_".join(name.split("_")[:2]))))
     if _of_a_driver(exc):
-        for value in (attribute(exc, "errno"), *exc.args[:1]):
+        for value in (attribute(exc, "errno"), *_arguments(exc)[:1]):
             if isinstance(value, int) and not isinstance(value, bool):
                 return (value,)
     return ()
@@ -94,7 +106,8 @@ def os_error(exc: BaseException) -> int | None:
         return None
     if any(base.__name__.endswith(OWN_NUMBERS) for base in type(exc).__mro__):
         return None
-    return exc.errno if isinstance(exc.errno, int) else None
+    number = attribute(exc, "errno")
+    return number if isinstance(number, int) else None
 
 
 def _of_a_driver(exc: BaseException) -> bool:
@@ -116,7 +129,7 @@ def _by_status(value: Any) -> dict[int | str, Any]:
 def _by_sqlstate(value: Any) -> dict[str, Any]:
     table = _table("sqlstate", value)
     for key in table:
-        if not isinstance(key, str) or len(key) not in (2, 5) or not key.isalnum():
+        if not isinstance(key, str) or len(key) not in (2, 5) or not _is_code(key):
             raise ValueError(
                 "sqlstate: a key must be a code of five characters, like '40001', or a class of "
                 f"two, like '40', got {key!r}"
@@ -127,8 +140,11 @@ def _by_sqlstate(value: Any) -> dict[str, Any]:
 def _by_vendor(value: Any) -> dict[int | str, Any]:
     table = _table("vendor", value)
     for key in table:
-        if isinstance(key, bool) or not isinstance(key, int | str) or key == "":
-            raise ValueError(f"vendor: a key must be a number or a name, got {key!r}")
+        number = isinstance(key, int) and not isinstance(key, bool)
+        if not number and not (isinstance(key, str) and SQLITE_NAME.fullmatch(key)):
+            raise ValueError(
+                f"vendor: a key must be a number, or a name like 'SQLITE_BUSY', got {key!r}"
+            )
     return table
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, instance_of, text
+from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
-from retrytemplate.classify import attribute, causes
+from retrytemplate.classify import ExceptionClassifier, attribute, causes
 from retrytemplate.control.derived import DerivedClassifier
 from retrytemplate.control.idempotency import HEADER
 from retrytemplate.control.kinds import TRANSIENT_ERRORS
@@ -20,8 +21,6 @@ from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
-    from retrytemplate.backoff.base import Backoff
-    from retrytemplate.classify import ExceptionClassifier
     from retrytemplate.context import RetryContext
 
 __all__ = ["http_retry"]
@@ -76,13 +75,18 @@ def http_retry(
     >>> template.outcome(order, "POST", **{"Idempotency-Key": "order-17"}).attempts
     3
     """
+    if not isinstance(worth, ExceptionClassifier | None):
+        raise TypeError(f"worth must be an ExceptionClassifier or None, got {worth!r}")
+    if not isinstance(backoff, Backoff | None):
+        raise TypeError(f"backoff must be a Backoff or None, got {backoff!r}")
     passing = TRANSIENT_ERRORS if worth is None else worth
     classifier = RepeatableClassifier({}, of=passing, idempotent=idempotent, key_header=key_header)
     clock = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
     fallback = ExponentialBackoff(0.2, 2.0, 30.0, jitter="full") if backoff is None else backoff
     wait = RetryAfterBackoff(fallback, give_up_above, jitter, **clock)
-    settings["guards"] = (*settings.get("guards", ()), AsTold(wait))
-    return RetryTemplate(SimpleRetryPolicy(max_attempts, classifier=classifier), wait, **settings)
+    policy = SimpleRetryPolicy(max_attempts, classifier=classifier)
+    template = RetryTemplate(policy, wait, **settings)
+    return template.with_(guards=(*template.guards, AsTold(wait)))
 
 
 @frozen(eq=False, repr=False)
@@ -114,13 +118,18 @@ def _request(exc: BaseException) -> Any:
     for each in causes(exc):
         response = attribute(each, "response")
         # After a redirect the last request may be a GET that a POST has led to.
-        history = attribute(response, "history") or attribute(each, "history") or ()
-        for holder in (*history[:1], response, each):
+        for holder in (_redirect(response), _redirect(each), response, each):
             for name in ("request", "request_info"):
                 request = attribute(holder, name)
                 if isinstance(attribute(request, "method"), str):
                     return request
     return None
+
+
+def _redirect(holder: Any) -> Any:
+    """The first answer on the way to the last one."""
+    history = attribute(holder, "history")
+    return history[0] if isinstance(history, list | tuple) and history else None
 
 
 @frozen(eq=False)

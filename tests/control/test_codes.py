@@ -128,6 +128,28 @@ def test_what_stands_for_itself_has_no_code():
     assert CODES.classify(failure) == "nothing"
 
 
+class CommandFailed(Exception):
+    args = None  # what was called, it seems
+
+
+class Unreadable(OSError):
+    @property
+    def args(self):
+        raise RuntimeError("not now")
+
+    errno = args
+
+
+class OfADriver(DatabaseError):
+    args = 7
+
+
+@pytest.mark.parametrize("odd", [CommandFailed, Unreadable, OfADriver])
+def test_what_has_something_else_where_the_codes_are_has_none(odd):
+    worth = CodeClassifier(default="nothing", vendor={7: "code"}, errno={7: "code"})
+    assert worth.classify(odd()) == "nothing"
+
+
 def test_causes_are_looked_at_when_they_are_asked_for():
     failure = RuntimeError("while paying")
     failure.__cause__ = reset()
@@ -348,8 +370,11 @@ def test_a_value_that_becomes_nothing_is_refused():
         ({"status": {99: True}}, "status: a key must be 100 to 599 or '1xx' to '5xx', got 99"),
         ({"sqlstate": {40001: True}}, "sqlstate: a key must be a code of five characters.* 40001"),
         ({"sqlstate": {"400": True}}, "sqlstate: a key must be a code of five characters.* '400'"),
-        ({"vendor": {"": True}}, "vendor: a key must be a number or a name, got ''"),
-        ({"vendor": {True: True}}, "vendor: a key must be a number or a name, got True"),
+        ({"sqlstate": {"4000\uff11": True}}, "sqlstate: a key must be a code of five characters"),
+        ({"vendor": {"": True}}, "vendor: a key must be a number, or a name .*, got ''"),
+        ({"vendor": {True: True}}, "vendor: a key must be a number, or a name .*, got True"),
+        ({"vendor": {"1213": True}}, "vendor: a key must be a number, or a name .*, got '1213'"),
+        ({"vendor": {"sqlite_busy": True}}, "vendor: .* like 'SQLITE_BUSY', got 'sqlite_busy'"),
         ({"errno": {"ENOTHING": True}}, "errno: a key must be a number, or a name .* 'ENOTHING'"),
         ({"errno": {0: True}}, "errno: a key must be a number, or a name .* got 0"),
         ({"errno": {"errorcode": True}}, "errno: a key must be a number, .* 'errorcode'"),

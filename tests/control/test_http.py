@@ -381,6 +381,13 @@ def test_the_request_may_be_that_of_a_cause():
         assert attempts_at(failure) == attempts
 
 
+@pytest.mark.parametrize("history", [None, {"first": 1}, {1}, 7, ()], ids=str)
+def test_a_history_of_something_else_is_none_of_redirects(history):
+    failure = failed("GET")
+    failure.history = history
+    assert attempts_at(failure) == 2
+
+
 @pytest.mark.statement("S3-20")
 def test_a_bug_is_not_retried_however_the_call_is_declared():
     assert attempts_at(TypeError("bug"), idempotent=True) == 1
@@ -415,9 +422,10 @@ def test_the_template_takes_the_settings_of_one():
         ({"max_attempts": 0}, ValueError, "max_attempts must be an int >= 1, got 0"),
         ({"idempotent": "yes"}, TypeError, "idempotent must be True or False, got 'yes'"),
         ({"key_header": ""}, TypeError, "key_header must be a text that is not empty"),
-        ({"worth": (OSError,)}, TypeError, "of must be an ExceptionClassifier"),
+        ({"worth": (OSError,)}, TypeError, "worth must be an ExceptionClassifier or None, got "),
+        ({"guards": None}, TypeError, "guards must be a list or tuple, got None"),
         ({"give_up_above": -1}, ValueError, "give_up_above must be a number of seconds"),
-        ({"backoff": 3}, TypeError, "fallback must be a Backoff, got 3"),
+        ({"backoff": 3}, TypeError, "backoff must be a Backoff or None, got 3"),
         ({"jitter": -1}, ValueError, "jitter must be a number >= 0"),
         ({"retries": 3}, TypeError, "retries"),
     ],
