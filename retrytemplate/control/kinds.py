@@ -197,10 +197,14 @@ class FailureKinds(CodeClassifier):
     def among(self, *kinds: FailureKind) -> ExceptionClassifier:
         """Whether it is of one of these: for a policy, a circuit breaker, a fallback.
 
+        :raises TypeError: for what is no kind, or none at all.
+
         >>> worth = FailureKinds().among(FailureKind.TRANSIENT)
         >>> worth.classify(ConnectionResetError()), worth.classify(PermissionError())
         (True, False)
         """
+        if not kinds or not all(isinstance(kind, FailureKind) for kind in kinds):
+            raise TypeError(f"kinds must be one FailureKind or more, got {kinds!r}")
         return mapped(self, {kind: kind in kinds for kind in FailureKind})
 
     def values(self) -> tuple[Any, ...]:

@@ -267,6 +267,12 @@ def test_what_is_no_kind_is_refused():
         mapped(KINDS, {TRANSIENT: 1, PERSISTENT: 1, CATASTROPHIC: 1})
 
 
+@pytest.mark.parametrize("kinds", [(), ("transcient",), ([TRANSIENT],), (TRANSIENT, None)], ids=str)
+def test_only_kinds_are_asked_for(kinds):
+    with pytest.raises(TypeError, match="kinds must be one FailureKind or more, got "):
+        KINDS.among(*kinds)
+
+
 def test_kinds_can_be_pickled_and_compared():
     again = pickle.loads(pickle.dumps(TRANSIENT_ERRORS))  # noqa: S301  # our own
     assert again == TRANSIENT_ERRORS
