@@ -163,13 +163,10 @@ class Hedge(Wraps):
         if self.executor is None:
             raise self._without_a_pool()
         began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
-        try:
-            with PoolLanes(self.executor, race) as lanes:
-                race.begin(lanes.start)
-                while race.is_open:
-                    race.go_on(lanes.wait(race.patience()), lanes.start)
-        finally:
-            race.settle()
+        with race, PoolLanes(self.executor, race) as lanes:
+            race.begin(lanes.start)
+            while race.is_open:
+                race.go_on(lanes.wait(race.patience()), lanes.start)
         return self._over(race, began)
 
     async def outcome_async(
@@ -177,13 +174,11 @@ class Hedge(Wraps):
     ) -> HedgeOutcome:
         """The same for an asynchronous function, in tasks."""
         began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
-        try:
+        with race:
             async with task_lanes() as lanes:
                 race.begin(lanes.start)
                 while race.is_open:
                     race.go_on(await lanes.wait(race.patience()), lanes.start)
-        finally:
-            race.settle()
         return self._over(race, began)
 
     def snapshot(self) -> HedgeSnapshot:

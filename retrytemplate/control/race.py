@@ -21,6 +21,7 @@ from retrytemplate.verdicts import is_hard
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
 
     from retrytemplate.clock import Clock
     from retrytemplate.control.accounts import Account
@@ -209,7 +210,20 @@ class Race:
 
     # When it is over, and the lanes are empty.
 
-    def settle(self) -> None:
+    def __enter__(self) -> None:
+        """Around the lanes."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._settle()
+        if exception is not None:  # nobody asks what came of it
+            self.forget()
+
+    def _settle(self) -> None:
         """Give back what was not used, and tell of the failures that nobody will see.
 
         :raises BaseException: one of them was to end the program.

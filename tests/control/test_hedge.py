@@ -36,7 +36,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import VirtualClock, run
 from tests.control.hedges import Backend, Down, Heard, hedge, in_asyncio, in_trio
-from tests.garbage import no_collector
+from tests.garbage import left_by, no_collector
 
 loops = pytest.mark.parametrize("runs", [in_asyncio, in_trio])
 
@@ -229,6 +229,21 @@ def test_a_call_leaves_no_cycle(runs, takes):
 
     runs(main, clock)
     assert min(left) == 0
+
+
+def test_a_call_whose_caller_is_cancelled_leaves_no_cycle():
+    made = hedge(60.0)
+
+    async def cancelled():
+        task = asyncio.ensure_future(made.call_async(asyncio.Event().wait))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    with asyncio.Runner() as runner:
+        assert left_by(lambda: runner.run(cancelled())) == 0
 
 
 # -- deadlines -------------------------------------------------------------------------------------
