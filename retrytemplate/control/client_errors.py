@@ -62,7 +62,7 @@ def timeout_kind(exc: BaseException) -> str | None:
         return exc.kind or DEADLINE
     if isinstance(exc, AttemptTimeoutError):
         return ATTEMPT
-    loaded = [kinds() for library, kinds in KINDS.items() if library in sys.modules]
+    loaded = [kinds() for library, kinds in KINDS.items() if sys.modules.get(library)]
     rules = _of([{TimeoutError: TOTAL}, *loaded])
     kind: str | None = rules.classify(exc)
     # SQLAlchemy wraps what the driver raised.

@@ -151,5 +151,6 @@ def what_is_left(deadline: Deadline | None, minimum: Any) -> float:
     nearest = Deadline.current() if deadline is None else deadline
     if nearest is None:
         return math.inf
+    left = nearest.remaining()  # before it is looked at: to some clients 0 would be no limit
     nearest.ensure(least)
-    return nearest.remaining()
+    return left

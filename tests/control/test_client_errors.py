@@ -1,6 +1,7 @@
 """The timeouts of client libraries: named one by one, and told apart."""
 
 import asyncio
+import sys
 
 import aiohttp
 import httpx
@@ -92,6 +93,12 @@ def test_errors_of_this_library_are_none_of_a_client():
     assert timeout_kind(error) == "request"
     assert timeout_kind(DeadlineExceededError()) == "deadline"
     assert timeout_kind(AttemptTimeoutError()) == "attempt"
+    assert timeout_kind(TimeoutError()) == "partner total"
+    assert timeout_kind(OSError()) is None
+
+
+def test_a_library_whose_import_is_barred_hides_no_failure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
     assert timeout_kind(TimeoutError()) == "partner total"
     assert timeout_kind(OSError()) is None
 

@@ -128,6 +128,21 @@ def test_with_too_little_left_the_call_is_not_made(helper, own, clock):
 
 
 @helpers
+def test_time_that_goes_by_meanwhile_makes_no_limit_of_0_which_means_none(helper, own):
+    class Goes(VirtualClock):
+        def monotonic(self):
+            self.advance(0.5)
+            return super().monotonic()
+
+    for seconds in (0.75, 1.25, 1.75):
+        try:
+            limits = helper(**own, deadline=Deadline.after(seconds, clock=Goes()), minimum=0)
+        except DeadlineExceededError:
+            continue
+        assert min(phases(limits).values()) > 0
+
+
+@helpers
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
