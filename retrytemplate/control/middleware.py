@@ -16,6 +16,7 @@ __all__ = ["asgi", "wsgi"]
 
 def asgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any]:
     """The application with what came in around each HTTP request; all else passes as it is."""
+    _check(app)
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":  # it may go on for as long as the server
@@ -30,22 +31,24 @@ def asgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any
 
 def wsgi(propagation: Propagation, app: Callable[..., Any]) -> Callable[..., Any]:
     """The application with what came in around it, and around the body that it makes later on."""
+    _check(app)
+    names = {f"HTTP_{name.upper().replace('-', '_')}": name for name in propagation._names()}
 
     def within(environ: Any, start_response: Any) -> Any:
         # In a context of its own, which nobody has to leave: a server that never closes a body
         # would let the thread's next request find it.
         inside = copy_context()
-        inside.run(propagation.incoming(dict(_headers(environ))).__enter__)
+        headers = {name: environ[key] for key, name in names.items() if key in environ}
+        inside.run(propagation.incoming(headers).__enter__)
         body = inside.run(app, environ, start_response)
         return body if isinstance(body, list | tuple) else _Body(inside, body)
 
     return within
 
 
-def _headers(environ: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in environ.items():
-        if name.startswith("HTTP_"):
-            yield name[5:].replace("_", "-"), value
+def _check(app: Any) -> None:
+    if not callable(app):
+        raise TypeError(f"app must be callable, got {app!r}")
 
 
 class _Body:

@@ -31,6 +31,12 @@ def lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.parametrize("around", [PROPAGATION.asgi, PROPAGATION.wsgi], ids=["asgi", "wsgi"])
+def test_what_is_no_application_is_refused(around):
+    with pytest.raises(TypeError, match="app must be callable, got None"):
+        around(None)
+
+
 # -- ASGI ------------------------------------------------------------------------------------------
 
 
@@ -141,6 +147,14 @@ def test_a_wsgi_application_knows_what_came_in_to_the_end_of_its_body(app):
         for said, headers in (("said", HEADERS), ("none", {}), ("said", HEADERS)):
             told = lines(client.get("/", headers=headers).text)
             assert told == [EXPECTED[said]] * (2 if app is as_a_generator else 1)
+
+
+def test_a_name_may_have_an_underscore():
+    propagation = Propagation(depth="x_retry_depth")
+    seen = []
+    app = propagation.wsgi(lambda environ, start_response: [seen.append(Nesting.current().depth)])
+    app({"HTTP_X_RETRY_DEPTH": "2"}, None)
+    assert seen == [2]
 
 
 def test_a_body_is_closed_within_what_came_in_and_leaves_nothing_behind():
