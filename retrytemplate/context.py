@@ -42,6 +42,7 @@ __all__ = [
     "close_context",
     "context_of",
     "current_context",
+    "empty",
     "entered",
     "first_context",
     "leave",

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from retrytemplate import context as _context
 from retrytemplate._checks import at_least_one, checked_by, duration, span
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.context import CURRENT, DEADLINE, entered, leave
+from retrytemplate.context import CURRENT, DEADLINE, empty, entered, leave
 from retrytemplate.control.headers import (
     gathered,
     read_attempt,
@@ -192,6 +192,7 @@ class Incoming:
 
     def _leave(self) -> None:
         leave(self._cell, self._token)
+        empty(self._cell)  # for a task that was started here, and goes on
         self._cell = self._token = None
 
     def __enter__(self) -> Nesting:

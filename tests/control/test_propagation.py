@@ -5,6 +5,7 @@ import http.client
 import subprocess
 import sys
 from contextlib import ExitStack
+from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
 
@@ -266,6 +267,13 @@ def test_it_may_outlive_the_attempt_in_which_it_came_in():
                 stack.enter_context(PROPAGATION.incoming({"X-Retry-Depth": "3"}))
         assert Nesting.current().depth == 3
     assert Nesting.current() == Nesting()
+
+
+def test_a_task_that_outlives_the_request_is_no_longer_inside():
+    with PROPAGATION.incoming({"X-Retry-Depth": "3", "X-No-Retry": "1"}):
+        task = copy_context()
+        assert task.run(Nesting.current) == Nesting(3, 1, True)
+    assert task.run(Nesting.current) == Nesting()
 
 
 def test_blocks_may_be_left_in_any_order(clock):
