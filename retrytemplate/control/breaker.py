@@ -30,7 +30,7 @@ from retrytemplate.control.events import (
     listeners_of,
     tell,
 )
-from retrytemplate.control.judging import judge_of
+from retrytemplate.control.judging import cut_off, judge_of
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.windows import Calls, Consecutive, Seconds
 from retrytemplate.errors import CircuitOpenError
@@ -381,8 +381,9 @@ class CircuitBreaker(Wraps):
         ended = self._ticks.now()
         verdict: Verdict = "cancelled"
         try:
-            if not is_hard(exc):
-                verdict = "failure" if self._covers(exc) else "ignored"
+            failure = cut_off(exc) if is_hard(exc) else exc
+            if failure is not None:
+                verdict = "failure" if self._covers(failure) else "ignored"
         finally:  # a predicate that raises decides nothing
             self._report(generation, permit, began, ended, verdict)
 

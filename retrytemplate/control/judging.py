@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.deadline import Deadline
 from retrytemplate.errors import Rejected
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
 from retrytemplate.verdicts import is_barred
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["judge_of"]
+__all__ = ["cancellations", "cut_off", "judge_of"]
 
 
 def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
@@ -35,3 +37,21 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
         return rules.allows(1, exc)
 
     return covers
+
+
+def cancellations() -> Iterator[type[BaseException]]:
+    """What tasks are cancelled with, where they are there."""
+    for module, name in (("asyncio.exceptions", "CancelledError"), ("trio", "Cancelled")):
+        if module in sys.modules:
+            yield getattr(sys.modules[module], name)
+
+
+def cut_off(exc: BaseException) -> BaseException | None:
+    """The error of the limit in force, where a cancellation comes from it: who was called has not
+    answered in time.  None where somebody else has cancelled, or it is no cancellation."""
+    if not isinstance(exc, tuple(cancellations())):
+        return None
+    deadline = Deadline.current()
+    if deadline is None or not deadline.expired():
+        return None
+    return deadline.error("the time was over before there was an answer")

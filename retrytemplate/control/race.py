@@ -6,7 +6,6 @@ ended, and stop the others at the end.
 
 from __future__ import annotations
 
-import sys
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from retrytemplate._checks import is_awaitable
+from retrytemplate.control.judging import cancellations
 from retrytemplate.control.strategy import refuse_awaitable
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from retrytemplate.clock import Clock
@@ -284,16 +284,9 @@ class Race:
 
 def _but_cancelled(error: BaseException | None) -> BaseException | None:
     """What is left of an error when one takes the cancellation out of it."""
-    kinds = tuple(_cancellations())
+    kinds = tuple(cancellations())
     if isinstance(error, kinds):
         return None
     if isinstance(error, BaseExceptionGroup) and kinds:
         return error.split(kinds)[1]
     return error
-
-
-def _cancellations() -> Iterator[type[BaseException]]:
-    """What tasks are cancelled with, where they are there."""
-    for module, name in (("asyncio.exceptions", "CancelledError"), ("trio", "Cancelled")):
-        if module in sys.modules:
-            yield getattr(sys.modules[module], name)

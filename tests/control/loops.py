@@ -16,6 +16,9 @@ class Asyncio:
     async def checkpoint(self):
         await asyncio.sleep(0)
 
+    async def forever(self):
+        await asyncio.Event().wait()
+
     async def together(self, *functions):
         """Run them at once, and wait for all."""
         async with asyncio.TaskGroup() as group:
@@ -40,6 +43,9 @@ class Trio:
 
     async def checkpoint(self):
         await trio.lowlevel.checkpoint()
+
+    async def forever(self):
+        await trio.sleep_forever()
 
     async def together(self, *functions):
         async with trio.open_nursery() as nursery:

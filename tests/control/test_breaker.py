@@ -12,6 +12,7 @@ import pytest
 from retrytemplate import (
     BulkheadFullError,
     CircuitOpenError,
+    Deadline,
     ExceptionClassifier,
     MisuseError,
     Rejected,
@@ -28,6 +29,7 @@ from retrytemplate.control import (
     LateResult,
     Seconds,
     Strategy,
+    Timeout,
 )
 from retrytemplate.testing import VirtualClock
 from tests.control.loops import LOOPS
@@ -380,6 +382,69 @@ def test_a_cancelled_call_gives_its_place_back_and_decides_nothing(make, clock, 
     assert (snapshot.state, snapshot.probes, snapshot.successes) == ("half-open", 0, 0)
     call(breaker, fine)
     assert breaker.state == "closed"
+
+
+LIMITS = {
+    "timeout": lambda: Timeout(0.001),
+    "attempt timeout": lambda: RetryTemplate(SimpleRetryPolicy(1), attempt_timeout=0.001),
+}
+
+
+def ways_in(breaker, hangs):
+    async def in_a_block():
+        with breaker.permit():
+            await hangs()
+
+    return {
+        "called": lambda: breaker.call_async(hangs),
+        "wrapped": breaker.wrap(hangs),
+        "outcome": lambda: breaker.outcome_async(hangs),
+        "block": in_a_block,
+    }
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
+def test_calls_that_the_time_limit_around_it_cuts_are_failures(loop, limit, way):
+    breaker = CircuitBreaker("service", window=Consecutive(2))
+    hangs = ways_in(breaker, loop.forever)[way]
+
+    async def main():
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await limit().call_async(hangs)
+
+    loop.run(main)
+    assert breaker.state == "open"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_time_limit_that_failures_do_not_cover_decides_nothing(loop):
+    breaker = CircuitBreaker("service", window=Consecutive(1), failures=ConnectionError)
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            await Timeout(0.001).call_async(breaker.call_async, loop.forever)
+
+    loop.run(main)
+    assert (breaker.state, breaker.snapshot().calls) == ("closed", 0)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_cancellation_before_the_time_is_over_is_no_failure(loop):
+    breaker, begun = CircuitBreaker("service", window=Consecutive(1)), []
+
+    async def hangs():
+        begun.append(True)
+        await loop.forever()
+
+    async def main():
+        with Deadline(60):
+            await loop.cancelled(lambda: breaker.call_async(hangs), lambda: begun)
+
+    loop.run(main)
+    assert (breaker.state, breaker.snapshot().calls) == ("closed", 0)
 
 
 def test_a_call_whose_end_is_never_heard_of_loses_its_place(make, clock):
