@@ -14,6 +14,7 @@ from retrytemplate.control.events import ControlEvent, check_listeners, listener
 from retrytemplate.control.judging import judge_of
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.together import failed_together
+from retrytemplate.endings import shown
 from retrytemplate.errors import UnacceptableResultError
 from retrytemplate.outcome import Outcome
 from retrytemplate.verdicts import is_hard
@@ -54,7 +55,7 @@ class FallbackOutcome(Outcome[Any]):
     @property
     def fell_back(self) -> bool:
         """Whether the answer is another's: partial, old, or none at all, perhaps."""
-        return self.answered_by not in (PRIMARY, None)
+        return self.ok and bool(self.failures)
 
 
 def _check_links(name: str, value: Any) -> None:
@@ -145,35 +146,47 @@ class Fallback(Wraps):
     def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FallbackOutcome:
         """Call the function, or who stands behind it, and say who answered; raises no Exception."""
         began, failures = self._clock.monotonic(), list[BaseException]()
-        for who, each in self._chain(fn):
-            try:
-                value = each(*args, **kwargs)
-                refuse_awaitable(value, each)
-                self._check(value)
-            except BaseException as exc:
-                if not self._goes_on(exc, failures):
-                    return self._over(began, None, exc, None, failures)
-            else:
-                return self._over(began, value, None, who, failures)
-        return self._over(began, None, self._all_of(failures), None, failures)
+        try:
+            for who, each in self._chain(fn):
+                try:
+                    value = each(*args, **kwargs)
+                    refuse_awaitable(value, each)
+                    self._check(value)
+                except Exception as exc:
+                    if is_hard(exc):
+                        raise
+                    if not self._covers(exc):
+                        return self._over(began, None, exc, None, failures)
+                    failures.append(exc)
+                else:
+                    return self._over(began, value, None, who, failures)
+            return self._over(began, None, self._all_of(failures), None, failures)
+        finally:
+            failures.clear()  # their tracebacks hold this frame
 
     async def outcome_async(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> FallbackOutcome:
         """The same for functions that may be asynchronous, as every link may be."""
         began, failures = self._clock.monotonic(), list[BaseException]()
-        for who, each in self._chain(fn):
-            try:
-                value = each(*args, **kwargs)
-                if is_awaitable(value):
-                    value = await value
-                self._check(value)
-            except BaseException as exc:
-                if not self._goes_on(exc, failures):
-                    return self._over(began, None, exc, None, failures)
-            else:
-                return self._over(began, value, None, who, failures)
-        return self._over(began, None, self._all_of(failures), None, failures)
+        try:
+            for who, each in self._chain(fn):
+                try:
+                    value = each(*args, **kwargs)
+                    if is_awaitable(value):
+                        value = await value
+                    self._check(value)
+                except Exception as exc:
+                    if is_hard(exc):
+                        raise
+                    if not self._covers(exc):
+                        return self._over(began, None, exc, None, failures)
+                    failures.append(exc)
+                else:
+                    return self._over(began, value, None, who, failures)
+            return self._over(began, None, self._all_of(failures), None, failures)
+        finally:
+            failures.clear()  # their tracebacks hold this frame
 
     def counts(self) -> Mapping[str, int]:
         """How often who has answered so far.
@@ -196,16 +209,7 @@ class Fallback(Wraps):
 
     def _check(self, value: Any) -> None:
         if self.accept is not None and not self.accept(value):
-            raise UnacceptableResultError(f"the answer is not acceptable: {value!r}", value)
-
-    def _goes_on(self, exc: BaseException, failures: list[BaseException]) -> bool:
-        """Whether the next one is asked; what stops the program is raised."""
-        if is_hard(exc):
-            raise exc
-        if not self._covers(exc):
-            return False
-        failures.append(exc)
-        return True
+            raise UnacceptableResultError(f"the answer is not acceptable: {shown(value)}", value)
 
     def _over(
         self,
@@ -221,7 +225,7 @@ class Fallback(Wraps):
         if failures:
             event = FellBack(name=self.name, answered_by=who, error=failures[0])
             tell(self.listeners, [event])
-        calls = len(failures) + (error is None or error not in failures)
+        calls = len(failures) + (not any(error is each for each in failures))
         elapsed = self._clock.monotonic() - began
         return FallbackOutcome(value, error, calls, (), elapsed, who, tuple(failures))
 

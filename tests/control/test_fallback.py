@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -22,6 +23,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import VirtualClock
 from tests.control.loops import LOOPS
+from tests.garbage import left_by
 
 
 class Down(Exception):
@@ -212,6 +214,61 @@ def test_how_long_it_took_is_measured():
         raise Down
 
     assert Fallback(refusal, clock=clock).outcome(slow, "Rome").elapsed == 3
+
+
+def ends(city):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("link", [refusal, cached, ends])
+@pytest.mark.parametrize("on", [Exception, Missing])
+def test_a_call_leaves_no_cycle(link, on):
+    weather = Fallback(link, on=on)
+
+    async def primary_async(city):
+        raise Down(city)
+
+    def call():
+        with suppress(Down, KeyboardInterrupt):
+            weather.call(primary, "Oslo")
+        with suppress(Down, KeyboardInterrupt, StopIteration):
+            weather.call_async(primary_async, "Oslo").send(None)
+
+    assert left_by(call) == 0
+
+
+class Odd(Exception):
+    """Fails at whatever one asks of it."""
+
+    def fails(self, *_):
+        raise ZeroDivisionError
+
+    __eq__ = __bool__ = __str__ = __repr__ = fails
+    __hash__ = Exception.__hash__
+
+
+def test_what_a_failure_is_like_does_not_matter():
+    def odd(city):
+        raise Odd
+
+    def missing(city):
+        raise Missing
+
+    outcome = Fallback(missing, on=Odd).outcome(odd, "Rome")
+    assert (type(outcome.exception), outcome.attempts) == (Missing, 2)
+    outcome = Fallback(odd, odd).outcome(odd, "Rome")
+    assert (type(outcome.exception), outcome.attempts) == (Odd, 3)
+    outcome = Fallback(refusal, accept=lambda answer: isinstance(answer, str)).outcome(Odd, "Rome")
+    assert (outcome.value, outcome.attempts) == (refusal("Rome"), 2)
+
+
+def test_a_link_may_be_called_what_the_first_one_is():
+    def primary(city):
+        return "from elsewhere"
+
+    assert Fallback(primary).outcome(globals()["primary"], "Rome").fell_back
+    assert not Fallback(refusal).outcome(primary, "Rome").fell_back
+    assert not Fallback(cached).outcome(cached, "Oslo").fell_back
 
 
 @pytest.mark.parametrize(
