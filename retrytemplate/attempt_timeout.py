@@ -154,17 +154,18 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     outcome: list[Any] = [None, None]
     keywords = {"stop": stop} if takes_stop(function, arguments) else {}
 
-    def attempt() -> None:
+    def attempt(outcome: list[Any]) -> None:
         try:
             outcome[0] = function(*arguments, **keywords)
         except BaseException as exc:
             outcome[1] = exc
         finally:
+            del outcome  # whose exception's traceback holds this frame
             done.set()
 
     thread = threading.Thread(
         target=copy_context().run,
-        args=(attempt,),
+        args=(attempt, outcome),
         name=f"retrytemplate-attempt-{next(_threads)}",
         daemon=True,
     )

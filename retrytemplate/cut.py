@@ -32,11 +32,12 @@ def cut_after(seconds: float) -> Cut:
 class Cut:
     """What is left in time for a part of a task.
 
-    :param task: the one that entered it.
+    :param task: the one that entered it; None again when it is left: the task may come to hold
+        an exception that leads back here.
     """
 
     fired = False
-    task: Any
+    task: Any = None
     current_task: Callable[[], Any]
 
     def __init__(self, seconds: float) -> None:
@@ -45,7 +46,7 @@ class Cut:
     def is_here(self) -> bool:
         """Whether it is this task that entered it."""
         try:
-            return self.current_task() is self.task
+            return self.task is not None and self.current_task() is self.task
         except RuntimeError:  # no task, or one of another kind
             return False
 
@@ -97,6 +98,7 @@ class _AsyncioCut(Cut):
                 self.fired = True
             elif not others:
                 self.fired = issubclass(kind, sys.modules["asyncio"].CancelledError)
+        self.task = None
         return self.fired
 
 
@@ -117,4 +119,5 @@ class _TrioCut(Cut):
     ) -> bool:
         swallowed = bool(self._scope.__exit__(kind, exception, traceback))
         self.fired = self._scope.cancelled_caught
+        self.task = None
         return swallowed

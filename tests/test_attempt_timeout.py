@@ -341,6 +341,23 @@ def test_a_failure_in_a_thread_leaves_no_garbage():
     assert left_by(call) == 0
 
 
+def test_a_failure_in_a_thread_that_was_left_behind_leaves_no_garbage():
+    threads = []
+
+    def fails(stop):
+        threads.append(threading.current_thread())
+        stop.wait()
+        raise OSError
+
+    def call():
+        with suppress(AttemptTimeoutError):
+            template.call(fails)
+        threads.pop().join()
+
+    template = made(1, attempt_timeout=AttemptTimeout(0.001, in_thread=True))
+    assert left_by(call) == 0
+
+
 def test_the_thread_has_the_contexts_variables():
     colour = contextvars.ContextVar("colour")
     colour.set("blue")

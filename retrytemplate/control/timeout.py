@@ -22,6 +22,7 @@ from retrytemplate.control.events import ControlEvent, check_listeners, listener
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
+from retrytemplate.history import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,10 @@ class Timeout(Wraps):
                     raise
                 return _in_time(value, deadline)
         except DeadlineExceededError as error:
-            return self._over(fn, deadline, error)
+            self._tell(fn, deadline, error)
+            if self._is_not_answered(deadline):
+                raise
+            return self._answer()
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, await it, and cut it at the limit.
@@ -147,12 +151,15 @@ class Timeout(Wraps):
                         raise
                     return _in_time(value, deadline)
             except DeadlineExceededError as error:
-                return self._over(fn, deadline, error)
+                self._tell(fn, deadline, error)
+                if self._is_not_answered(deadline):
+                    raise
+                return self._answer()
 
         return wrapped
 
-    def _over(self, fn: Any, deadline: Deadline, error: DeadlineExceededError) -> Any:
-        """Tell, and give the other answer: where it was this limit, not another one inside."""
+    def _tell(self, fn: Any, deadline: Deadline, error: DeadlineExceededError) -> None:
+        """Tell of it where it was this limit, not another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
             event = TimedOut(
                 name=self.name,
@@ -163,8 +170,11 @@ class Timeout(Wraps):
                 error=error,
             )
             tell(self.listeners, [event])
-        if self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired():
-            raise error
+
+    def _is_not_answered(self, deadline: Deadline) -> bool:
+        return self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired()
+
+    def _answer(self) -> Any:
         return self.on_timeout() if callable(self.on_timeout) else self.on_timeout
 
 
@@ -185,5 +195,5 @@ def _means(exc: Exception, deadline: Deadline) -> bool:
 
 
 def _error(exc: Exception, deadline: Deadline) -> Exception:
-    message = f"the deadline of {deadline.limit:g} seconds is over: {exc}"
+    message = f"the deadline of {deadline.limit:g} seconds is over: {message_of(exc)}"
     return deadline.error(message, outcome_unknown=True)

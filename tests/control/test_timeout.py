@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import logging
+from contextlib import suppress
 
 import pytest
 
@@ -18,6 +19,7 @@ from retrytemplate import (
 )
 from retrytemplate.control import ControlListener, Strategy, TimedOut, Timeout
 from retrytemplate.testing import VirtualClock, run, run_trio
+from tests.garbage import left_by
 
 
 def in_asyncio(main, clock):
@@ -448,6 +450,49 @@ def test_a_clients_own_timeout_is_told_from_the_limit_around_it(runs, clock):
     assert (error.kind, error.outcome_unknown) == ("request", True)
     assert type(error.__cause__) is httpx.ReadTimeout
     assert [event.error for event in told.events] == [error]
+
+
+def test_a_clients_timeout_without_a_text_is_the_limit_too(clock):
+    class Silent(TimeoutError):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    def slow():
+        clock.advance(3)
+        raise Silent
+
+    with pytest.raises(DeadlineExceededError, match="the deadline of 2 seconds is over") as raised:
+        Timeout(2.0, clock=clock).call(slow)
+    assert type(raised.value.__cause__) is Silent
+
+
+def test_a_call_that_took_too_long_leaves_no_cycle(clock):
+    limited, nested = Timeout(2.0, clock=clock), Timeout(3.0, clock=clock)
+
+    def late(error):
+        clock.advance(4)
+        if error is not None:
+            raise error
+
+    def call():
+        for error in (None, TimeoutError):
+            with suppress(DeadlineExceededError):
+                limited.call(late, error)
+            with suppress(DeadlineExceededError):
+                nested.call(limited.call, late, error)
+
+    assert left_by(call) == 0
+
+
+def test_a_task_that_was_cut_leaves_no_cycle():
+    limited = Timeout(0.0001)
+
+    async def cut():
+        with suppress(DeadlineExceededError):
+            await asyncio.ensure_future(limited.call_async(asyncio.Event().wait))
+
+    with asyncio.Runner() as runner:
+        assert left_by(lambda: runner.run(cut())) == 0
 
 
 def test_another_failure_that_comes_too_late_is_its_own(clock):
