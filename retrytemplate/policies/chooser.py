@@ -106,7 +106,10 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
 
     def _place(self, failure: BaseException) -> str:
         value = self._choice.classify(failure)
-        return str(next(at for at, each in enumerate(self._values) if each is value))
+        for at, each in enumerate(self._values):
+            if each is value:
+                return str(at)
+        raise LookupError(f"{self._choice!r} gave {value!r}, which is none of its values()")
 
     @property
     def never_ends(self) -> bool:

@@ -137,6 +137,16 @@ def test_the_values_of_a_classifier_must_be_policies():
             ExceptionClassifierRetryPolicy(ExceptionClassifier({}), **settings)
 
 
+def test_a_value_that_a_classifier_did_not_name_is_told():
+    class Hides(ExceptionClassifier):
+        def values(self):
+            return ()
+
+    policy = ExceptionClassifierRetryPolicy(Hides({OSError: SimpleRetryPolicy()}))
+    with pytest.raises(LookupError, match=r"Hides\(.* gave SimpleRetryPolicy\(\), .* values\(\)"):
+        policy.record(policy.start(0.0), OSError(), 0.0)
+
+
 def test_what_is_no_policy_is_refused():
     with pytest.raises(TypeError, match=r"policies must map to RetryPolicy objects, got 3 for "):
         ExceptionClassifierRetryPolicy({OSError: 3})
