@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
     from retrytemplate.classify import Answer, ExceptionClassifier
 
-__all__ = ["CodeClassifier", "allowlist", "mapped", "os_error", "sqlstate", "vendor_codes"]
+__all__ = [
+    "CodeClassifier",
+    "allowlist",
+    "mapped",
+    "os_error",
+    "sqlstate",
+    "vendor_codes",
+    "wrapped",
+]
 
 CONNECTION_LOST = "08006"
 """The SQLSTATE of a failure that SQLAlchemy, without one from the driver, calls a disconnect."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from retrytemplate._checks import instance_of
+from retrytemplate.classify import causes
 from retrytemplate.control.client_errors import DATABASE_POOL, POOL, timeout_kind
-from retrytemplate.control.codes import CodeClassifier, mapped
+from retrytemplate.control.codes import CodeClassifier, mapped, wrapped
 from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, Rejected
 
 if TYPE_CHECKING:
@@ -216,6 +218,8 @@ class FailureKinds(CodeClassifier):
 
     def _own(self, exc: BaseException) -> Answer:
         found, value = super()._own(exc)
+        if not found and _is_distrust(exc):
+            found, value = True, PERSISTENT
         if not found:
             found, value = USUAL._own(exc)
         return (True, value) if found else _timeout(exc)
@@ -223,6 +227,16 @@ class FailureKinds(CodeClassifier):
     def _of_all(self, values: list[Any]) -> FailureKind:
         worst: FailureKind = max(values, key=list(FailureKind).index)
         return worst
+
+
+def _is_distrust(exc: BaseException) -> bool:
+    """Whether a certificate is not trusted; httpx says no more than that there is no connection."""
+    ssl = sys.modules.get("ssl")
+    return ssl is not None and any(
+        isinstance(part, ssl.SSLCertVerificationError)
+        for each in causes(exc)
+        for part in wrapped(each)
+    )
 
 
 def _timeout(exc: BaseException) -> Answer:

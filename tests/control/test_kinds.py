@@ -6,9 +6,11 @@ import http.client
 import pickle
 import re
 import sqlite3
+import ssl
 import urllib.error
 from pathlib import Path
 
+import httpcore
 import httpx
 import psycopg
 import pytest
@@ -250,6 +252,14 @@ def test_a_timeout_of_a_client_may_be_the_cause():
     failure = RuntimeError("no stock")
     failure.__cause__ = httpx.PoolTimeout("no connection")
     assert KINDS.classify(failure) is CASCADING
+
+
+def test_a_certificate_that_is_not_trusted_stays_so_where_a_client_keeps_it_as_a_cause():
+    distrusted = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    for kind, raised in ((PERSISTENT, distrusted), (TRANSIENT, system("ECONNREFUSED"))):
+        failure = httpx.ConnectError(str(raised))
+        failure.__cause__ = httpcore.ConnectError(raised)
+        assert KINDS.classify(failure) is kind
 
 
 def test_a_cause_says_what_the_failure_does_not():
