@@ -222,8 +222,11 @@ class RetryBudget(Guard):
                 name=self.name,
                 retry_after=retry_after,
             )
-            tell(self._listeners, [CallRejected(name=self.name, error=error)])
-            raise error
+            try:
+                tell(self._listeners, [CallRejected(name=self.name, error=error)])
+                raise error
+            finally:
+                del error  # its traceback holds this frame
         if self.parent is not None:
             try:
                 self.parent.take(failure)

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from contextlib import suppress
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
@@ -25,6 +26,7 @@ from retrytemplate.control import CallRejected, ControlListener, RetryBudget
 from retrytemplate.testing import GuardConformance, VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.loops import LOOPS
+from tests.garbage import left_by
 
 
 class Down(Exception):
@@ -402,6 +404,21 @@ def test_what_was_taken_by_hand_can_be_put_back(clock):
     with pytest.raises(RetryBudgetExhaustedError):
         budget.take()
     assert (budget.snapshot().available, budget.snapshot().granted) == (10, 0)
+
+
+def test_a_refusal_leaves_no_cycle(clock):
+    budget = RetryBudget.tokens(capacity=1, cost=1, clock=clock)
+    budget.take()
+    template = RetryTemplate(SimpleRetryPolicy(3), guards=[budget], clock=clock)
+
+    def call():
+        with suppress(RetryBudgetExhaustedError):
+            budget.take()
+        template.outcome(failing)
+        with suppress(RetryBudgetExhaustedError):
+            template.call(failing)
+
+    assert left_by(call) == 0
 
 
 # -- bad input -------------------------------------------------------------------------------------
