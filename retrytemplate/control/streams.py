@@ -9,8 +9,9 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, duration, span_or_none, text
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.events import check_listeners, listeners_of
-from retrytemplate.control.timeout import Timeout
+from retrytemplate.control.timeout import Timeout, tell_of
 from retrytemplate.deadline import Deadline
+from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
@@ -105,8 +106,8 @@ class _Limited:
         self._items = items
         self._whole: Deadline | None = None
 
-    def _timeout(self) -> Timeout:
-        """The limit of the item that is asked for."""
+    def _timeout(self, fn: Any) -> Timeout:
+        """The limit of the item that this function is asked for."""
         limits, whole = self._limits, self._whole
         seconds, kind = limits.between, NEXT
         if whole is None:
@@ -117,7 +118,11 @@ class _Limited:
         if seconds is None or left <= seconds:
             seconds, kind = left, WHOLE
         if seconds <= 0:
-            raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
+            try:
+                raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
+            except DeadlineExceededError as error:
+                tell_of(error, limits, fn, whole)
+                raise
         return Timeout(
             seconds, kind=kind, name=limits.name, listeners=limits.listeners, clock=limits.clock
         )
@@ -128,7 +133,8 @@ class _AsyncItems(_Limited):
         return self
 
     async def __anext__(self) -> Any:
-        return await self._timeout().call_async(self._items.__anext__)
+        ask = self._items.__anext__
+        return await self._timeout(ask).call_async(ask)
 
     async def aclose(self) -> None:
         close = getattr(self._items, "aclose", None)
@@ -141,7 +147,7 @@ class _Items(_Limited):
         return self
 
     def __next__(self) -> Any:
-        return self._timeout().call(next, self._items)
+        return self._timeout(next).call(next, self._items)
 
     def close(self) -> None:
         close = getattr(self._items, "close", None)

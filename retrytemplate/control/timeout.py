@@ -27,7 +27,7 @@ from retrytemplate.history import message_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TimedOut", "Timeout"]
+__all__ = ["TimedOut", "Timeout", "tell_of"]
 
 RAISE: Final = object()
 
@@ -161,21 +161,26 @@ class Timeout(Wraps):
     def _tell(self, fn: Any, deadline: Deadline, error: DeadlineExceededError) -> None:
         """Tell of it where it was this limit, not another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
-            event = TimedOut(
-                name=self.name,
-                operation=getattr(fn, "__qualname__", type(fn).__qualname__),
-                kind=error.kind,
-                limit=deadline.limit,
-                elapsed=deadline.elapsed(),
-                error=error,
-            )
-            tell(self.listeners, [event])
+            tell_of(error, self, fn, deadline)
 
     def _is_not_answered(self, deadline: Deadline) -> bool:
         return self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired()
 
     def _answer(self) -> Any:
         return self.on_timeout() if callable(self.on_timeout) else self.on_timeout
+
+
+def tell_of(error: DeadlineExceededError, limits: Any, fn: Any, deadline: Deadline) -> None:
+    """Tell the listeners of these limits what a call of the function came to."""
+    event = TimedOut(
+        name=limits.name,
+        operation=getattr(fn, "__qualname__", type(fn).__qualname__),
+        kind=error.kind,
+        limit=deadline.limit,
+        elapsed=deadline.elapsed(),
+        error=error,
+    )
+    tell(limits.listeners, [event])
 
 
 def _in_time(value: Any, deadline: Deadline) -> Any:

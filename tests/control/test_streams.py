@@ -198,6 +198,23 @@ def test_a_stream_that_was_too_slow_is_told_of(clock):
     assert (event.name, event.kind, event.limit, event.elapsed) == ("answers", "first item", 1, 1)
 
 
+def test_a_stream_whose_time_is_over_between_two_items_is_told_of_too(clock):
+    told = []
+
+    class Told(ControlListener):
+        def on_event(self, event):
+            told.append(event)
+
+    items = StreamTimeout(total=4.0, listeners=[Told()], clock=clock).over([1, 2])
+    next(items)
+    clock.advance(5)
+    with pytest.raises(DeadlineExceededError) as raised:
+        next(items)
+    (event,) = told
+    assert (event.operation, event.kind, event.limit, event.elapsed) == ("next", "stream", 4, 5)
+    assert event.error is raised.value
+
+
 @pytest.mark.statement("S4-13")
 def test_the_limits_that_are_ready_give_the_first_item_longer_than_the_next():
     assert STREAMING.first > STREAMING.between
