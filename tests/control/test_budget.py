@@ -2,8 +2,8 @@
 
 import threading
 from collections import deque
-from contextlib import suppress
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 
 import pytest
