@@ -134,8 +134,9 @@ class RetryAfterBackoff(Backoff):
         return None
 
     def _seconds(self, value: str, headers: Any) -> float | None:
-        if value.isascii() and value.replace(".", "", 1).isdigit():
-            return float(value)
+        numbers = [number.strip() for number in value.split(",")]  # of a header sent twice
+        if all(map(_is_number, numbers)):
+            return max(map(float, numbers))
         until = _date(value)
         if until is None:
             return None
@@ -167,6 +168,10 @@ def header(headers: Any, name: str) -> str | None:
     except Exception:  # what a failure carries is no reason to fail; a cancellation passes
         return None
     return None if value is None else text.strip()
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.replace(".", "", 1).isdigit()
 
 
 def _to_come(value: Any) -> float | None:

@@ -63,6 +63,10 @@ def test_seconds_are_understood(value, seconds):
     assert not notes(failure)
 
 
+def test_of_numbers_of_several_headers_that_a_client_has_joined_the_longest_counts():
+    assert waited(failed("7, 60,5")) == 60.0
+
+
 @pytest.mark.statement("S3-10")
 @pytest.mark.parametrize(
     "date",
@@ -113,7 +117,8 @@ GARBAGE = [
     "inf",
     "Sun, 06 Nov 1994 08:49:36 GMT",
     "Sun, 99 Nov 1994 08:49:37 GMT",
-    "5, 10",
+    "5, soon",
+    "5,",
 ]
 
 
