@@ -234,6 +234,7 @@ class PoolLanes:
                 if place.runner.stop is not None:
                     place.runner.stop.set()
                 self._race.steward.left_behind(place.runner)
+        self._places.clear()  # one that was left behind holds the failure that it came after
 
     def _next(self, seconds: float) -> list[Runner]:
         from queue import Empty

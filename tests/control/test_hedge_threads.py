@@ -14,6 +14,7 @@ from concurrent.futures import (
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from itertools import count
 
 import pytest
 
@@ -252,6 +253,22 @@ def test_a_call_leaves_no_cycle(pool):
     for made in (hedge(pool, NEVER), hedge(pool, Quantile(0.5))):
         for fn in (int, fails):
             assert left_by(partial(call, made, fn)) == 0
+
+
+def test_a_call_that_was_left_behind_after_a_failure_leaves_no_cycle():
+    def call():
+        calls = count(1)
+
+        def fn(stop):
+            number = next(calls)
+            if number == 1:
+                raise Down
+            return number if number == 3 else stop.wait(PATIENCE)
+
+        with ThreadPoolExecutor(3) as pool:
+            assert hedge(pool, 0.005, max_hedges=2).call(fn) == 3
+
+    assert left_by(call) == 0
 
 
 # -- pools that are full, or closed ----------------------------------------------------------------
