@@ -1,0 +1,202 @@
+"""Listeners and clocks of every control object: none of them changes a call, none meets a lock."""
+
+import inspect
+import threading
+
+import pytest
+
+from retrytemplate import RetryTemplate, SimpleRetryPolicy, control
+from retrytemplate.control import (
+    Bulkhead,
+    CircuitBreaker,
+    Consecutive,
+    ControlListener,
+    Fallback,
+    Hedge,
+    NestedRetries,
+    Operations,
+    RequireIdempotency,
+    RetryBudget,
+    StreamTimeout,
+    Timeout,
+)
+from retrytemplate.testing import VirtualClock, run
+from retrytemplate.testing.conformance.base import PATIENCE
+
+
+class Down(Exception):
+    """What a call fails with."""
+
+
+def failing(*_):
+    raise Down("no answer")
+
+
+def outcome(function, *args):
+    """What came of it, to be compared."""
+    try:
+        return function(*args)
+    except Exception as exc:
+        return type(exc), str(exc), getattr(exc, "__notes__", []), repr(exc.__context__)
+
+
+def breaker(clock, listeners):
+    settings = {"window": Consecutive(1), "reset_jitter": 0.0}
+    made = CircuitBreaker("b", clock=clock, listeners=listeners, **settings)
+    return made, lambda: [outcome(made.call, each) for each in (int, failing, int)]
+
+
+def bulkhead(clock, listeners):
+    made = Bulkhead("b", limit=1, queue=0, clock=clock, listeners=listeners)
+
+    def calls():
+        made.resize(2, over=60.0)
+        with made.slot():
+            return [outcome(made.call, int)]
+
+    return made, calls
+
+
+def budget(clock, listeners):
+    made = RetryBudget.tokens(capacity=5, clock=clock, listeners=listeners)
+    template = RetryTemplate(SimpleRetryPolicy(3), guards=[made], clock=clock)
+    return made, lambda: [outcome(template.call, failing), made.put_back()]
+
+
+def fallback(clock, listeners):
+    made = Fallback(lambda: "cached", clock=clock, listeners=listeners)
+    alone = Fallback(failing, clock=clock, listeners=listeners)
+    return made, lambda: [outcome(made.call, failing), outcome(alone.call, failing)]
+
+
+def hedge(clock, listeners):
+    made = Hedge(1.0, idempotent=True, clock=clock, listeners=listeners)
+    takes = iter([60.0, 0.5])
+
+    async def slow():
+        await clock.sleep_async(seconds := next(takes))
+        return seconds
+
+    return made, lambda: [run(made.call_async(slow), clock=clock)]
+
+
+def nested_retries(clock, listeners):
+    template = RetryTemplate(SimpleRetryPolicy(3), guards=[NestedRetries(listeners=listeners)])
+    return None, lambda: [outcome(template.call, template.call, failing)]
+
+
+def operations(clock, listeners):
+    made = Operations(listeners=listeners)
+    return None, lambda: [made.call("key", lambda: {"number": 17}) for _ in range(2)]
+
+
+def idempotency(clock, listeners):
+    guard = RequireIdempotency(listeners=listeners)
+    template = RetryTemplate(SimpleRetryPolicy(3), guards=[guard])
+    return None, lambda: [outcome(template.call, failing)]
+
+
+def stream(clock, listeners):
+    made = StreamTimeout(first=1.0, clock=clock, listeners=listeners)
+
+    async def items():
+        await clock.sleep_async(9.0)
+        yield 17
+
+    async def reads():
+        return [each async for each in made.over(items())]
+
+    return None, lambda: [outcome(lambda: run(reads(), clock=clock))]
+
+
+def timeout(clock, listeners):
+    made = Timeout(1.0, clock=clock, listeners=listeners)
+    return None, lambda: [outcome(made.call, clock.advance, 9.0)]
+
+
+WAYS = {
+    Bulkhead: bulkhead,
+    CircuitBreaker: breaker,
+    Fallback: fallback,
+    Hedge: hedge,
+    NestedRetries: nested_retries,
+    Operations: operations,
+    RequireIdempotency: idempotency,
+    RetryBudget: budget,
+    StreamTimeout: stream,
+    Timeout: timeout,
+}
+
+every = pytest.mark.parametrize("way", list(WAYS.values()), ids=lambda way: way.__name__)
+
+
+def test_the_tests_know_everybody_who_has_listeners():
+    parts = [getattr(control, name) for name in control.__all__]
+    classes = [part for part in parts if isinstance(part, type)]
+    assert {
+        each
+        for each in classes
+        if "__init__" in dir(each) and "listeners" in inspect.signature(each.__init__).parameters
+    } == WAYS.keys()
+
+
+class Breaks(ControlListener):
+    def __init__(self):
+        self.told = 0
+
+    def on_event(self, event):
+        self.told += 1
+        raise ZeroDivisionError("the listener")
+
+
+@every
+def test_a_listener_that_raises_neither_breaks_nor_hides_what_came_of_the_call(way, caplog):
+    _, usual = way(VirtualClock(), [])
+    breaks = Breaks()
+    _, disturbed = way(VirtualClock(), [breaks, Breaks()])
+    assert disturbed() == usual()
+    assert breaks.told > 0
+    assert "the call goes on" in caplog.text
+
+
+def is_free(part):
+    """Whether another thread can look at it meanwhile."""
+    thread = threading.Thread(target=part.snapshot, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+LOOKED_AT = [way for part, way in WAYS.items() if hasattr(part, "snapshot")]
+looked_at = pytest.mark.parametrize("way", LOOKED_AT, ids=lambda way: way.__name__)
+
+
+@looked_at
+def test_a_listener_is_told_with_no_lock_held(way):
+    seen = []
+
+    class Looks(ControlListener):
+        def on_event(self, event):
+            seen.append(all(seen) and is_free(made))
+
+    made, calls = way(VirtualClock(), [Looks()])
+    calls()
+    assert seen
+    assert all(seen)
+
+
+@looked_at
+def test_a_clock_is_read_with_no_lock_held(way):
+    seen = []
+
+    class Looks(VirtualClock):
+        def monotonic(self):
+            if made is not None and threading.current_thread() is main:
+                seen.append(all(seen) and is_free(made))
+            return super().monotonic()
+
+    made, main = None, threading.current_thread()
+    made, calls = way(Looks(), [])
+    calls()
+    assert seen
+    assert all(seen)
