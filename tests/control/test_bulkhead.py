@@ -11,7 +11,14 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from retrytemplate import BulkheadFullError, Deadline, DeadlineExceededError, MisuseError
 from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strategy
@@ -470,13 +477,18 @@ def test_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
                 finally:
                     inside[0] -= 1
 
+    async def resize():
+        while True:
+            bulkhead.resize(random.randrange(1, 4), over=random.choice([0.0, 0.001]))
+            await loop.checkpoint()
+
     async def stop():
         for _ in range(random.randrange(20, 60)):
             await loop.checkpoint()
         raise Down
 
     with pytest.raises(ExceptionGroup):
-        loop.run(lambda: loop.together(*[work] * 20, stop))
+        loop.run(lambda: loop.together(*[work] * 20, *[resize] * (seed % 2), stop))
     assert taken(bulkhead) == (0, 0, 0)
 
 
@@ -677,6 +689,7 @@ class Rooms(RuleBasedStateMachine):
         self.room = Room(limit, queue, 2, per_key, fairness)
         self.limit, self.queue, self.per_key, self.fairness = limit, queue, per_key, fairness
         self.inside, self.waiting = [], []
+        self.stepped = []
         self.now = self.since = self.over = 0
         self.from_ = self.to = limit
 
@@ -708,6 +721,21 @@ class Rooms(RuleBasedStateMachine):
         else:
             return
         self.let_in(self.room.leave(ticket))
+
+    @rule()
+    def step_in(self):
+        stepped = self.room.step_in()
+        grows = self.now < self.since + self.over and self.to > self.limit
+        assert stepped == (len(self.inside) < self.limit and not grows)
+        if stepped:
+            self.stepped.append(Ticket(None, 0, state="in"))
+            self.inside.append(self.stepped[-1])
+
+    @precondition(lambda self: self.stepped)
+    @rule()
+    def step_out(self):
+        self.inside.remove(self.stepped.pop())
+        self.let_in(self.room.step_out())
 
     @rule(limit=st.integers(1, 9), over=st.sampled_from([0, 0, 3, 8]))
     def resize(self, limit, over):
