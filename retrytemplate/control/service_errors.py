@@ -10,6 +10,7 @@ from retrytemplate._checks import checked_by, is_awaitable, plain
 from retrytemplate.classify import causes, is_exception_class
 from retrytemplate.control.client_errors import timeout_kind
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.history import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,7 +114,7 @@ class ServiceErrors(Wraps):
         if exception is not None and rule is not None:
             made = rule[0]
             is_class = is_exception_class(made)
-            raise made(str(exception) if is_class else exception) from exception  # type: ignore[arg-type]
+            raise made(message_of(exception) if is_class else exception) from exception  # type: ignore[arg-type]
 
     def _rule(self, exc: BaseException) -> Rule | None:
         kind = timeout_kind(exc)

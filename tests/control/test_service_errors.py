@@ -124,6 +124,15 @@ def test_a_request_that_comes_with_no_time_left_is_answered_in_the_one_place():
     assert (raised.value.__cause__.kind, called) == ("request", [])
 
 
+def test_a_timeout_without_a_text_is_an_error_of_the_service_too():
+    class Silent(TimeoutError):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    with pytest.raises(TooLate), ServiceErrors({}, default=(TooLate, False)):
+        raise Silent
+
+
 def test_it_goes_around_a_call_like_others():
     assert isinstance(ERRORS, Strategy)
 
