@@ -274,7 +274,9 @@ class CircuitBreaker(Wraps):
                 value = fn(*args, **kwargs)
                 refuse_awaitable(value, fn)
         except BaseException as exc:
-            return permit.failed(exc)
+            if is_hard(exc):
+                raise
+            return Outcome(None, exc, 1, (), permit.elapsed)
         return Outcome(value, None, 1, (), permit.elapsed)
 
     async def outcome_async(
@@ -291,7 +293,9 @@ class CircuitBreaker(Wraps):
                 if is_awaitable(value):
                     value = await value
         except BaseException as exc:
-            return permit.failed(exc)
+            if is_hard(exc):
+                raise
+            return Outcome(None, exc, 1, (), permit.elapsed)
         return Outcome(value, None, 1, (), permit.elapsed)
 
     def permit(self) -> Permit:
@@ -541,12 +545,6 @@ class Permit:
         """It was given up before it was known."""
         self._say("cancelled")
 
-    def failed(self, exc: BaseException) -> Outcome[Any]:
-        """The exception as an outcome, where it may be held back."""
-        if is_hard(exc):
-            raise exc
-        return Outcome(None, exc, 1, (), self.elapsed)
-
     def _close(self) -> bool:
         was, self._open = self._open, False
         if was:
@@ -561,7 +559,10 @@ class Permit:
     def __enter__(self) -> Self:
         refused = self.take()
         if refused is not None:
-            raise refused
+            try:
+                raise refused
+            finally:
+                del refused  # its traceback leads back here
         return self
 
     def __exit__(

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from random import Random
 
@@ -33,6 +34,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import VirtualClock
 from tests.control.loops import LOOPS
+from tests.garbage import left_by
 
 
 class Down(Exception):
@@ -370,6 +372,22 @@ def test_a_late_result_of_a_wrapped_function_moves_nothing_either(make):
 
     assert outer() == "late"
     assert (breaker.state, breaker.snapshot().late) == ("open", 1)
+
+
+def interrupts():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["call", "outcome"])
+@pytest.mark.parametrize(("state", "ends"), [("open", fine), ("closed", interrupts)])
+def test_neither_a_refusal_nor_an_interruption_leaves_a_cycle(make, way, state, ends):
+    breaker = opened(make()) if state == "open" else make()
+
+    def ended():
+        with suppress(CircuitOpenError, KeyboardInterrupt):
+            getattr(breaker, way)(ends)
+
+    assert left_by(ended) == 0
 
 
 @pytest.mark.statement("S4-37")
