@@ -214,7 +214,9 @@ def remarks(figures: dict[str, dict[str, list[float]]]) -> list[str]:
         *(f"{each} {version(each)}" for each in sorted(packages) if find_spec(each)),
     ]
     return [
-        f"Over its goal, {goal}: {'; '.join(late)}." if late else f"All medians are within the goal, {goal}.",
+        f"Over its goal, {goal}: {'; '.join(late)}."
+        if late
+        else f"All medians are within the goal, {goal}.",
         f"{', '.join(where)}.",
     ]
 
