@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from typing import Any
+from weakref import ref
 
 from attrs import define
 
@@ -23,7 +24,7 @@ class LeasedClaim(Claim):
     ``process`` is the one that took it: a child has it too, and must not end it.
     """
 
-    __slots__ = ("lease", "process")
+    __slots__ = ("__weakref__", "lease", "process")
 
     lease: float
 
@@ -34,9 +35,13 @@ class LeasedClaim(Claim):
 
 @define
 class Lease:
-    """A claim in hand: when it is to be renewed, and when it is too late for that."""
+    """A claim in hand: when it is to be renewed, and when it is too late for that.
 
-    claim: LeasedClaim
+    The claim itself is whoever's who took it.  One that nobody has any more cannot be ended: its
+    coroutine was closed where nothing could be awaited.  Its lease is to run out.
+    """
+
+    claim: ref[LeasedClaim]
     due: float
     end: float
 
@@ -54,14 +59,14 @@ class Leases:
         rest = claim.lease * USUALLY
         self._came = True
         self._shortest = min(self._shortest, rest)
-        self._leases[claim.key] = Lease(claim, now + rest, now + claim.lease)
+        self._leases[claim.key] = Lease(ref(claim), now + rest, now + claim.lease)
         return now + rest
 
     def failed(self, claim: LeasedClaim, now: float) -> None:
         """A renewal failed: it is tried again until the lease is over."""
-        lease = self._leases.get(claim.key)
-        if lease is None or lease.claim is not claim:
+        if not self.has(claim):
             return
+        lease = self._leases[claim.key]
         lease.due = now + claim.lease * AFTER_FAILURE
         if lease.due >= lease.end:
             del self._leases[claim.key]
@@ -74,15 +79,23 @@ class Leases:
     def has(self, claim: Claim) -> bool:
         """Whether the claim is in hand; a later one of the same key is another."""
         lease = self._leases.get(claim.key)
-        return lease is not None and lease.claim is claim
+        return lease is not None and lease.claim() is claim
 
     def due(self, now: float) -> list[LeasedClaim]:
         """The claims whose renewal is due."""
-        return [lease.claim for lease in self._leases.values() if lease.due <= now]
+        claims = []
+        # A copy: the collector may close an execution meanwhile, which drops its claim.
+        for key, lease in list(self._leases.items()):
+            claim = lease.claim()
+            if claim is None:
+                self._leases.pop(key, None)
+            elif lease.due <= now:
+                claims.append(claim)
+        return claims
 
     def next(self) -> float | None:
         """When the next renewal is due; None: none is."""
-        return min((lease.due for lease in self._leases.values()), default=None)
+        return min((lease.due for lease in list(self._leases.values())), default=None)
 
     def look(self, now: float) -> float | None:
         """When to look again by oneself; None: when a claim is taken.

@@ -76,6 +76,16 @@ def test_a_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
     assert leases.has(second)
 
 
+def test_a_claim_that_nobody_has_any_more_is_not_renewed():
+    leases, kept = Leases(), held("kept")
+    for claim in (kept, held("left behind")):
+        leases.took(claim, 0.0)
+    del claim
+    assert leases.due(10.0) == [kept]
+    leases.drop(kept)
+    assert leases.next() is None
+
+
 # -- the thread ------------------------------------------------------------------------------------
 
 
@@ -141,21 +151,23 @@ def until(condition):
 
 def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
     renewer = RenewingThread(Renewals(LeaseLostError("gone")), clock.monotonic)
-    renewer.add(held())
+    renewer.add(claim := held())
     pass_time(renewer, clock, 10)
     until(lambda: renewer._leases.next() is None)
+    assert not renewer._leases.has(claim)
     renewer.stop()
 
 
 def test_a_renewal_that_the_store_refuses_comes_again_sooner(clock, threads):
     renewals = Renewals(CacheUnavailableError("down"), RuntimeError("worse"))
     renewer = RenewingThread(renewals, clock.monotonic)
-    renewer.add(held())
+    renewer.add(claim := held())
     for seconds in (10, 3, 3):
         pass_time(renewer, clock, seconds)
         renewals.asked.get(timeout=PATIENCE)
         until(lambda: renewer._leases.next() > clock.monotonic())
     assert renewer._leases.next() == clock.monotonic() + 10
+    assert renewer._leases.has(claim)
     renewer.stop()
 
 
