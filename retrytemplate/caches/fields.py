@@ -43,7 +43,11 @@ def _or_null(field: Field) -> Field:
 PHASES = get_args(Phase)
 
 ANY: Field = (lambda value: True, "a JSON value")
+# A column of every store holds it, and the next ones.
+MOST = 2**62
+
 COUNT: Field = (lambda value: type(value) is int and value >= 0, "an int >= 0")
+SERIAL: Field = (lambda value: type(value) is int and 0 <= value <= MOST, "an int from 0 to 2**62")
 FLAG: Field = (lambda value: isinstance(value, bool), "true or false")
 FORMAT_NUMBER: Field = (lambda value: type(value) is int and value >= 1, "an int >= 1")
 LIST: Field = (lambda value: isinstance(value, list), "a list")
@@ -70,8 +74,8 @@ RECORD: Mapping[str, Field] = {
     "backoff_started": FLAG,
     "not_before": _or_null(TIME),
     "fingerprint": TEXT,
-    "version": COUNT,
-    "fence": COUNT,
+    "version": SERIAL,
+    "fence": SERIAL,
     "worker": _or_null(TEXT),
 }
 FAILURE: Mapping[str, Field] = {"type": TEXT, "message": TEXT, "cause": _or_null(OBJECT)}

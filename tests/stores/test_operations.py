@@ -1,9 +1,12 @@
 """Operations in a store: processes with the same key, one that dies, holds that are lost."""
 
 import asyncio
+import gc
+import math
 import subprocess
 import sys
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -17,6 +20,8 @@ from retrytemplate import (
     LeaseLostError,
     MisuseError,
 )
+from retrytemplate.caches import Record
+from retrytemplate.caches.record import to_text
 from retrytemplate.control import OperationResult, Operations
 from tests.stores.kinds import blocking
 
@@ -235,6 +240,50 @@ def test_whenever_a_task_is_cancelled_the_key_is_free_or_done_afterwards(sqlite,
             assert operation.result is not None or operation.outcome_unknown or not made
             if not isinstance(ended, asyncio.CancelledError):
                 assert operation.result.value == ended == 1
+
+    asyncio.run(main())
+
+
+def test_a_version_that_no_column_holds_is_no_record_and_nothing_is_called(store, operations):
+    """Else the effect would be there when the store refuses the result."""
+    operations.start_once(KEY, fingerprint=1).fail()
+    key, called = operations.scoped_key(KEY), []
+    rubbish = Record(version=2**62 + 1, attributes={"outcome_unknown": False})
+    store.change(key, record=to_text(rubbish))
+    with pytest.raises(CacheUnavailableError, match="version must be an int from 0 to"):
+        operations.call(KEY, called.append, 1)
+    assert called == []
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_the_lease_of_what_is_closed_in_its_loop_is_not_renewed_any_more(sqlite, by_hand):
+    """Nothing can be awaited then, and the next one is to find it lost."""
+
+    class Forever:
+        def __await__(self):
+            yield self
+
+    async def block(operations):
+        async with await operations.start_once_async(KEY):
+            await Forever()
+
+    @types.coroutine
+    def until_it_waits(coroutine):
+        while not isinstance(waits := coroutine.send(None), Forever):
+            yield waits
+
+    async def main():
+        async with sqlite.async_cache() as cache:
+            operations = Operations(cache)
+            coroutine = block(operations) if by_hand else operations.call_async(KEY, Forever)
+            await until_it_waits(coroutine)
+            leases = cache._renewer._leases
+            assert len(leases.due(math.inf)) == 1
+            coroutine.close()
+            gc.collect()
+            assert leases.due(math.inf) == []
+            with pytest.raises(AttemptInProgressError):
+                await operations.start_once_async(KEY)
 
     asyncio.run(main())
 
