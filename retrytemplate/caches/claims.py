@@ -83,6 +83,7 @@ class ClaimsInProcess(ABC):
             else:
                 record = self._load(key)
                 if record is not None and record.phase == "done":
+                    self._claims.pop(key, None)  # this worker's, where its beginning was cut off
                     raise AlreadyCompletedError(f"{key!r} was completed before")
                 claim = Claim(key, worker, record, next(self._fences))
             self._claims[key] = claim

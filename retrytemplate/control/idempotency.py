@@ -20,7 +20,6 @@ from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextvars import Token
 
     from retrytemplate.context import RetryContext
 
@@ -40,7 +39,8 @@ ATTRIBUTE = "idempotency_key"
 ASKED = "idempotency_key_asked"
 OURS = UUID("5f0c4dd0-5c1e-4d0b-9d0a-6f6a3f7f2b1e")
 
-_lock = threading.Lock()
+# The collector, or a signal, may ask for a key in the very thread that holds it.
+_lock = threading.RLock()
 _named: ContextVar[Named | None] = ContextVar("retrytemplate.operation", default=None)
 
 
@@ -114,28 +114,26 @@ def derived(*parts: Any) -> str:
 class Named:
     """While it is entered, what is called belongs to the operation of this key."""
 
-    __slots__ = ("_token", "around", "key", "outer")
+    __slots__ = ("around", "key", "outer")
 
     around: RetryContext | None
     outer: Named | None
-    _token: Token[Named | None]
 
     def __init__(self, key: str) -> None:
         self.key: str | None = key
 
     def __enter__(self) -> None:
-        self.around, self.outer = current_context(), _named.get()
-        self._token = _named.set(self)
+        outer = _operation()
+        if outer is not self:  # it may be entered within itself
+            self.around, self.outer = current_context(), outer
+        _named.set(self)
 
     def __exit__(self, *_: object) -> None:
         self.key = self.around = None
         # The collector may be closing a coroutine: then no context variable is to change, and what
         # says nothing any more may stay.
         if _named.get() is self and not isinstance(sys.exception(), GeneratorExit):
-            try:
-                _named.reset(self._token)
-            except ValueError:  # here is a copy of the context in which it was entered
-                _named.set(self.outer)
+            _named.set(self.outer)
 
 
 def _operation() -> Named | None:
@@ -172,7 +170,10 @@ def _kept(context: RetryContext, source: Callable[[], str]) -> str:
         else:
             made = source()
         with _lock:
-            key = _shelf(context).setdefault(ATTRIBUTE, made)
+            shelf = _shelf(context)
+            key = shelf.get(ATTRIBUTE)
+            if key is None:
+                key = shelf[ATTRIBUTE] = made
     return _checked(key)
 
 
@@ -234,7 +235,7 @@ class RequireIdempotency(Guard):
         raise error
 
     def _may_repeat(self, context: RetryContext) -> bool:
-        if ASKED in vars(context) or ATTRIBUTE in _shelf(context):
+        if ASKED in vars(context) or _shelf(context).get(ATTRIBUTE) is not None:
             return True
         declared = self.idempotent
         return declared if isinstance(declared, bool) else bool(declared(context))

@@ -10,7 +10,7 @@ from retrytemplate.control.events import ControlEvent, tell
 from retrytemplate.control.idempotency import Named, derived
 from retrytemplate.control.reservation import NOTHING, Reservation, harder, is_unknown
 from retrytemplate.drivers import ASYNC, SYNC, perform, perform_async
-from retrytemplate.endings import put_note
+from retrytemplate.endings import instead_of, put_note
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Operation:
     """
 
     __slots__ = (
+        "_begun",
         "_named",
         "_operations",
         "_reservation",
@@ -102,6 +103,7 @@ class Operation:
         self.outcome_unknown = False
         self.result: OperationResult | None = None
         self._operations = operations
+        self._begun = False  # what it is for
         scoped = operations.scoped_key(key)
         self._reservation = Reservation(scoped, operations.cache, operations.ttl)
         self._named = Named(derived(scoped))
@@ -145,7 +147,11 @@ class Operation:
         await perform_async(self._failing(outcome_unknown, ASYNC))
 
     def __enter__(self) -> Self:
-        self._named.__enter__()
+        try:
+            self._named.__enter__()
+        except BaseException as exc:  # a signal: there will be no exit
+            self.__exit__(type(exc), exc, None)
+            raise
         return self
 
     def __exit__(
@@ -154,11 +160,18 @@ class Operation:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._named.__exit__()
-        perform(self._leaving(exception, SYNC))
+        try:
+            perform(self._leaving(exception, SYNC))
+        except BaseException as exc:  # a signal, maybe
+            perform(self._leaving(exc, SYNC))
+            raise
 
     async def __aenter__(self) -> Self:
-        self._named.__enter__()
+        try:
+            self._named.__enter__()
+        except BaseException as exc:
+            await self.__aexit__(type(exc), exc, None)
+            raise
         return self
 
     async def __aexit__(
@@ -167,13 +180,33 @@ class Operation:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._named.__exit__()
         if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
-            perform(self._leaving(exception, SYNC))
-        else:
+            self.__exit__(kind, exception, traceback)
+            return
+        try:
             await perform_async(self._leaving(exception, ASYNC))
+        except BaseException as exc:
+            await perform_async(self._leaving(exc, ASYNC))
+            raise
 
     # The steps, blocking or awaited.
+
+    def _whole(self, steps: Steps, ways: Any) -> Steps:
+        """The steps, after which the key is not held where they failed, whatever cuts in."""
+        try:
+            value, error = yield from steps
+        except GeneratorExit:  # nobody drives them any more
+            raise
+        except BaseException as exc:  # a signal between two of them
+            value, error = None, exc
+        if error is None:
+            return value, None
+        try:
+            return (yield from self._ending(error, ways))
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            return (yield from self._ending(instead_of(error, exc), ways))
 
     def _beginning(self, fingerprint: Any, ways: Any) -> Steps:
         reservation = self._reservation
@@ -188,6 +221,7 @@ class Operation:
         if self.outcome_unknown:
             name, attempt = self._operations.name, self.attempt
             self._tell(OperationUnknown(name=name, key=self.key, attempt=attempt))
+        self._begun = True
         return self, None
 
     def _completing(self, value: Any, connection: Any, ways: Any) -> Steps:
@@ -207,8 +241,11 @@ class Operation:
 
     def _ending(self, error: BaseException, ways: Any) -> Steps:
         """The effect was not to be had; what else goes wrong is a note on why."""
+        self._named.__exit__()
+        if self._reservation.is_over:
+            return None, error
         unknown = is_unknown(error)
-        if isinstance(error, Rejected) and not unknown:  # nothing was called
+        if not self._begun or (isinstance(error, Rejected) and not unknown):  # nothing was called
             _, problem = yield from self._releasing(ways)
         else:
             _, problem = yield from self._failing(unknown, ways)
@@ -217,6 +254,7 @@ class Operation:
         return None, harder(error, problem)
 
     def _leaving(self, error: BaseException | None, ways: Any) -> Steps:
+        self._named.__exit__()
         reservation = self._reservation
         if reservation.is_over:
             return None, None

@@ -26,11 +26,7 @@ from retrytemplate.control.reservation import harder
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate.entrances import refuse_blocking
-from retrytemplate.errors import (
-    CacheUnavailableError,
-    LeaseLostError,
-    MisuseError,
-)
+from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.state import encode_key, scope_of
 
 if TYPE_CHECKING:
@@ -132,14 +128,15 @@ class Operations:
         ...         print(operation.complete({"receipt": 1}))
         {'receipt': 1}
         """
-        operation: Operation = perform(Operation(self, key)._beginning(fingerprint, SYNC))
+        operation = Operation(self, key)
+        perform(operation._whole(operation._beginning(fingerprint, SYNC), SYNC))
         return operation
 
     async def start_once_async(self, key: Any, *, fingerprint: Any = None) -> Operation:
         """The same with an asynchronous store, or one in memory."""
         refuse_blocking(self.cache)
-        steps = Operation(self, key)._beginning(fingerprint, ASYNC)
-        operation: Operation = await perform_async(steps)
+        operation = Operation(self, key)
+        await perform_async(operation._whole(operation._beginning(fingerprint, ASYNC), ASYNC))
         return operation
 
     def call(self, key: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -175,6 +172,10 @@ class Operations:
 
     def _call(self, key: Any, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
         operation = Operation(self, key)
+        return operation._whole(self._once(operation, fingerprint, fn, ways), ways)
+
+    def _once(self, operation: Operation, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
+        """Begin it; look it up, or call the function; and complete it."""
         _, error = yield from operation._beginning(fingerprint, ways)
         if error is None and operation.outcome_unknown and self.lookup is not None:
             error = yield from self._look_up(operation, ways)
@@ -186,20 +187,18 @@ class Operations:
         value, error = yield run, (operation._named, fn)
         if error is None:
             value, error = yield from self._conclude(operation, value, ways)
-        if error is None or isinstance(error, LeaseLostError):
-            return value, error
-        return (yield from operation._ending(error, ways))
+        return value, error
 
     def _look_up(self, operation: Operation, ways: Any) -> Steps:
         """Whether an earlier attempt had the effect; what prevents to know it."""
         found, error = yield self.lookup, (operation.key,)
         if error is None and not isinstance(found, OperationResult | None):
             error = MisuseError(f"lookup must give an OperationResult or None, got {found!r}")
+        if error is None and found is not None:
+            _, error = yield from operation._completing(found.value, None, ways)
         if error is not None:
             _, problem = yield from operation._releasing(ways)
             error = harder(error, problem)
-        elif found is not None:
-            _, error = yield from operation._completing(found.value, None, ways)
         return error
 
     def _conclude(self, operation: Operation, value: Any, ways: Any) -> Steps:
@@ -210,7 +209,7 @@ class Operations:
                 self.listeners,
                 [OperationUnrecorded(name=self.name, key=operation.key, error=error)],
             )
-            return value, None
+            return stored, None
         return stored, error
 
 

@@ -46,7 +46,11 @@ def is_unknown(error: BaseException) -> bool:
 
     Unless it says no, or refused a call; what a template refuses to try again has a cause.
     """
-    if getattr(error, "outcome_unknown", not isinstance(error, Rejected)):
+    try:
+        said = getattr(error, "outcome_unknown", not isinstance(error, Rejected))
+    except Exception:  # an attribute that fails says nothing
+        return True
+    if said is not False:
         return True
     return isinstance(error, RetryError) and _was_tried(error.__cause__)
 
@@ -81,6 +85,7 @@ class Reservation:
         "_claim",
         "_fingerprint",
         "_given_back",
+        "_taking",
         "_ttl",
         "failures",
         "key",
@@ -95,6 +100,7 @@ class Reservation:
         self._ttl = ttl
         self._fingerprint: str | None = None
         self._claim: Any = None
+        self._taking: Any = None  # the step that takes the key; None: it is known what came of it
         self._given_back = False
 
     @property
@@ -105,7 +111,9 @@ class Reservation:
     @property
     def is_over(self) -> bool:
         """Whether nothing is held; what ended in a transaction goes on where that rolls back."""
-        return self._claim is None or self._claim.completed or self._given_back
+        if self._claim is None:
+            return self._taking is None
+        return self._claim.completed or self._given_back
 
     # -- the beginning ---------------------------------------------------------------------------
 
@@ -113,58 +121,73 @@ class Reservation:
         """Reserve the key; or find what it came to."""
         self._fingerprint = hashed(fingerprint)
         begin = partial(self._cache.begin, worker=worker_name(), lease=lease), (self.key,)
-        claim, error = yield begin
+        error = yield from self._begin(begin)
         if isinstance(error, AlreadyCompletedError):
             record, problem = yield self._cache.peek, (self.key,)
             if problem is not None or record is not None:
                 return self._found(record, problem)
-            claim, error = yield begin  # it was remembered until just now
+            error = yield from self._begin(begin)  # it was remembered until just now
         if error is None:
-            self._claim = claim
-            return (yield from self._go_on(ways))
-        if not isinstance(error, Exception):
-            # A signal or a cancellation cut in, and nobody knows whether the key was taken: the
-            # same worker may begin again.
-            claim, problem = yield ways.shielded(begin)
-            if problem is None:
-                yield ways.shielded((self._cache.release, (claim,)))
+            error = yield from self._go_on()
         return NOTHING, error
+
+    def _begin(self, begin: Any) -> Steps:
+        self._taking = begin
+        claim, error = yield begin
+        if error is None:
+            self._claim, self._taking = claim, None
+        elif isinstance(error, Exception):
+            self._taking = None
+        return error
 
     def _found(self, record: Record | None, error: BaseException | None) -> Any:
         """The result, and what speaks against it."""
-        attributes = (None if record is None else record.attributes) or {}
+        if error is not None or record is None:
+            return NOTHING, error
+        error = self._unlike(record) or self._other_request(record)
+        attributes = record.attributes or {}
         if error is None and RESULT not in attributes:
             error = CacheUnavailableError(f"what is kept under {self.key!r} has no result")
-        error = error or self._other_request(attributes)
         if error is not None:
             return NOTHING, error
-        return json_value(RESULT, attributes[RESULT]), None
+        try:
+            return json_value(RESULT, attributes[RESULT]), None
+        except TypeError as exc:
+            return NOTHING, CacheUnavailableError(f"what is kept under {self.key!r}: {exc}")
 
-    def _other_request(self, attributes: dict[str, Any]) -> BaseException | None:
-        first = attributes.get(FINGERPRINT)
+    def _unlike(self, record: Record) -> BaseException | None:
+        """What shows that the record is none of an operation."""
+        attributes = record.attributes or {}
+        kept = attributes.get(UNKNOWN), attributes.get(FINGERPRINT)
+        if isinstance(kept[0], bool) and isinstance(kept[1], str | None):
+            return None
+        return CacheUnavailableError(f"what is kept under {self.key!r} is no operation")
+
+    def _other_request(self, record: Record) -> BaseException | None:
+        first = (record.attributes or {}).get(FINGERPRINT)
         if first is None or self._fingerprint is None or first == self._fingerprint:
             return None
         return IdempotencyKeyReusedError(f"{self.key!r} was begun with another request")
 
-    def _go_on(self, ways: Any) -> Steps:
+    def _go_on(self) -> Steps:
         """Take over what is known, and write down what is new, before the effect."""
-        claim, cache = self._claim, self._cache
-        record = claim.record or Record()
-        attributes = record.attributes or {}
-        error = self._other_request(attributes)
-        if error is None:
-            lost = claim.lost is not None
-            self.failures = record.failures + lost
-            self.unknown = lost or attributes.get(UNKNOWN) is True
-            is_new = self._fingerprint is not None and FINGERPRINT not in attributes
-            self._fingerprint = self._fingerprint or attributes.get(FINGERPRINT)
-            if lost or is_new:
-                held = self._record("attempting", self.failures, held=True)
-                _, error = yield cache.fail, (claim, held)
-        if error is not None:
-            _, problem = yield from self.release(ways)
-            error = harder(error, problem)
-        return NOTHING, error
+        claim, record = self._claim, self._claim.record
+        first = None
+        if record is not None:
+            error = self._unlike(record) or self._other_request(record)
+            if error is not None:
+                return error
+            self.failures, self.unknown = record.failures, record.attributes[UNKNOWN]
+            first = record.attributes.get(FINGERPRINT)
+        lost = claim.lost is not None
+        self.failures, self.unknown = self.failures + lost, self.unknown or lost
+        is_new = first is None and self._fingerprint is not None
+        self._fingerprint = first or self._fingerprint
+        if not lost and not is_new:
+            return None
+        held = self._record("attempting", self.failures, held=True)
+        _, error = yield self._cache.fail, (claim, held)
+        return error
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -195,6 +218,14 @@ class Reservation:
 
     def release(self, ways: Any) -> Steps:
         """Leave the key as it was: nothing was done."""
+        if self.is_over:
+            return None, None
+        if self._taking is not None:
+            # Nobody knows whether the key was taken: the same worker may begin again.
+            self._claim, problem = yield ways.shielded(self._taking)
+            self._taking = None
+            if problem is not None:
+                return None, problem
         return None, (yield from self._write(self._cache.release, self._claim, ways=ways))
 
     def undo(self, ways: Any) -> Steps:

@@ -213,6 +213,14 @@ def test_the_key_of_a_request_that_came_in_can_be_handed_on():
     assert RetryTemplate().execute(handle) == "from the client"
 
 
+def test_a_request_that_came_in_without_a_key_gets_one_of_its_own():
+    def handle(context):
+        context.attributes["idempotency_key"] = None
+        return idempotency_key()
+
+    assert UUID(RetryTemplate().execute(handle))
+
+
 @pytest.mark.parametrize("key", ["", "a\nb", "ä", 17, None], ids=repr)
 def test_what_no_header_can_carry_is_no_key(key):
     with pytest.raises(ValueError, match="idempotency_key must be a text of printable ASCII, got"):
@@ -433,6 +441,15 @@ def test_a_coroutine_that_is_closed_gives_the_name_back_to_the_operation_around_
     assert before == after
 
 
+def test_a_block_within_itself_is_no_circle():
+    with Operations().start_once("a") as operation:
+        with operation:
+            assert idempotency_key() == operation.idempotency_key
+            operation.complete()
+        with pytest.raises(MisuseError):
+            idempotency_key()
+
+
 def test_an_operation_may_be_left_in_a_copy_of_the_context():
     operation = Operations().start_once("a")
     operation.__enter__()
@@ -498,6 +515,15 @@ def test_what_has_no_key_is_not_retried():
     assert str(outcome.exception) == (
         "payment is not retried: without an idempotency key it might have its effect twice"
     )
+
+
+def test_a_request_that_came_in_without_a_key_is_not_retried():
+    def handle(context):
+        context.attributes["idempotency_key"] = None
+        raise Down
+
+    with pytest.raises(IdempotencyRequiredError):
+        guarded().execute(handle)
 
 
 @pytest.mark.statement("S0-34")

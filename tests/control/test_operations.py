@@ -3,12 +3,14 @@
 import asyncio
 import gc
 import math
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 import trio
+from attrs import evolve
 
 from retrytemplate import (
     AlreadyCompletedError,
@@ -38,9 +40,11 @@ from retrytemplate.control import (
     RetryBudget,
     Strategy,
 )
+from retrytemplate.control.idempotency import _operation
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.clock import checkpoint
 from tests.control.loops import LOOPS
+from tests.cutting import Signal, left_behind
 from tests.down import Down
 
 KEY = "order-17/charge"
@@ -276,6 +280,30 @@ def test_an_exception_leaves_the_outcome_unknown_until_it_is_completed(operation
     ]
 
 
+class Odd(Exception):
+    """Whose attribute fails."""
+
+    @property
+    def outcome_unknown(self):
+        raise RuntimeError
+
+
+class Undecided(Exception):
+    outcome_unknown = None
+
+
+def odd():
+    raise Odd
+
+
+def undecided():
+    raise Undecided
+
+
+def lost_another():
+    raise LeaseLostError("of a key inside of it")
+
+
 def rejected():
     raise CircuitOpenError("open")
 
@@ -311,12 +339,15 @@ def interrupted():
         (refused_before_it_began, False, 2),
         (declined_because_of, False, 2),
         (interrupted, True, 2),
+        (lost_another, True, 2),
+        (odd, True, 2),
+        (undecided, True, 2),
     ],
 )
 def test_what_is_known_after_a_failure(operations, fails, unknown, attempt):
     with pytest.raises(BaseException) as caught:
         operations.call(KEY, fails)
-    assert not isinstance(caught.value, MisuseError)
+    assert not isinstance(caught.value, MisuseError | RuntimeError)
     operation = operations.start_once(KEY)
     assert (operation.outcome_unknown, operation.attempt) == (unknown, attempt)
 
@@ -425,6 +456,14 @@ def test_a_lookup_gives_a_result_or_none(cache, charge):
     assert charge.made == 0
 
 
+def test_what_was_found_and_cannot_be_kept_leaves_the_operation_as_it_was(cache, charge):
+    operations = looking(cache, lambda key: OperationResult(object()))
+    with pytest.raises(TypeError, match="must be a JSON value"):
+        operations.call(KEY, charge)
+    operation = operations.start_once(KEY)
+    assert (charge.made, operation.attempt, operation.outcome_unknown) == (0, 2, True)
+
+
 # -- fingerprints ----------------------------------------------------------------------------------
 
 
@@ -490,6 +529,17 @@ def test_a_result_that_is_no_json_value_is_refused_and_the_operation_named(opera
     assert operations.call(KEY, int) == "in words"
 
 
+class Failing(dict):
+    def items(self):
+        raise RuntimeError
+
+
+def test_a_result_that_fails_when_it_is_read_leaves_the_operation_as_failed(operations):
+    with pytest.raises(RuntimeError):
+        operations.call(KEY, lambda: Failing(a=1))
+    assert operations.start_once(KEY).outcome_unknown
+
+
 def test_a_result_beyond_the_limit_of_the_store_is_refused_and_the_operation_named():
     operations = Operations(SimpleCacheAdapter(Texts(), record_limit=8192))
     with pytest.raises(ValueError, match=r"the operation 'operations/.*' cannot be kept: .*result"):
@@ -526,6 +576,11 @@ def test_where_the_store_goes_away_meanwhile_the_caller_gets_the_result(charge, 
     assert type(event.error) is CacheUnavailableError
     with pytest.raises(AttemptInProgressError):
         operations.call(KEY, charge)
+
+
+def test_a_result_that_the_store_was_not_told_is_as_json_has_it_too():
+    operations = Operations(Down(lambda step, record: step == "succeed"))
+    assert operations.call(KEY, lambda: (1, (2, 3))) == [1, [2, 3]]
 
 
 def test_by_hand_the_caller_hears_that_the_store_is_away_and_may_try_again():
@@ -595,11 +650,44 @@ def test_a_mark_without_a_result_is_no_result(operations, cache):
         operations.call(KEY, int)
 
 
-def test_a_record_without_a_result_cannot_be_read(operations, cache):
-    claim = cache.begin(operations.scoped_key(KEY), worker="somebody else")
-    cache.succeed(claim, remember=60, record=Record(phase="done", attributes={"a": 1}))
-    with pytest.raises(CacheUnavailableError, match=r"under 'operations/.*' has no result"):
+KNOWN = {"outcome_unknown": False}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "problem"),
+    [
+        (KNOWN, "has no result"),
+        ({"result": 1}, "is no operation"),
+        (KNOWN | {"result": 1, "fingerprint": 17}, "is no operation"),
+        (KNOWN | {"result": math.nan}, "result must be a JSON value"),
+    ],
+    ids=["no result", "nothing known", "no fingerprint", "no JSON"],
+)
+def test_what_is_not_the_result_of_an_operation_cannot_be_read(clock, attributes, problem):
+    operations = Operations(MemoryRetryContextCache(clock=clock))
+    claim = operations.cache.begin(operations.scoped_key(KEY), worker="somebody else")
+    record = Record(phase="done", attributes=attributes)
+    operations.cache.succeed(claim, remember=60, record=record)
+    with pytest.raises(CacheUnavailableError, match=f"under 'operations/.*'.* {problem}"):
         operations.call(KEY, int)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [None, {}, {"outcome_unknown": "yes"}, {"outcome_unknown": 1}, KNOWN | {"fingerprint": [1]}],
+    ids=["none", "empty", "text", "number", "fingerprint"],
+)
+def test_where_it_cannot_be_read_what_is_known_nothing_is_called(
+    operations, cache, charge, attributes
+):
+    key = operations.scoped_key(KEY)
+    cache.swap(key, Record(failures=1, attributes=attributes), 0)
+    for _ in range(2):
+        with pytest.raises(CacheUnavailableError, match=r"under 'operations/.*' is no operation"):
+            operations.call(KEY, charge)
+    assert charge.made == 0
+    cache.forget(key)
+    assert operations.call(KEY, charge) == {"receipt": 1}
 
 
 def test_a_result_that_is_over_in_the_moment_it_is_asked_for_is_none(clock):
@@ -652,8 +740,9 @@ def test_a_signal_in_the_reservation_leaves_the_key_free(made, charge):
 @pytest.mark.parametrize("made", [False, True])
 def test_a_signal_in_the_completion_does_not_lose_the_result(made, charge):
     operations = Operations(Interrupting("succeed", made=made))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         operations.call(KEY, charge)
+    assert not hasattr(caught.value, "__notes__")
     assert operations.call(KEY, charge) == {"receipt": 1}
 
 
@@ -690,6 +779,83 @@ def test_a_signal_while_the_key_is_given_back_after_a_lookup_is_not_swallowed(ca
     monkeypatch.setattr(cache, "release", interrupted)
     with pytest.raises(KeyboardInterrupt):
         operations.call(KEY, int)
+
+
+def by_call(operations, effect):
+    operations.call(KEY, effect)
+
+
+def by_lookup(operations, effect):
+    evolve(operations, lookup=lambda key: None).call("failed", effect)
+
+
+def by_hand(operations, effect):
+    with operations.start_once(KEY, fingerprint=1) as operation:
+        operation.complete(effect())
+
+
+def of_another_request(operations, effect):
+    operations.start_once("failed", fingerprint=2)
+
+
+def by_replay(operations, effect):
+    operations.call("completed", effect)
+
+
+def in_a_loop(operations, effect):
+    async def awaited():
+        await asyncio.sleep(0)
+        return effect()
+
+    asyncio.run(operations.call_async(KEY, awaited))
+
+
+def cut(way, effect, signal):
+    """What is left behind once the signal has cut in."""
+    cache, swallowed = MemoryRetryContextCache(), signal.number < sys.maxsize
+    operations = Operations(cache)
+    operations.call("completed", int)
+    operations.start_once("failed", fingerprint=1).fail(outcome_unknown=True)
+    try:
+        with signal:
+            way(operations, effect)
+    except Signal:
+        swallowed = False
+    except (Lost, IdempotencyKeyReusedError):
+        pass
+    left = {"a signal": swallowed, "the key": bool(cache._claims), "the name": _operation()}
+    return [f"{what} after {signal.where}" for what, stays in left.items() if stays]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize(
+    ("way", "failures"),
+    [
+        (by_call, []),
+        (by_call, [Lost()]),
+        (by_lookup, []),
+        (by_hand, []),
+        (by_hand, [Lost()]),
+        (of_another_request, []),
+        (by_replay, []),
+        (in_a_loop, [Lost()]),
+    ],
+)
+def test_a_signal_anywhere_frees_the_key(way, failures):
+    assert left_behind(lambda signal: cut(way, Charge(*failures), signal)) == []
+
+
+def test_a_listener_that_stops_the_program_leaves_the_key_free(operations, heard, monkeypatch):
+    operations.start_once(KEY).fail(outcome_unknown=True)
+
+    def interrupted(event):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(heard, "on_event", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        operations.start_once(KEY)
+    monkeypatch.undo()
+    assert operations.start_once(KEY).attempt == 2
 
 
 # -- asynchronous ----------------------------------------------------------------------------------

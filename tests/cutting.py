@@ -1,0 +1,101 @@
+"""A signal that cuts in anywhere in the library's own frames."""
+
+import dis
+import os
+import random
+import sys
+from functools import cache
+from pathlib import Path
+from threading import Thread
+
+import retrytemplate
+
+__all__ = ["CutsIn", "Signal", "left_behind"]
+
+LIBRARY = Path(retrytemplate.__file__).parent
+# After these the interpreter looks whether a signal has come.
+LOOKS = ("RESUME", "CALL_FUNCTION_EX")
+CALLS = ("CALL", "CALL_KW")  # ... where it leads out of Python code
+# One look in so many; which ones, is left to chance.
+STRIDE = 1 if os.environ.get("RETRYTEMPLATE_TEST_EVERY_WAY") else 3
+
+
+class Signal(BaseException):
+    """What a handler raises."""
+
+
+class CutsIn:
+    """Raises the signal where the interpreter looks for one the n-th time in library code."""
+
+    def __init__(self, number):
+        self.number, self.looks, self.where = number, 0, None
+        self.last = {}  # the instruction before, of each frame
+
+    def __call__(self, frame, event, argument):
+        if not is_ours(frame.f_code):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "call" and frame.f_back in self.last:
+            self.last[frame.f_back] = ""  # the call led into Python code
+        elif event == "return":
+            self.last.pop(frame, None)
+        elif event == "opcode":
+            before = self.last.get(frame, "")
+            self.last[frame] = names(frame.f_code)[frame.f_lasti]
+            if before in CALLS or before in LOOKS or "JUMP_BACKWARD" in before:
+                self.looks += 1
+                if self.looks >= self.number and not in_finalizer(frame):
+                    self.number = sys.maxsize  # once
+                    self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                    raise Signal
+        return self
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self)
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+        self.last.clear()
+
+
+@cache
+def is_ours(code):
+    """Whether it is library code that drives executions."""
+    path = Path(code.co_filename)
+    return path.is_relative_to(LIBRARY) and not path.is_relative_to(LIBRARY / "testing")
+
+
+def in_finalizer(frame):
+    """Whether what is raised here goes nowhere."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
+@cache
+def names(code):
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+def left_behind(run):
+    """What is left behind wherever a signal cuts in.
+
+    :param run: given a ``CutsIn``, does its work in it, and says what is left.
+    """
+    for _ in range(2):  # the first one makes the code ready to be traced
+        left, looks = _after(run, sys.maxsize)
+    assert looks > 10
+    for number in range(1 + random.randrange(STRIDE), looks + 1, STRIDE):
+        left += _after(run, number)[0]
+    return left
+
+
+def _after(run, number):
+    signal, left = CutsIn(number), []
+    # In a thread of its own: a trace function that raises may leave the interpreter thinking that
+    # an exception is being handled.
+    thread = Thread(target=lambda: left.extend(run(signal)))
+    thread.start()
+    thread.join()
+    return left, signal.looks
