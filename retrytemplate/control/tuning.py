@@ -32,10 +32,15 @@ SAY = {
 }
 
 
+# Farther away a float tells no tenths of a second apart.
+FARTHEST = 1e15
+MOMENT = f"a number of seconds from {-FARTHEST:g} to {FARTHEST:g}"
+
+
 def _moment(name: str, value: Any) -> None:
-    check_at_least(name, value, -inf, allowed="a finite number of seconds")
-    if value in (inf, -inf):
-        raise ValueError(f"{name} must be a finite number of seconds, got {value!r}")
+    check_at_least(name, value, -FARTHEST, allowed=MOMENT)
+    if value > FARTHEST:
+        raise ValueError(f"{name} must be {MOMENT}, got {value!r}")
 
 
 def _ended(name: str, value: Any) -> None:
@@ -51,7 +56,7 @@ class RecordedCall:
     :param duration: seconds that it took.
     :param outcome: ``"success"``, ``"failure"``, or what counts for nothing, ``"ignored"`` and
         ``"cancelled"``.
-    :raises ValueError: for a time or an outcome that is none.
+    :raises ValueError: for a time or an outcome that is none, and for a time beyond 1e15.
     :raises TypeError: for what is no number.
 
     >>> RecordedCall(17.0, 0.2, "success").outcome

@@ -109,6 +109,8 @@ def test_nothing_comes_of_no_calls():
         (("0", 1, "success"), "time must be"),
         ((float("inf"), 1, "success"), "time must be"),
         ((float("nan"), 1, "success"), "time must be"),
+        ((1e308, 1e308, "success"), r"time must be a number of seconds from -1e\+15 to"),
+        ((-1e16, 1, "success"), "time must be"),
         ((0, -1, "success"), "duration must be"),
         ((0, float("inf"), "success"), "duration must be"),
         ((0, 1, "ok"), "outcome must be one of success, failure, ignored, cancelled, got 'ok'"),
