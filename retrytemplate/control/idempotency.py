@@ -231,8 +231,11 @@ class RequireIdempotency(Guard):
             "it might have its effect twice",
             name=self.name,
         )
-        tell(self.listeners, [CallRejected(name=self.name, error=error)])
-        raise error
+        try:
+            tell(self.listeners, [CallRejected(name=self.name, error=error)])
+            raise error
+        finally:
+            del error  # its traceback holds this frame
 
     def _may_repeat(self, context: RetryContext) -> bool:
         if ASKED in vars(context) or _shelf(context).get(ATTRIBUTE) is not None:

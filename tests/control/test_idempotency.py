@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import gc
 import threading
 from uuid import UUID
 
@@ -33,6 +32,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import GuardConformance, VirtualClock
 from tests.control.loops import LOOPS
+from tests.garbage import left_by
 
 
 class Down(Exception):
@@ -636,12 +636,15 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_asking_leaves_no_cycle():
-    gc.collect()
-    gc.disable()
-    try:
+    def asks():
         RetryTemplate().call(idempotency_key)
         Operations().call("a", idempotency_key)
         RetryTemplate(SimpleRetryPolicy(1), name="a").outcome(Asking())
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
+
+    assert left_by(asks) == 0
+
+
+def test_a_refused_retry_leaves_no_cycle():
+    template = RetryTemplate(guards=[RequireIdempotency()])
+    assert type(template.outcome(int, "x").exception) is IdempotencyRequiredError
+    assert left_by(lambda: template.outcome(int, "x")) == 0
