@@ -206,7 +206,7 @@ class Attempts(RetryContext):
                 setattr(self, name, getattr(context, name, None))
         if stand != OVER:
             return None
-        value, error = self._engine().outcome
+        value, error = self._engine().taken()
         self._loop = None  # it leads back here: left in place, that would be a cycle
         if error is None:
             self.result = value
@@ -289,7 +289,9 @@ class Attempts(RetryContext):
         else:
             self._leave()
             reply = self._engine().reply(self.result, exception)
-        return self._left(self._engine().advance(reply), exception)
+        stand = self._engine().advance(reply)
+        del reply  # what is late is raised from here: that would be a cycle
+        return self._left(stand, exception)
 
     async def __aexit__(
         self,
@@ -314,8 +316,11 @@ class Attempts(RetryContext):
             fired = cut is not None and cut.fired
             reply = self._engine().reply(self.result, exception, fired)
         if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
-            return self._left(self._engine().close(reply), exception)
-        return self._left(await self._engine().advance_async(reply), exception)
+            stand = self._engine().close(reply)
+        else:
+            stand = await self._engine().advance_async(reply)
+        del reply
+        return self._left(stand, exception)
 
     def _leave(self) -> None:
         cell, self._cell = self._cell, None  # it leads back here: kept, that would be a cycle
@@ -418,6 +423,7 @@ class Loop:
                 function, arguments = self.steps.send(reply)
             except StopIteration as stop:
                 self.stand, self.outcome = OVER, stop.value
+                del reply  # the traceback of what was raised from here leads back to this frame
                 return
             if self._is_block(function):
                 self.stand = DUE
@@ -457,7 +463,13 @@ class Loop:
                 leave(cell, token)
                 self.pending = None
             self.advance(reply)
+            del reply
         return self.stand
+
+    def taken(self) -> Reply:
+        """The outcome, which nothing here holds any more: its traceback may lead back to here."""
+        outcome, self.outcome = self.outcome, (None, None)
+        return outcome
 
     def _is_block(self, function: Any) -> bool:
         if function is _block:

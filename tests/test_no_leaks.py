@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
+    Deadline,
     FixedBackoff,
     NoBackoff,
     RecordedFailure,
@@ -189,6 +190,50 @@ def test_a_planted_cycle_is_found():
         return kept is None
 
     assert left_by(careless) > 0
+
+
+def broken_recovery(context):
+    raise Trouble("of the recovery")
+
+
+def in_blocks(template, fn):
+    """What leaves the loop, as a weak reference."""
+    try:
+        for attempt in template.attempts():
+            with attempt:
+                fn()
+    except Exception as exc:
+        return weakref.ref(exc)
+
+
+def in_asynchronous_blocks(template, fn):
+    async def blocks():
+        try:
+            async for attempt in template.attempts():
+                async with attempt:
+                    fn()
+        except Exception as exc:
+            return weakref.ref(exc)
+
+    return run(blocks())
+
+
+each_kind_of_block = pytest.mark.parametrize("blocks", [in_blocks, in_asynchronous_blocks])
+
+
+@each_kind_of_block
+def test_a_block_whose_recovery_raises_leaves_no_cycle(blocks):
+    with no_collector():
+        left = blocks(made(1, recovery=broken_recovery), failing(1))
+        assert left() is None
+
+
+@each_kind_of_block
+def test_a_block_that_ends_after_its_deadline_leaves_no_cycle(blocks):
+    clock = VirtualClock()
+    with no_collector(), Deadline(1.0, clock=clock):
+        left = blocks(made(1, clock=clock), lambda: clock.advance(2.0))
+        assert left() is None
 
 
 @pytest.mark.parametrize("entrance", THROUGHOUT)
