@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RetryAfterBackoff", "header"]
 
+PUSHBACK = "grpc-retry-pushback-ms"
+
 
 def _ceiling(value: _checks.Seconds | None) -> Any:
     return None if value is None else _numbers.as_float(value)
@@ -34,12 +37,12 @@ def _share(name: str, value: Any) -> None:
 class RetryAfterBackoff(Backoff):
     """Waits as long as the failure's ``Retry-After`` says, else as the fallback does.
 
-    Understands the errors of httpx, requests, aiohttp and urllib, seconds and HTTP dates, and
-    ``retry_after`` of this library's ``Rejected``; where a failure says nothing, its cause is
-    asked; of a group, its members and its cause the longest counts.  A date is compared with the
-    response's own ``Date``, so that clocks that differ do no harm; without one, with the clock's
-    time.  A wait is never shorter than told, and up to a share *jitter* longer, so that not all who
-    were told the same come back together.
+    Understands the errors of httpx, requests, aiohttp and urllib, seconds and HTTP dates, the
+    pushback of gRPC, and ``retry_after`` of this library's ``Rejected``; where a failure says
+    nothing, its cause is asked; of a group, its members and its cause the longest counts.  A date
+    is compared with the response's own ``Date``, so that clocks that differ do no harm; without
+    one, with the clock's time.  A wait is never shorter than told, and up to a share *jitter*
+    longer, so that not all who were told the same come back together.
 
     What was told is on the failure, where it can hold it: an attribute ``retry_after``, in seconds.
 
@@ -55,7 +58,9 @@ class RetryAfterBackoff(Backoff):
     :raises ValueError: for a time or a jitter below 0.
     :raises TypeError: for a fallback that is no backoff, or what is no number.
 
-    Source: RFC 9110, section 10.2.3.
+    A gRPC server that pushes back for good ends the attempts.
+
+    Source: RFC 9110, section 10.2.3; gRPC's proposal A6, "Pushback".
 
     >>> from retrytemplate.backoff import FixedBackoff
     >>> from retrytemplate.errors import CircuitOpenError
@@ -93,6 +98,9 @@ class RetryAfterBackoff(Backoff):
         with suppress(Exception):
             failure.retry_after = told  # type: ignore[attr-defined]
         limit = self.give_up_above
+        if told == inf:
+            _note(failure, f"{PUSHBACK}: the server asks for no retry")
+            return None, state
         if limit is not None and told > limit:
             _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
             return None, state
@@ -102,7 +110,7 @@ class RetryAfterBackoff(Backoff):
     def told(self, failure: BaseException) -> float | None:
         """The longest wait that the failure asks for, a member, or the cause of a silent one.
 
-        In seconds; None where nobody asks for any.
+        In seconds, infinite where a server asks for no retry; None where nobody asks for any.
         """
         told: float | None = None
         waiting: list[BaseException] = [failure]
@@ -124,6 +132,9 @@ class RetryAfterBackoff(Backoff):
     def _hint(self, exc: BaseException, failure: BaseException) -> float | None:
         if isinstance(exc, Rejected):
             return _to_come(attribute(exc, "retry_after"))
+        pushback = _pushback(exc)
+        if pushback is not None:
+            return pushback
         for headers in _headers(exc):
             value = header(headers, "Retry-After")
             if value is not None:
@@ -168,6 +179,20 @@ def header(headers: Any, name: str) -> str | None:
     except Exception:  # what a failure carries is no reason to fail; a cancellation passes
         return None
     return None if value is None else text.strip()
+
+
+def _pushback(exc: BaseException) -> float | None:
+    """What a gRPC server asks for with its status; what is no wait means never."""
+    trailing = attribute(exc, "trailing_metadata")
+    try:
+        said = [value for key, value in trailing() or () if key == PUSHBACK]
+    except Exception:  # no error of gRPC
+        return None
+    if not said:
+        return None
+    text = said[-1]
+    is_wait = isinstance(text, str) and text.isascii() and text.isdigit()
+    return float(text) / 1000 if is_wait else inf
 
 
 def _is_number(text: str) -> bool:

@@ -63,6 +63,41 @@ def test_seconds_are_understood(value, seconds):
     assert not notes(failure)
 
 
+class RpcError(Exception):
+    """As gRPC's: a status, and what the server has sent with it."""
+
+    def __init__(self, *trailing):
+        self.trailing = trailing
+
+    def trailing_metadata(self):
+        return self.trailing
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("250", 0.25), ("0", 0.0)])
+def test_the_pushback_of_a_grpc_server_is_waited_for(value, seconds):
+    failure = RpcError(("region", "eu"), ("grpc-retry-pushback-ms", value))
+    assert waited(failure) == seconds
+    assert failure.retry_after == seconds
+
+
+@pytest.mark.parametrize("value", ["-1", "", "soon", "1.5", b"250"])
+def test_a_grpc_server_that_pushes_back_for_good_is_not_called_again(value):
+    failure = RpcError(("grpc-retry-pushback-ms", value))
+    assert waited(failure) is None
+    assert notes(failure) == ["grpc-retry-pushback-ms: the server asks for no retry"]
+
+
+@pytest.mark.parametrize("trailing", [(), (("region", "eu"),), (17,)])
+def test_without_a_pushback_the_fallback_answers(trailing):
+    assert waited(RpcError(*trailing)) == FALLBACK
+
+
+def test_a_status_without_metadata_says_nothing():
+    failure = RpcError()
+    failure.trailing = None
+    assert waited(failure) == FALLBACK
+
+
 def test_of_numbers_of_several_headers_that_a_client_has_joined_the_longest_counts():
     assert waited(failed("7, 60,5")) == 60.0
 
