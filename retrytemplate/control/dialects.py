@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate import clock
 from retrytemplate.classify import attribute
 from retrytemplate.control.client_errors import DATABASE_STATEMENT, LOCK
 from retrytemplate.errors import MisuseError
@@ -93,9 +93,9 @@ class SQLite:
     def set(self, seconds: float, lock_seconds: float) -> None:
         self.driver = self.connection.connection.dbapi_connection
         self._wait(min(self.busy, milliseconds(lock_seconds)))
-        until = float(clock.now() + seconds)
+        until = time.monotonic() + float(seconds)  # the database lives in real time
         # Nothing of it is Python code: SQLite would swallow the Ctrl-C that comes in there.
-        self._handle(map(until.__lt__, iter(clock.now, None)).__next__)
+        self._handle(map(until.__lt__, iter(time.monotonic, None)).__next__)
 
     def end(self) -> None:
         self._handle(None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import duration, span_or_none
-from retrytemplate.clock import SystemClock
 from retrytemplate.control.client_errors import LOCK
 from retrytemplate.control.clients import MINIMUM, what_is_left
 from retrytemplate.control.dialects import DIALECTS
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["statement_limit"]
 
-CLOCK = SystemClock()
 # What undoes and ends must always be possible.
 UNLIMITED = ("ROLLBACK", "SAVEPOINT", "RELEASE", "COMMIT")
 HELD = "retrytemplate.statement_limit"
@@ -59,10 +58,12 @@ def statement_limit(
     may have, and ``busy_timeout``.  A statement that was cut had no effect.
 
     >>> from sqlalchemy import create_engine, text
-    >>> with create_engine("sqlite://").connect() as connection, Deadline(2.0):
+    >>> engine = create_engine("sqlite://")
+    >>> with engine.connect() as connection, Deadline(2.0):
     ...     with statement_limit(connection, own=0.5):
     ...         connection.scalar(text("SELECT 17"))
     17
+    >>> engine.dispose()
     """
     return StatementLimit(connection, own, lock, deadline, minimum)
 
@@ -155,7 +156,7 @@ class StatementLimit:
             self._database.set(self._seconds, self._lock_seconds)
         finally:
             self._setting = False
-        self._began = CLOCK.monotonic()
+        self._began = time.monotonic()
 
     def _exit(self, connection: Connection, exception: BaseException | None) -> None:
         from sqlalchemy import event
@@ -175,7 +176,7 @@ class StatementLimit:
             raise exception.args[0] from exception.__cause__
         kind = self._database.kind(exception)
         limit = self._lock_seconds if kind == LOCK else self._seconds
-        if kind is None or CLOCK.monotonic() - self._began < limit:
+        if kind is None or time.monotonic() - self._began < limit:
             return  # somebody else has cut it
         message = f"the database cut a statement after {limit:.3g} seconds"
         deadline = Deadline.current() if self.deadline is None else self.deadline
