@@ -87,12 +87,14 @@ def vendor_codes(exc: BaseException) -> tuple[int | str, ...]:
     """The database's own code, and what it is a kind of; SQLite names its errors, MySQL counts.
 
     >>> import sqlite3
+    >>> connection = sqlite3.connect(":memory:")
     >>> try:
-    ...     _ = sqlite3.connect(":memory:").executescript("CREATE TABLE t (a UNIQUE); "
+    ...     _ = connection.executescript("CREATE TABLE t (a UNIQUE); "
     ...         "INSERT INTO t VALUES (1); INSERT INTO t VALUES (1)")
     ... except sqlite3.IntegrityError as error:
     ...     vendor_codes(error)
     ('SQLITE_CONSTRAINT_UNIQUE', 'SQLITE_CONSTRAINT')
+    >>> connection.close()
     """
     name = attribute(exc, "sqlite_errorname")
     if isinstance(name, str):

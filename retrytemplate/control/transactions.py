@@ -35,6 +35,7 @@ def in_transaction(connection: Any) -> bool:
     >>> connection = sqlite3.connect(":memory:")
     >>> in_transaction(connection)
     False
+    >>> connection.close()
     """
     for name in SAYS:
         try:
@@ -74,6 +75,7 @@ class OpenTransaction(Guard):
     >>> _ = connection.execute("BEGIN")
     >>> template.outcome(int, "x").attempts
     1
+    >>> connection.close()
     """
 
     current: Callable[[], Any] = field(validator=checked_by(plain))
