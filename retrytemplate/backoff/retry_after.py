@@ -94,9 +94,8 @@ class RetryAfterBackoff(Backoff):
         told = self.told(failure)
         if told is None:
             return self.fallback.next(state, failure, random)
-        # For whoever catches it; a frozen exception does not take it.
-        with suppress(Exception):
-            failure.retry_after = told  # type: ignore[attr-defined]
+        with suppress(Exception):  # a frozen exception does not take it
+            failure.retry_after = told  # type: ignore[attr-defined]  # for whoever catches it
         limit = self.give_up_above
         if told == inf:
             _note(failure, f"{PUSHBACK}: the server asks for no retry")

@@ -222,6 +222,7 @@ class _Replay:
         if done.failures:
             return (yield from self._failed(history, done.failures[0]))
         items = [value for value in done.values if value is not None or not self.rules.processes]
+        # What the ledger of a replay is told is no Closing; drivers pass it on unread.
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         if outcome.exception is not None:
             return (yield from self._failed((*history, *outcome.history), outcome.exception))
@@ -234,7 +235,7 @@ class _Replay:
     def _failed(
         self, history: Sequence[AttemptRecord], failure: BaseException
     ) -> Generator[Any, Any, list[int]]:
-        yield Mark(FailedAgain(history, recorded(failure)))  # type: ignore[arg-type]
+        yield Mark(FailedAgain(history, recorded(failure)))  # type: ignore[arg-type]  # as above
         return self.failed
 
 
