@@ -222,7 +222,7 @@ class _Replay:
         if done.failures:
             return (yield from self._failed(history, done.failures[0]))
         items = [value for value in done.values if value is not None or not self.rules.processes]
-        # What the ledger of a replay is told is no Closing; drivers pass it on unread.
+        # No Closing, but what the ledger of a replay understands, with the counts and the messages.
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         if outcome.exception is not None:
             return (yield from self._failed((*history, *outcome.history), outcome.exception))
