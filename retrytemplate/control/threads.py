@@ -1,0 +1,34 @@
+"""A step that blocks, awaited: it runs in a thread, and the loop goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from retrytemplate.clock import in_trio
+from retrytemplate.stores.cancellation import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["in_thread"]
+
+T = TypeVar("T")
+
+
+async def in_thread(fn: Callable[..., T], /, *args: object) -> T:
+    """Call the function in a worker thread of asyncio or trio, and await its end.
+
+    A cancellation waits for the end, too, and only then is it so: what the step did is known to
+    whoever made it.  Its own waits must be bounded.
+
+    >>> import asyncio
+    >>> asyncio.run(in_thread(int, "17"))
+    17
+    """
+    if in_trio():
+        import trio
+
+        return await trio.to_thread.run_sync(fn, *args)
+    import asyncio
+
+    return await whole(asyncio.to_thread(fn, *args))

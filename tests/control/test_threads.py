@@ -1,0 +1,53 @@
+"""Blocking steps that are awaited."""
+
+import threading
+
+import pytest
+
+from retrytemplate.control.threads import in_thread
+from tests.control.loops import LOOPS
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_step_runs_in_another_thread(loop):
+    async def main():
+        return await in_thread(threading.get_ident)
+
+    assert loop.run(main) != threading.get_ident()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_it_raises_leaves(loop):
+    async def main():
+        with pytest.raises(ValueError, match="x"):
+            await in_thread(int, "x")
+
+    loop.run(main)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_cancellation_waits_for_its_end(loop):
+    began, goes_on, ended = threading.Event(), threading.Event(), []
+
+    def step():
+        began.set()
+        assert goes_on.wait(10)
+        ended.append(True)
+
+    async def call():
+        try:
+            await in_thread(step)
+        finally:
+            assert ended == [True]
+
+    async def main():
+        def ready():
+            if began.is_set():
+                threading.Timer(0.01, goes_on.set).start()
+                return True
+            return False
+
+        await loop.cancelled(call, ready)
+        assert ended == [True]
+
+    loop.run(main)
