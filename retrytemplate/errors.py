@@ -32,9 +32,13 @@ __all__ = [
     "RetryContextCacheFullError",
     "RetryError",
     "RetryLater",
+    "SwitchRefusedError",
+    "SwitchStoreError",
     "TerminatedRetryError",
+    "TriggerRefusedError",
     "UnacceptableResultError",
     "UnboundedRetryWarning",
+    "UnknownScopeError",
     "Veto",
 ]
 
@@ -223,7 +227,43 @@ class RetryBudgetExhaustedError(Rejected):
 
 
 class KillSwitchActiveError(Rejected):
-    """Raised by a kill switch that stops this work.  An operator decides when it resumes."""
+    """Raised by a kill switch that stops this work.  An operator decides when it resumes.
+
+    ``retry_after`` is the rest of the stop, where it ends by itself.
+    """
+
+
+class SwitchRefusedError(RetryError, ValueError):
+    """A command to a kill switch that its rules refuse; nothing was changed.
+
+    Raised by ``KillSwitch`` for a reason that says nothing, a stop without an expiry, a stop that
+    is not there to be lifted, all at once after everything was stopped.  The message says what is
+    missing.
+    """
+
+
+class UnknownScopeError(SwitchRefusedError):
+    """A scope that the kill switch does not know; nothing was changed, nothing was let through.
+
+    Raised by a ``KillSwitch`` with declared ``scopes`` for a name that is none of them: most likely
+    a slip of the pen, which would stop nothing.  Use one of those that the message lists.
+    """
+
+
+class TriggerRefusedError(SwitchRefusedError):
+    """Something automatic wanted to stop what only a human may stop; nothing was changed.
+
+    Raised by ``KillSwitch.trigger``; the message shows the table of what is allowed.  Tell an
+    operator.
+    """
+
+
+class SwitchStoreError(RetryError):
+    """The store of a kill switch cannot be reached, or holds what cannot be read.
+
+    Raised by a store, and by the commands of a ``KillSwitch``: nothing was changed.  A check does
+    not raise it: it goes by what was last known.
+    """
 
 
 class NestedRetryError(Rejected):
