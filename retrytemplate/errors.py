@@ -253,8 +253,8 @@ class UnknownScopeError(SwitchRefusedError):
 class TriggerRefusedError(SwitchRefusedError):
     """Something automatic wanted to stop what only a human may stop; nothing was changed.
 
-    Raised by ``KillSwitch.trigger``; the message shows the table of what is allowed.  Tell an
-    operator.
+    Raised by a kill switch, from ``trigger``; the message shows the table of what is allowed.  Tell
+    an operator.
     """
 
 
