@@ -11,7 +11,7 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, span
 from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.cut import cut_after
-from retrytemplate.deadline import Deadline
+from retrytemplate.deadline import Deadline, guarded
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
@@ -130,7 +130,13 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
 def limited_cell(execution: Execution, limit: float, outer: Cell | None) -> Cell:
     """The cell of an attempt with a limit: what is called in it inherits what is left."""
     deadline = _LimitOfAttempt.after(limit, clock=execution.plan.clock)
-    return [execution.context, None, deadline, outer, None]
+    return [
+        execution.context,
+        None,
+        guarded(deadline, execution.plan.inherited),
+        outer,
+        None,
+    ]
 
 
 class _LimitOfAttempt(Deadline):

@@ -493,7 +493,9 @@ class Loop:
         cell = self.cell.copy()
         cell[OUTER] = outer
         if outer is not None and outer[DEADLINE] is not None:
-            cell[DEADLINE] = outer[DEADLINE]
+            from retrytemplate.deadline import guarded
+
+            cell[DEADLINE] = guarded(outer[DEADLINE], self.execution.plan.inherited)
         return cell
 
     def reply(self, result: Any, exception: BaseException | None, cut: bool = False) -> Any:

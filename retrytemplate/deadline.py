@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate import context as _context
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from retrytemplate.clock import Clock
     from retrytemplate.cut import Cut
 
-__all__ = ["Deadline"]
+__all__ = ["Deadline", "guarded"]
 
 
 class Deadline:
@@ -46,6 +48,8 @@ class Deadline:
     is_shortened = False  # by the one around it, which is the limit in force then
     _until: float | None = None
     _outer: Deadline | None = None
+    stops: tuple[Any, ...] = ()  # guards that are asked before every attempt in here
+    endless = False  # it is there for the guards alone
     _cell: Any = None
     _token: Any = None
     cut: Cut | None = None  # of the task that entered it
@@ -78,7 +82,7 @@ class Deadline:
     ) -> Deadline:
         """A deadline that runs from now on, to be passed on explicitly."""
         deadline = cls(seconds, kind=kind, floor=floor, clock=clock)
-        deadline._start(cls.current())
+        deadline._start(_in_force())
         return deadline
 
     def anew(self) -> Deadline:
@@ -91,8 +95,8 @@ class Deadline:
     @classmethod
     def current(cls) -> Deadline | None:
         """The deadline in force here, or None."""
-        cell = CURRENT.get()
-        return None if cell is None else cell[DEADLINE]
+        deadline = _in_force()
+        return None if deadline is None or deadline.endless else deadline
 
     def remaining(self) -> float:
         """Seconds left, never negative; the whole budget before entry."""
@@ -165,6 +169,8 @@ class Deadline:
             raise MisuseError("a Deadline runs once: make a new one for each operation")
         now, left = self._ticks.now(), self.seconds
         if outer is not None:
+            self.stops = outer.stops
+        if outer is not None and not outer.endless:
             self._outer = outer  # its floor holds, too, and its error where it is the nearer one
             if outer.remaining() <= left:
                 left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
@@ -227,3 +233,26 @@ class Deadline:
 
     def __repr__(self) -> str:
         return f"<Deadline {self.remaining():.3f} of {self.seconds:g} seconds left>"
+
+
+def _in_force() -> Deadline | None:
+    cell = CURRENT.get()
+    return None if cell is None else cell[DEADLINE]
+
+
+class _Endless(Deadline):
+    """In the place of a deadline where there is none, and guards are to be asked."""
+
+    endless = True
+
+    def __init__(self) -> None:
+        super().__init__(inf)
+
+
+def guarded(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | None:
+    """What is in force in a template with these inherited guards."""
+    if not guards:
+        return deadline
+    made = _Endless() if deadline is None else copy(deadline)
+    made.stops = (*made.stops, *(guard for guard in guards if guard not in made.stops))
+    return made

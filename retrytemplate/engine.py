@@ -42,6 +42,7 @@ from retrytemplate.keyed import (
     share,
     tell_of,
 )
+from retrytemplate.plan import awaited_admit
 from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
 from retrytemplate.waiting import give_back, pause, wait_rest
 
@@ -97,6 +98,7 @@ class Execution:
         "refusal",
         "saved",
         "started",
+        "stops",
         "taking",
         "trouble",
         "untold",
@@ -121,6 +123,7 @@ class Execution:
         self.recovery = recovery
         self.ways = ways
         self.deadline: Deadline | None = None
+        self.stops: tuple[Any, ...] = ()  # guards of the templates around this one
         self.cache: Any = None  # where the key of a stateful execution is
         self.end: str | None = None
         self.value: Any = None
@@ -155,7 +158,7 @@ class Execution:
                 yield from self._begin()
             while self.end is None:
                 if failure is None:
-                    if plan.careful or self.saved or self.deadline is not None:
+                    if plan.careful or self.saved or self.stops or self.deadline is not None:
                         if not (yield from self._make_ready()):
                             break
                         self.lent = False
@@ -327,7 +330,7 @@ class Execution:
         if not (yield from self._allowed()):
             self.end = EXHAUSTED
             return False
-        if self.plan.admit or self.deadline is not None:
+        if self.plan.admit or self.stops or self.deadline is not None:
             yield from self._admit()
         if self.end is not None:
             return False
@@ -382,9 +385,18 @@ class Execution:
             if self.end is None:
                 self.end, self.error = UNTOUCHED, error
             return
-        error = yield from self.tell(self.plan.admit, context)
+        error = yield from self.tell(self._guards(), context)
         if error is not None:
             self.end, self.error = UNTOUCHED, from_cause(error, context.last_exception)
+
+    def _guards(self) -> Iterable[Callable[..., Any]]:
+        """Who is asked before an attempt: the guards of the templates around, and then ours."""
+        awaits, plan = self.ways.awaits, self.plan
+        ours = plan.admit_async if awaits else plan.admit
+        if not self.stops:
+            return ours
+        around = (guard for guard in self.stops if guard not in plan.inherited)
+        return (*(awaited_admit(each) if awaits else each.admit for each in around), *ours)
 
     def _unacceptable(self, value: Any) -> BaseException | None:
         for rule in self.plan.result_rules:

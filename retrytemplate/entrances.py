@@ -70,7 +70,8 @@ def prepare(
     context = RetryContext(owner, outer, plan)
     deadline = None if outer is None else outer[DEADLINE]
     context._shared = arguments is None or not plan.inline
-    if plan.unbounded and deadline is None:
+    limit = None if deadline is None or deadline.endless else deadline
+    if plan.unbounded and limit is None:
         warn_unbounded(plan)
     execution = Execution(
         plan,
@@ -80,11 +81,17 @@ def prepare(
         owner.recovery if recovery is None else recovery,
         ways,
     )
-    execution.deadline = deadline
+    execution.deadline = limit
+    if deadline is not None:
+        execution.stops = deadline.stops
     if state is None:
         state = owner.state
     if state is not None:
         _remember(plan, execution, state)
+    if plan.inherited:
+        from retrytemplate.deadline import guarded
+
+        deadline = guarded(deadline, plan.inherited)
     return execution, [context, owner, deadline, outer, plan]
 
 

@@ -24,8 +24,15 @@ class Guard:
     KillSwitchActiveError('no orders today')
     """
 
+    inherited = False
+    """Whether the attempts of the templates inside are asked for, too, with their contexts."""
+
     def admit(self, context: RetryContext) -> Any:
-        """Before every attempt.  Raising ``Rejected`` ends the execution without recovery."""
+        """Before every attempt.  Raising ``Rejected`` ends the execution without recovery.
+
+        Where this would block, a coroutine method ``admit_async`` beside it is asked in its place
+        under ``execute_async``.
+        """
 
     def reserve(self, context: RetryContext, delay: float) -> Any:
         """Before a wait of *delay* seconds that a retry will follow.

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         def _inline(self) -> Plan | None: ...
 
 
-__all__ = ["Plan", "fingerprint_of"]
+__all__ = ["Plan", "awaited_admit", "fingerprint_of"]
 
 FORWARD = ("open", "before_attempt")
 
@@ -71,6 +71,7 @@ class Plan:
         "_fingerprint",
         "_random",
         "admit",
+        "admit_async",
         "asks_first",
         "attempt_timeout",
         "backoff",
@@ -81,6 +82,7 @@ class Plan:
         "close",
         "direct",
         "dynamic",
+        "inherited",
         "inline",
         "keeps_context",
         "measured",
@@ -135,6 +137,8 @@ class Plan:
         guards = template.guards
         self.on_success += tuple(overridden(guards, "on_success", Guard))
         self.admit: Hooks = tuple(guard.admit for guard in guards)
+        self.admit_async: Hooks = tuple(map(awaited_admit, guards))
+        self.inherited: tuple[Any, ...] = tuple(guard for guard in guards if guard.inherited)
         self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.
         self.pausing = bool(self.on_backoff or self.reserve)
@@ -196,6 +200,11 @@ def overridden(parts: Iterable[Any], name: str, base: type) -> Iterable[Callable
         hook = getattr(part, name, None)
         if hook is not None and getattr(hook, "__func__", None) is not getattr(base, name):
             yield hook
+
+
+def awaited_admit(guard: Any) -> Callable[..., Any]:
+    """How a guard is asked where it may be awaited."""
+    return getattr(guard, "admit_async", None) or guard.admit  # type: ignore[no-any-return]
 
 
 def fingerprint_of(value: Any) -> str:

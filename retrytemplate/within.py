@@ -53,7 +53,7 @@ def time_for(plan: Plan, deadline: Deadline | None, *, cut: bool) -> float:
 
     :param cut: whether the deadline has to be one that cuts the task that runs here.
     """
-    if deadline is None or not plan.inline:
+    if deadline is None or deadline.stops or not plan.inline:
         return 0.0
     if cut and (deadline.cut is None or not deadline.cut.is_here()):
         return 0.0

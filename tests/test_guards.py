@@ -1,0 +1,259 @@
+"""Guards: how they are asked, and of whose attempts."""
+
+import asyncio
+
+import pytest
+
+from retrytemplate import (
+    AttemptTimeout,
+    Deadline,
+    FixedBackoff,
+    Guard,
+    KillSwitchActiveError,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    current_context,
+)
+from retrytemplate.testing import VirtualClock
+
+
+class Stop(Guard):
+    """Refuses from the moment it is on, in the templates inside as well."""
+
+    inherited = True
+
+    def __init__(self):
+        self.on = False
+        self.asked = 0
+
+    def admit(self, context):
+        self.asked += 1
+        if self.on:
+            raise KillSwitchActiveError("stopped")
+
+
+class Fault(Exception):
+    """What the innermost calls fail with."""
+
+
+def by_call(template, fn):
+    return template.call(fn)
+
+
+def by_execute(template, fn):
+    return template.execute(lambda context: fn())
+
+
+def by_wrap(template, fn):
+    return template.wrap(fn)()
+
+
+def by_block(template, fn):
+    for attempt in template.attempts():
+        with attempt:
+            attempt.result = fn()
+    return attempt.result
+
+
+def by_state(template, fn):
+    return template.execute(lambda context: fn(), state=RetryState.untracked())
+
+
+RETRYING = [by_call, by_execute, by_wrap, by_block]
+WAYS = [*RETRYING, by_state]
+
+
+async def call_async(template, fn):
+    return await template.call_async(fn)
+
+
+async def execute_async(template, fn):
+    return await template.execute_async(lambda context: fn())
+
+
+async def wrap_async(template, fn):
+    return await template.wrap(fn)()
+
+
+async def block_async(template, fn):
+    async for attempt in template.attempts():
+        async with attempt:
+            attempt.result = await fn()
+    return attempt.result
+
+
+ASYNC_WAYS = [call_async, execute_async, wrap_async, block_async]
+
+
+@pytest.fixture
+def stop():
+    return Stop()
+
+
+@pytest.fixture
+def calls(stop):
+    """The calls of the innermost function: it always fails, and the third one turns the stop on."""
+    made = []
+
+    def fail():
+        made.append(current_context())
+        if len(made) == 3:
+            stop.on = True
+        raise Fault
+
+    return made, fail
+
+
+@pytest.mark.parametrize("inner_way", RETRYING)
+@pytest.mark.parametrize("outer_way", WAYS)
+def test_an_inherited_guard_is_asked_before_the_attempts_of_a_template_inside(
+    stop, calls, outer_way, inner_way
+):
+    made, fail = calls
+    outer, inner = RetryTemplate(guards=[stop]), RetryTemplate(SimpleRetryPolicy(10))
+    with pytest.raises(KillSwitchActiveError):
+        outer_way(outer, lambda: inner_way(inner, fail))
+    assert len(made) == 3
+    assert stop.asked == 1 + 4  # the one outside, and before each attempt inside
+
+
+@pytest.mark.parametrize("inner_way", ASYNC_WAYS)
+@pytest.mark.parametrize("outer_way", ASYNC_WAYS)
+def test_it_is_so_in_tasks(stop, calls, outer_way, inner_way):
+    made, fail = calls
+    outer, inner = RetryTemplate(guards=[stop]), RetryTemplate(SimpleRetryPolicy(10))
+
+    async def failing():
+        fail()
+
+    async def inside():
+        return await inner_way(inner, failing)
+
+    with pytest.raises(KillSwitchActiveError):
+        asyncio.run(outer_way(outer, inside))
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_attempt_inside_may_be_the_one_that_is_refused(stop, way):
+    def work():
+        stop.on = True
+        return way(RetryTemplate(), pytest.fail)
+
+    with pytest.raises(KillSwitchActiveError):
+        RetryTemplate(guards=[stop]).call(work)
+
+
+def test_it_is_asked_through_templates_that_know_nothing_of_it(stop, calls):
+    made, fail = calls
+    between, inner = RetryTemplate(), RetryTemplate(SimpleRetryPolicy(10))
+    with pytest.raises(KillSwitchActiveError):
+        RetryTemplate(guards=[stop]).call(between.call, inner.call, fail)
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("way", RETRYING)
+def test_a_deadline_around_or_between_changes_nothing(stop, calls, way):
+    made, fail = calls
+    inner = RetryTemplate(SimpleRetryPolicy(10))
+
+    def inside():
+        with Deadline(50):
+            assert Deadline.current().remaining() <= 50
+            return way(inner, fail)
+
+    with Deadline(100), pytest.raises(KillSwitchActiveError):
+        way(RetryTemplate(guards=[stop]), inside)
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("timeout", [50.0, AttemptTimeout(50.0, in_thread=True)])
+@pytest.mark.parametrize("way", RETRYING[:3])
+def test_a_limit_of_each_attempt_changes_nothing(stop, calls, way, timeout):
+    made, fail = calls
+    inner = RetryTemplate(SimpleRetryPolicy(10))
+    outer = RetryTemplate(guards=[stop], attempt_timeout=timeout)
+    with pytest.raises(KillSwitchActiveError):
+        way(outer, lambda: way(inner, fail))
+    assert len(made) == 3
+
+
+def test_a_limit_of_each_block_changes_nothing(stop, calls):
+    made, fail = calls
+    outer = RetryTemplate(guards=[stop], attempt_timeout=50.0)
+    with pytest.raises(KillSwitchActiveError):
+        by_block(outer, lambda: RetryTemplate(SimpleRetryPolicy(10)).call(fail))
+    assert len(made) == 3
+
+
+def test_it_is_no_deadline(stop):
+    def work():
+        assert Deadline.current() is None
+        with Deadline(7.0) as deadline:
+            assert deadline.remaining() > 6
+            assert not deadline.is_shortened
+        clock = VirtualClock()
+        waiting = RetryTemplate(SimpleRetryPolicy(2), FixedBackoff(1e9), clock=clock)
+        assert waiting.outcome(int, "x").attempts == 2
+        return clock.sleeps
+
+    assert RetryTemplate(guards=[stop]).call(work) == [1e9]
+
+
+def test_one_that_both_templates_have_is_asked_once_by_each(stop):
+    template = RetryTemplate(guards=[stop])
+    assert template.call(template.call, int, "17") == 17
+    assert stop.asked == 2
+
+
+def test_one_that_is_not_inherited_is_not_asked_inside(stop):
+    stop.inherited = False
+    assert RetryTemplate(guards=[stop]).call(RetryTemplate().call, int, "17") == 17
+    assert stop.asked == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_after_its_template_it_is_not_asked_any_more(stop, way):
+    RetryTemplate(guards=[stop]).call(int, "17")
+    assert way(RetryTemplate(), lambda: 17) == 17
+    assert stop.asked == 1
+
+
+class Both(Guard):
+    """Can be asked in both ways, and writes down in which it was."""
+
+    def __init__(self, *, inherited=False):
+        self.inherited = inherited
+        self.asked = []
+
+    def admit(self, context):
+        self.asked.append("admit")
+
+    async def admit_async(self, context):
+        await asyncio.sleep(0)
+        self.asked.append("admit_async")
+
+
+def test_a_guard_that_can_be_awaited_is_where_somebody_awaits():
+    guard = Both()
+    template = RetryTemplate(guards=[guard])
+    asyncio.run(template.call_async(int, "17"))
+    assert guard.asked == ["admit_async"]
+
+
+def test_it_is_asked_directly_where_nobody_does():
+    guard = Both()
+    RetryTemplate(guards=[guard]).call(int, "17")
+    assert guard.asked == ["admit"]
+
+
+def test_an_inherited_one_is_awaited_or_not_as_the_template_inside_is():
+    guard = Both(inherited=True)
+
+    async def inside():
+        await RetryTemplate().call_async(int, "17")
+        RetryTemplate().call(int, "17")
+
+    asyncio.run(RetryTemplate(guards=[guard]).call_async(inside))
+    assert guard.asked == ["admit_async", "admit_async", "admit"]
