@@ -11,9 +11,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.performers import AnswerLostError
 
 if TYPE_CHECKING:
+    from retrytemplate.stores.owners import Owner
+
     # About which key, the command, and whether it may be sent twice.
     Order = tuple[str | None, tuple[Any, ...], bool]
 
@@ -30,9 +33,11 @@ class Connections:
     """Connections of a pool, no more at once than it may have.
 
     :param timeout: seconds to wait for one that is free; for an answer the pool has its own.
+    :param owner: whose store it is.
     """
 
-    def __init__(self, pool: Any, timeout: float) -> None:
+    def __init__(self, pool: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> None:
+        self._owner = owner
         self._pool = pool
         self._timeout = timeout
         # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
@@ -50,13 +55,13 @@ class Connections:
             self._turns.get(timeout=self._timeout)
         except Empty:
             why = "no connection is free"
-            raise CacheUnavailableError(_failure(step, key, why)) from None
+            raise CacheUnavailableError(_failure(step, key, why, self._owner)) from None
         try:
             return self._answer(command, again)
         except RedisError as exc:
             if isinstance(exc, ConnectionError):
                 self.let_go()
-            raise _meaning(exc, step, key) from exc
+            raise _meaning(exc, step, key, self._owner) from exc
         finally:
             self._turns.put(None)
 
@@ -128,7 +133,7 @@ class AsyncConnections:
         except (RedisError, TimeoutError) as exc:
             if isinstance(exc, ConnectionError):
                 await self.let_go()
-            raise _meaning(exc, step, key) from exc
+            raise _meaning(exc, step, key, CONTEXT_CACHE) from exc
 
     async def _take(self, again: bool) -> Any:
         if not self._ready:
@@ -145,12 +150,12 @@ class AsyncConnections:
             await self._pool.release(self._ready.pop())
 
 
-def _meaning(error: Exception, step: str, key: str | None) -> CacheUnavailableError:
+def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> CacheUnavailableError:
     """An error of redis-py as the cache raises it; without what was to be written."""
     from redis.exceptions import ConnectionError, NoScriptError
 
     text = str(error).strip().partition("\n")[0] or "no answer in time"
-    message = _failure(step, key, text)
+    message = _failure(step, key, text, owner)
     if isinstance(error, NoScriptError):
         return ScriptMissingError(message)
     if isinstance(error, ConnectionError):
@@ -158,6 +163,6 @@ def _meaning(error: Exception, step: str, key: str | None) -> CacheUnavailableEr
     return CacheUnavailableError(message)
 
 
-def _failure(step: str, key: str | None, why: str) -> str:
+def _failure(step: str, key: str | None, why: str, owner: Owner) -> str:
     tried = step if key is None else f"{step} of {key!r}"
-    return f"{tried} failed in the store of the context cache: {why}"
+    return f"{tried} failed in the store of the {owner.name}: {why}"

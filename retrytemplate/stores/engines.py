@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.extras import extra
 from retrytemplate.stores import patience
+from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.performers import AnswerLostError
 from retrytemplate.stores.statements import DIALECTS
 from retrytemplate.stores.steps import LockedError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from retrytemplate.stores.owners import Owner
 
 __all__ = ["async_engine", "engine", "unavailable"]
 
@@ -30,14 +33,14 @@ LOCKED = "55P03"  # PostgreSQL: lock_not_available
 BUSY = 5  # SQLite, in the lower byte
 
 
-def engine(url: Any, timeout: float) -> Engine:
+def engine(url: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> Engine:
     """The engine that is given, or one made for the URL; a statement is a transaction."""
-    with extra("sql", "a context cache on SQL"):
+    with extra("sql", f"a {owner.name} on SQL"):
         from sqlalchemy import Engine, create_engine
     if isinstance(url, Engine):
-        _check(url.url)
+        _check(url.url, owner)
         return url.execution_options(isolation_level=AUTOCOMMIT)
-    complete = _complete(url, Engine, DRIVERS)
+    complete = _complete(url, Engine, DRIVERS, owner)
     if complete.get_dialect().is_async:
         raise _wrong_driver(complete, "blocks")
     made: Engine = _made(create_engine, complete, timeout)
@@ -47,13 +50,13 @@ def engine(url: Any, timeout: float) -> Engine:
 
 def async_engine(url: Any, timeout: float) -> AsyncEngine:
     """The same for asyncio."""
-    with extra("sql", "a context cache on SQL"):
+    with extra("sql", f"a {CONTEXT_CACHE.name} on SQL"):
         import_module("greenlet")  # SQLAlchemy asks for it late, and speaks of its own extra
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
     if isinstance(url, AsyncEngine):
-        _check(url.url)
+        _check(url.url, CONTEXT_CACHE)
         return url.execution_options(isolation_level=AUTOCOMMIT)
-    complete = _complete(url, AsyncEngine, ASYNC_DRIVERS)
+    complete = _complete(url, AsyncEngine, ASYNC_DRIVERS, CONTEXT_CACHE)
     if not complete.get_dialect().get_async_dialect_cls(complete).is_async:
         raise _wrong_driver(complete, "can be awaited")
     made: AsyncEngine = _made(create_async_engine, complete, timeout)
@@ -61,7 +64,7 @@ def async_engine(url: Any, timeout: float) -> AsyncEngine:
     return made
 
 
-def _complete(url: Any, kind: type, drivers: Mapping[str, str]) -> URL:
+def _complete(url: Any, kind: type, drivers: Mapping[str, str], owner: Owner) -> URL:
     """The URL with a driver; an error where it cannot serve."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -72,7 +75,7 @@ def _complete(url: Any, kind: type, drivers: Mapping[str, str]) -> URL:
         raise TypeError(
             f"url must be a database URL or a sqlalchemy {kind.__name__}, got {_shown(url)}"
         ) from None
-    _check(made)
+    _check(made, owner)
     if "+" not in made.drivername:
         name = made.get_backend_name()
         made = made.set(drivername=f"{name}+{drivers[name]}")
@@ -83,14 +86,13 @@ def _complete(url: Any, kind: type, drivers: Mapping[str, str]) -> URL:
     return made
 
 
-def _check(url: URL) -> None:
+def _check(url: URL, owner: Owner) -> None:
     name = url.get_backend_name()
     if name not in DIALECTS:
         raise ValueError(f"url must be one of SQLite or PostgreSQL, got {url.drivername!r}")
     if name == "sqlite" and _in_memory(url):
         raise ValueError(
-            "url must name a file, got a SQLite database in memory: for contexts that live as "
-            "long as the process use MemoryRetryContextCache"
+            f"url must name a file, got a SQLite database in memory: {owner.in_memory}"
         )
 
 
@@ -153,18 +155,17 @@ def _milliseconds(seconds: float) -> int:
     return int(seconds * 1000)
 
 
-def unavailable(error: SQLAlchemyError, tried: str) -> CacheUnavailableError:
+def unavailable(
+    error: SQLAlchemyError, tried: str, owner: Owner = CONTEXT_CACHE
+) -> CacheUnavailableError:
     """A database's error as the cache raises it; without what was to be written."""
     origin = getattr(error, "orig", None)
     text = str(origin or error).strip().partition("\n")[0]
-    message = f"{tried} failed in the store of the context cache: {text}"
+    message = f"{tried} failed in the store of the {owner.name}: {text}"
     if getattr(origin, "sqlstate", None) == LOCKED:
         return LockedError(message)
     if getattr(origin, "sqlite_errorcode", 0) & 0xFF == BUSY:
-        return LockedError(
-            f"{message}; a transaction is open on this file: where it is the one around execute(), "
-            "give the cache a file of its own"
-        )
+        return LockedError(f"{message}; a transaction is open on this file: {owner.locked}")
     if getattr(error, "connection_invalidated", False):
         return AnswerLostError(message)
     return CacheUnavailableError(message)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from retrytemplate._checks import whole
 from retrytemplate.extras import extra
+from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.settings import waiting
 
-__all__ = ["async_pool", "pool", "where"]
+if TYPE_CHECKING:
+    from retrytemplate.stores.owners import Owner
 
-PURPOSE = "a context cache on Redis"
+__all__ = ["async_pool", "pool", "where"]
 
 # What can be said in a URL, beside what redis-py reads as something else than a text.
 TEXTS = ("client_name", "decode_responses", "encoding", "encoding_errors", "password", "username")
@@ -21,9 +23,9 @@ WAITS = ("socket_connect_timeout", "socket_timeout", "timeout")
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
-def pool(url: Any, timeout: float) -> Any:
+def pool(url: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> Any:
     """The pool of the client that is given, or one for the URL."""
-    with extra("redis", PURPOSE):
+    with extra("redis", f"a {owner.name} on Redis"):
         from redis import BlockingConnectionPool, Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -34,7 +36,7 @@ def pool(url: Any, timeout: float) -> Any:
 
 def async_pool(url: Any, timeout: float) -> Any:
     """The same for asyncio, where the wait for an answer is bounded by whoever asks."""
-    with extra("redis", PURPOSE):
+    with extra("redis", f"a {CONTEXT_CACHE.name} on Redis"):
         from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.errors import MisuseError
 from retrytemplate.stores.cancellation import whole
 from retrytemplate.stores.engines import unavailable
+from retrytemplate.stores.owners import CONTEXT_CACHE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -14,12 +15,19 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from retrytemplate.errors import CacheUnavailableError
+    from retrytemplate.stores.owners import Owner
     from retrytemplate.stores.steps import Order, Rows
 
 __all__ = ["check_async_connection", "check_connection", "run", "run_async"]
 
 
-def run(engine: Engine, connection: Connection | None, order: Order, step: str) -> Rows:
+def run(
+    engine: Engine,
+    connection: Connection | None,
+    order: Order,
+    step: str,
+    owner: Owner = CONTEXT_CACHE,
+) -> Rows:
     """The rows of a statement, in a transaction of its own or in the caller's."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -36,7 +44,7 @@ def run(engine: Engine, connection: Connection | None, order: Order, step: str) 
                 own.invalidate()
                 raise
     except SQLAlchemyError as exc:
-        raise _failed(step, parameters, exc) from exc
+        raise _failed(step, parameters, exc, owner) from exc
 
 
 async def run_async(
@@ -52,7 +60,7 @@ async def run_async(
         rows = _run_own(engine, order)
         return await (whole(rows) if engine.dialect.name == "sqlite" else rows)
     except SQLAlchemyError as exc:
-        raise _failed(step, parameters, exc) from exc
+        raise _failed(step, parameters, exc, CONTEXT_CACHE) from exc
 
 
 async def _run_own(engine: AsyncEngine, order: Order) -> Rows:
@@ -93,6 +101,8 @@ def _rows(result: Any) -> Rows:
     return rows
 
 
-def _failed(step: str, parameters: dict[str, Any], error: SQLAlchemyError) -> CacheUnavailableError:
+def _failed(
+    step: str, parameters: dict[str, Any], error: SQLAlchemyError, owner: Owner
+) -> CacheUnavailableError:
     key = parameters.get("key")
-    return unavailable(error, step if key is None else f"{step} of {key!r}")
+    return unavailable(error, step if key is None else f"{step} of {key!r}", owner)
