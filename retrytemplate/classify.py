@@ -30,6 +30,7 @@ __all__ = [
     "causes",
     "http_status",
     "is_exception_class",
+    "is_signal",
     "leaves",
     "nearest",
 ]
@@ -66,6 +67,21 @@ def leaves(
             waiting.extend(reversed(each.exceptions))
         else:
             yield each
+
+
+# By name: nobody else's library is loaded only to know its class.
+SIGNALS = {("concurrent.futures._base", "CancelledError"), ("langgraph.errors", "GraphBubbleUp")}
+
+
+def is_signal(kind: type) -> bool:
+    """Whether instances of this ``Exception`` are no failures, but how somebody steers: a future's
+    cancellation, or the interrupts and jumps of a LangGraph graph.
+
+    >>> from concurrent.futures import CancelledError
+    >>> is_signal(CancelledError), is_signal(OSError)
+    (True, False)
+    """
+    return any((base.__module__, base.__name__) in SIGNALS for base in kind.__mro__)
 
 
 def attribute(holder: Any, name: str) -> Any:

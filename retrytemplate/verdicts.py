@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify import leaves
+from retrytemplate.classify import is_signal, leaves
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
@@ -34,17 +33,16 @@ MAYBE_BARRED = (RetryError, BaseExceptionGroup)
 def is_hard(exception: BaseException) -> bool:
     """Whether nothing may be done but to pass it on: no retry, no count, no recovery.
 
-    Everything that is no ``Exception``; both kinds of ``CancelledError``, also inside a group;
-    misuse.
+    Everything that is no ``Exception``; both kinds of ``CancelledError`` and what steers a graph,
+    also inside a group; misuse.
     """
+    if type(exception) in ORDINARY:
+        return False
     if not isinstance(exception, Exception):
-        return True
-    futures = sys.modules.get("concurrent.futures._base")
-    if futures is not None and isinstance(exception, futures.CancelledError):
         return True
     if isinstance(exception, BaseExceptionGroup):
         return any(map(is_hard, leaves(exception)))
-    if isinstance(exception, MisuseError):
+    if isinstance(exception, MisuseError) or is_signal(type(exception)):
         return True
     if len(ORDINARY) >= MOST_ORDINARY:
         ORDINARY.clear()

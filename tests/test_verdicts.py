@@ -20,6 +20,9 @@ from retrytemplate.verdicts import MOST_ORDINARY, ORDINARY, is_hard
 from tests.ways import Script, every_way, made
 
 CANCELLED = concurrent.futures.CancelledError
+# As LangGraph has it; what it is really like is seen in tests/control/test_langgraph.py.
+BUBBLE = type("GraphBubbleUp", (Exception,), {"__module__": "langgraph.errors"})
+INTERRUPT = type("GraphInterrupt", (BUBBLE,), {})
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,8 @@ CANCELLED = concurrent.futures.CancelledError
         (KeyboardInterrupt(), True),
         (asyncio.CancelledError(), True),
         (CANCELLED(), True),
+        (INTERRUPT(), True),
+        (ExceptionGroup("several", [ValueError(), INTERRUPT()]), True),
         (MisuseError(), True),
         (ExceptionGroup("several", [ValueError(), MisuseError()]), True),
         (ExceptionGroup("several", [ValueError(), ExceptionGroup("in", [CANCELLED()])]), True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.classify import ExceptionClassifier, is_exception_class
+from retrytemplate.classify import ExceptionClassifier, is_exception_class, is_signal
 from retrytemplate.policies._judge import Judge, only_counts
 from retrytemplate.policies.base import NumberOfAttempts
 
@@ -37,14 +37,6 @@ def _exception_types(name: str, value: Any, *, others: str = "") -> None:
         )
 
 
-def _is_cancellation(kind: type) -> bool:
-    # By name: concurrent.futures is not loaded only to refuse its class.
-    return any(
-        base.__name__ == "CancelledError" and base.__module__ == "concurrent.futures._base"
-        for base in kind.__mro__
-    )
-
-
 def check_retryable(name: str, value: Any) -> None:
     """Raise unless these are exceptions that can be worth another try, or a predicate of them."""
     if callable(value):
@@ -52,7 +44,7 @@ def check_retryable(name: str, value: Any) -> None:
         return
     _exception_types(name, value, others=", or a predicate of the exception")
     for kind in value:
-        if not issubclass(kind, Exception) or _is_cancellation(kind):
+        if not issubclass(kind, Exception) or is_signal(kind):
             raise ValueError(
                 f"{name} must hold subclasses of Exception that are no cancellation, "
                 f"got {kind.__name__}: it is never retried"
