@@ -14,22 +14,17 @@ from retrytemplate.caches.record import to_text
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.stores import scripts
 from retrytemplate.stores.answers import completed, in_progress, lost, parsed
-from retrytemplate.stores.connections import ScriptMissingError
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
-from retrytemplate.stores.performers import twice
+from retrytemplate.stores.sending import evaluated, once, repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from retrytemplate.caches.record import Record
     from retrytemplate.stores.performers import Step
     from retrytemplate.stores.scripts import Script
+    from retrytemplate.stores.sending import Asked
 
-    Command = tuple[Any, ...]
-    Asked = Callable[[str | None, Command], Step[Any]]
-
-__all__ = ["Steps", "moment", "repeated"]
+__all__ = ["Steps", "moment"]
 
 AT_ONCE = 1000
 MOST = 6e9
@@ -113,7 +108,7 @@ class Steps:
 
     def forget(self, key: str) -> Step[None]:
         """Leave no more than the fence, whether the key is held or not."""
-        yield from self._run(_once, scripts.FORGET, key)
+        yield from self._run(once, scripts.FORGET, key)
 
     def peek(self, key: str) -> Step[Record | None]:
         """The record, if there is one."""
@@ -123,14 +118,14 @@ class Steps:
     def swap(self, key: str, record: Record, version: int) -> Step[bool]:
         """Write the record where the version still is the one that was read."""
         arguments = (version, self._ttl, *_columns(record))
-        return bool((yield from self._run(_once, scripts.SWAP, key, *arguments)))
+        return bool((yield from self._run(once, scripts.SWAP, key, *arguments)))
 
     def page(
         self, cursor: str, script: Script = scripts.LIST, beginning: str = ""
     ) -> Step[tuple[str, list[str]]]:
         """Some of the keys that have a record, and the cursor of the rest."""
         arguments = (cursor, f"{self._opening}{SPECIAL.sub(ESCAPED, beginning)}*", AT_ONCE)
-        following, names = yield from self._eval(repeated, script, None, 0, *arguments)
+        following, names = yield from evaluated(repeated, script, None, 0, *arguments)
         return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
 
     def keys(self, after: str, limit: int) -> Step[list[str]]:
@@ -169,30 +164,13 @@ class Steps:
         return (yield from self._run(repeated, script, claim.key, *mine, *arguments))
 
     def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Step[Any]:
-        return (yield from self._eval(asked, script, key, 1, self._name(key), *arguments))
-
-    def _eval(self, asked: Asked, script: Script, key: str | None, *rest: Any) -> Step[Any]:
-        """Run a script by its name; by its text where the server does not know it yet."""
-        try:
-            return (yield from asked(key, ("EVALSHA", script.sha, *rest)))
-        except ScriptMissingError:
-            return (yield from asked(key, ("EVAL", script.text, *rest)))
+        return (yield from evaluated(asked, script, key, 1, self._name(key), *arguments))
 
     def _name(self, key: str) -> bytes:
         return f"{self._opening}{stored(key)}}}".encode()
 
     def _token(self) -> str:
         return f"{self._origin}.{next(self._calls)}"
-
-
-def _once(key: str | None, command: Command) -> Step[Any]:
-    """Ask for what would be done a second time."""
-    return (yield key, command, False)
-
-
-def repeated(key: str | None, command: Command) -> Step[Any]:
-    """Ask for what looks only, or recognises itself."""
-    return (yield from twice((key, command, True)))
 
 
 def moment(text: bytes) -> float:

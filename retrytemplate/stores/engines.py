@@ -11,7 +11,7 @@ from retrytemplate.stores import patience
 from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.performers import AnswerLostError
 from retrytemplate.stores.statements import DIALECTS
-from retrytemplate.stores.steps import LockedError
+from retrytemplate.stores.tables import LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.stores.owners import Owner
 
-__all__ = ["async_engine", "engine", "unavailable"]
+__all__ = ["async_engine", "engine", "let_go", "unavailable", "where"]
 
 AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
 # Where the URL names none.
@@ -153,6 +153,18 @@ def _bound(made: Engine, timeout: float) -> None:
 
 def _milliseconds(seconds: float) -> int:
     return int(seconds * 1000)
+
+
+def where(engine: Engine | AsyncEngine) -> URL:
+    """The database, without what may be a password."""
+    return engine.url.set(query={})
+
+
+def let_go(engine: Engine) -> object:
+    """Have connections of one's own from now on; those before, which are left open."""
+    before = engine.pool
+    engine.dispose(close=False)
+    return before
 
 
 def unavailable(

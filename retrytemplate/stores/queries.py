@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.errors import CacheUnavailableError
     from retrytemplate.stores.owners import Owner
-    from retrytemplate.stores.steps import Order, Rows
+    from retrytemplate.stores.tables import Order, Rows
 
 __all__ = ["check_async_connection", "check_connection", "run", "run_async"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,7 +13,7 @@ from retrytemplate.stores.commands import END, Steps
 from retrytemplate.stores.connections import AsyncConnections, Connections
 from retrytemplate.stores.keys import from_stored
 from retrytemplate.stores.performers import perform, perform_async
-from retrytemplate.stores.settings import seconds
+from retrytemplate.stores.settings import KEY_PREFIXES, seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,8 +37,7 @@ DAY = 86400
 class _OnRedis(DurableCache, Generic[C]):
     """What both caches on Redis are made of."""
 
-    prefixes = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-    prefix_must_be = "1 to 100 of letters, digits and _ . : -"
+    prefixes = KEY_PREFIXES
 
     _pool: Any
     _connections: Any

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retrytemplate.stores import scripts
-from retrytemplate.stores.commands import Steps, moment, repeated
+from retrytemplate.stores.commands import Steps, moment
 from retrytemplate.stores.entries import Entries, Entry, entry
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.redis import RedisRetryContextCache
+from retrytemplate.stores.sending import repeated
 
 if TYPE_CHECKING:
     from retrytemplate.stores.performers import Step

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from attrs import frozen
 
 from retrytemplate._checks import SECONDS, check_at_least, duration, plain
 from retrytemplate.caches.sizes import check_record_limit
 from retrytemplate.clock import given_or_system
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable
 
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["OnStoreError", "Settings", "seconds", "waiting"]
+__all__ = ["KEY_PREFIXES", "TABLE_PREFIXES", "OnStoreError", "Settings", "seconds", "waiting"]
 
 LEAST = 0.01
 LONGEST_WAIT = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
 OnStoreError = Literal["raise", "run_unguarded"]
 CHOICES = get_args(OnStoreError)
+
+
+@frozen
+class Prefixes:
+    """What the names in a store may begin with."""
+
+    pattern: re.Pattern[str]
+    allowed: str
+
+    def checked(self, prefix: Any) -> str:
+        if not isinstance(prefix, str) or self.pattern.fullmatch(prefix) is None:
+            raise ValueError(f"prefix must be {self.allowed}, got {prefix!r}")
+        return prefix
+
+
+TABLE_PREFIXES = Prefixes(
+    re.compile(r"[a-z_][a-z0-9_]{0,39}"),
+    "1 to 40 of a-z, 0-9 and _, with no digit at the beginning",
+)
+KEY_PREFIXES = Prefixes(
+    re.compile(r"[A-Za-z0-9_.:-]{1,100}"), "1 to 100 of letters, digits and _ . : -"
+)
 
 
 class Settings:
@@ -31,8 +55,7 @@ class Settings:
 
     durable = True
 
-    prefixes: re.Pattern[str]
-    prefix_must_be: str
+    prefixes: Prefixes
 
     def __init__(
         self,
@@ -45,9 +68,7 @@ class Settings:
         on_store_error: OnStoreError,
     ) -> None:
         self.lease: float = seconds("lease", lease)
-        if not isinstance(prefix, str) or self.prefixes.fullmatch(prefix) is None:
-            raise ValueError(f"prefix must be {self.prefix_must_be}, got {prefix!r}")
-        self.prefix: str = prefix
+        self.prefix: str = self.prefixes.checked(prefix)
         self.timeout: float = waiting("timeout", timeout)
         if redact is not None:
             plain("redact", redact)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +11,7 @@ from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.stores import engines, queries
 from retrytemplate.stores.base import PAGE, AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.stores.performers import perform, perform_async
+from retrytemplate.stores.settings import TABLE_PREFIXES
 from retrytemplate.stores.steps import SQLClaim, Steps
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ __all__ = ["AsyncSQLRetryContextCache", "SQLRetryContextCache"]
 class _OnSQL(DurableCache, Generic[E]):
     """What both caches on SQL are made of."""
 
-    prefixes = re.compile(r"[a-z_][a-z0-9_]{0,39}")
-    prefix_must_be = "1 to 40 of a-z, 0-9 and _, with no digit at the beginning"
+    prefixes = TABLE_PREFIXES
 
     _claims = SQLClaim
 
@@ -65,13 +64,11 @@ class _OnSQL(DurableCache, Generic[E]):
         """The engine that is given, or one made for the URL."""
 
     def _place(self) -> object:
-        return self._engine.url.set(query={})  # a password may be in it
+        return engines.where(self._engine)
 
     def _reconnect(self) -> object:
-        engine: Any = getattr(self._engine, "sync_engine", self._engine)
-        before: object = engine.pool
-        engine.dispose(close=False)
-        return before
+        engine: Any = self._engine
+        return engines.let_go(getattr(engine, "sync_engine", engine))
 
 
 class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):

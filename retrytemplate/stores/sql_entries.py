@@ -48,7 +48,7 @@ class _LookingSteps(Steps):
         return _entry(*rows[0]) if rows else None
 
     def _prepare(self) -> Step[None]:
-        if not (yield from self._found()):
+        if not (yield from self._tables.found()):
             raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
 
 

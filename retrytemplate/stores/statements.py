@@ -78,7 +78,7 @@ VERSION = SET % ("schema", SCHEMA)
 # at once; what stands before it in the schema has waited for that.
 WRITE_AHEAD = "PRAGMA journal_mode = wal"
 TABLE = "${exists}"
-FOUND = "SELECT value FROM ${prefix}_meta WHERE name = 'schema'"
+FOUND = "SELECT value FROM ${prefix}_meta WHERE name = :name"
 
 # Whether the time to live is over.  Of a key that was never given back it begins with the lease's
 # end; a remembered success lasts as long as it says.

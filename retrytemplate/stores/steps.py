@@ -17,30 +17,21 @@ from retrytemplate.stores.answers import completed, in_progress, lost, parsed
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
 from retrytemplate.stores.performers import AnswerLostError, twice
+from retrytemplate.stores.tables import LockedError, Schema, Tables
 from retrytemplate.stores.transactions import follow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import TextClause
-
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
     from retrytemplate.stores.performers import Step
+    from retrytemplate.stores.tables import Order, Rows
 
-    Order = tuple[TextClause, dict[str, Any]]
-    Rows = Sequence[Sequence[Any]]
+__all__ = ["SQLClaim", "Steps"]
 
-__all__ = ["LockedError", "SQLClaim", "Steps"]
-
-CREATIONS = 20
+CONTEXTS = Schema("schema", sql.SCHEMA, sql.schema)
 AT_ONCE = 1000
 SWEEP_EVERY = 100
 SWEPT = 2 * SWEEP_EVERY  # more than what comes meanwhile: what is over stays in bounds
-
-
-class LockedError(CacheUnavailableError):
-    """Raised by a cache: another transaction holds what was to be written, and did not end."""
 
 
 class SQLClaim(LeasedClaim):
@@ -64,13 +55,12 @@ class Steps:
     """
 
     def __init__(self, dialect: str, prefix: str, lease: float, ttl: float | None) -> None:
-        self.dialect = dialect
         self.prefix = prefix
         self.lease = lease
         self.ttl = ttl
         self._begun = count(1)
-        self._ready = False
-        self._made: dict[str, TextClause] = {}
+        self._tables = Tables(dialect, prefix, CONTEXTS)
+        self._order = self._tables.order
 
     def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[SQLClaim]:
         """Take the key, or say why not."""
@@ -213,44 +203,8 @@ class Steps:
         with suppress(CacheUnavailableError):
             yield self._order(sql.SWEEP, limit=SWEPT, ttl=self.ttl)
 
-    # -- the tables ------------------------------------------------------------------------------
-
     def _prepare(self) -> Step[None]:
-        """See that the tables are there; make them where they are missing."""
-        creations = 0
-        while not self._ready:
-            self._ready = yield from self._found()
-            if self._ready:
-                return
-            creations += 1
-            statement = ""
-            try:
-                for statement in sql.schema(self.dialect):
-                    yield self._order(statement)
-            except CacheUnavailableError as exc:  # two at once may be in each other's way
-                waited = isinstance(exc, LockedError) and statement != sql.WRITE_AHEAD
-                if waited or creations == CREATIONS:
-                    raise
-
-    def _found(self) -> Step[bool]:
-        if not (yield from twice(self._order(sql.TABLE, table=f"{self.prefix}_meta"))):
-            return False
-        rows = yield from twice(self._order(sql.FOUND))
-        if rows and rows[0][0] > sql.SCHEMA:
-            raise CacheUnavailableError(
-                f"the tables {self.prefix}_* have version {rows[0][0]}, "
-                f"this version of the library knows up to {sql.SCHEMA}"
-            )
-        return bool(rows)
-
-    def _order(self, statement: str, **parameters: Any) -> Order:
-        made = self._made.get(statement)
-        if made is None:
-            from sqlalchemy import text
-
-            made = text(sql.in_dialect(statement, self.dialect, self.prefix))
-            self._made[statement] = made
-        return made, parameters
+        yield from self._tables.prepare()
 
 
 def _mine(claim: Claim) -> dict[str, Any]:
