@@ -45,6 +45,13 @@ if TYPE_CHECKING:
     )
     from retrytemplate.control.kinds import TRANSIENT_ERRORS, FailureKind, FailureKinds
     from retrytemplate.control.nesting import NestedRetries, Nesting
+    from retrytemplate.control.nodes import (
+        with_breaker,
+        with_bulkhead,
+        with_retry,
+        with_switch,
+        with_timeout,
+    )
     from retrytemplate.control.operation import (
         Operation,
         OperationReplayed,
@@ -106,6 +113,13 @@ __getattr__ = lazily(
         ),
         "retrytemplate.control.kinds": ("TRANSIENT_ERRORS", "FailureKind", "FailureKinds"),
         "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
+        "retrytemplate.control.nodes": (
+            "with_breaker",
+            "with_bulkhead",
+            "with_retry",
+            "with_switch",
+            "with_timeout",
+        ),
         "retrytemplate.control.operation": (
             "Operation",
             "OperationReplayed",
@@ -196,4 +210,9 @@ __all__ = [
     "time_left",
     "timeout_kind",
     "timeouts_of",
+    "with_breaker",
+    "with_bulkhead",
+    "with_retry",
+    "with_switch",
+    "with_timeout",
 ]
