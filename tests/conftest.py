@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.stores import postgres
+from tests.stores import postgres, valkey
 
 
 @pytest.fixture
@@ -36,4 +36,25 @@ def postgres_url(request, tmp_path_factory):
         return
     found = request.getfixturevalue("postgres_binaries")
     with postgres.started(found, tmp_path_factory.mktemp("postgres") / "server") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def valkey_binary():
+    """The path of a server that a test may kill; without one it is skipped."""
+    found = valkey.binary()
+    if found is None:
+        pytest.skip(valkey.ABSENT)
+    return found
+
+
+@pytest.fixture(scope="session")
+def valkey_url(request, tmp_path_factory):
+    """The URL of a Valkey server; without one the tests that need it are skipped."""
+    named = os.environ.get(valkey.NAMED)
+    if named:
+        yield named
+        return
+    path = request.getfixturevalue("valkey_binary")
+    with valkey.started(path, tmp_path_factory.mktemp("valkey") / "server") as server:
         yield server.url

@@ -1,8 +1,11 @@
 """What the tests of control objects share."""
 
 import sys
+import threading
 
 import pytest
+
+from tests.control.shop import Server, Shop
 
 
 @pytest.fixture
@@ -12,3 +15,14 @@ def switching():
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(usual)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server(("127.0.0.1", 0), Shop) as listening:
+        listening.scripts = {}
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        yield listening
+        listening.shutdown()
+        thread.join()

@@ -1,19 +1,10 @@
 """Calls over HTTP, made by the real libraries to a real server, on a clock that is not."""
 
-import asyncio
-import socket
-import struct
-import threading
-import urllib.error
-import urllib.request
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 
-import aiohttp
 import httpx
 import pytest
-import requests
 
 from retrytemplate import (
     Deadline,
@@ -26,120 +17,21 @@ from retrytemplate import (
 )
 from retrytemplate.control import TRANSIENT_ERRORS, http_retry
 from retrytemplate.testing import ClassifierConformance, GuardConformance, VirtualClock
+from tests.control.shop import (
+    AIOHTTP,
+    HTTPX,
+    REQUESTS,
+    RESET,
+    URLLIB,
+    every_client,
+    that_tells,
+    with_each,
+)
 
-RESET = "reset"
 SENT = 1_700_000_000.0
 KEY = {"Idempotency-Key": "order-17"}
 NORMAL = FixedBackoff(1000.0)
 """What nobody should ever wait."""
-
-
-class Shop(BaseHTTPRequestHandler):
-    """Answers as it is told, then with 200; a path of its own for each test."""
-
-    protocol_version = "HTTP/1.1"
-
-    def answer(self):
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        clock, answers, asked = self.server.scripts[self.path]
-        asked.append((self.command, clock.monotonic()))
-        status, headers = answers.pop(0) if answers else (200, {})
-        if status == RESET:
-            linger = struct.pack("ii", 1, 0)
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.connection.shutdown(socket.SHUT_RD)
-            self.close_connection = True
-            return
-        self.send_response_only(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", "0")
-        self.send_header("Connection", "close")
-        self.end_headers()
-
-    do_GET = do_HEAD = do_OPTIONS = do_PUT = do_DELETE = do_POST = do_PATCH = answer
-
-    def log_message(self, *args):
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request, client_address):
-        pass
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server(("127.0.0.1", 0), Shop) as listening:
-        listening.scripts = {}
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-        thread.start()
-        yield listening
-        listening.shutdown()
-        thread.join()
-
-
-class Sync:
-    """A library whose calls block."""
-
-    def __init__(self, name, call):
-        self.name, self.call = name, call
-
-    def outcome(self, template, *request):
-        return template.outcome(self.call, *request)
-
-
-def by_httpx(method, url, headers):
-    with httpx.Client(trust_env=False, verify=False, follow_redirects=True) as client:
-        client.request(method, url, headers=headers).raise_for_status()
-
-
-def by_requests(method, url, headers):
-    with requests.Session() as session:
-        session.trust_env = False
-        session.request(method, url, headers=headers, timeout=10).raise_for_status()
-
-
-def by_urllib(method, url, headers):
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(url, method=method, headers=headers)
-    try:
-        opener.open(request, timeout=10).close()
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
-
-
-class ByAiohttp:
-    """The same without blocking."""
-
-    name = "aiohttp"
-
-    def outcome(self, template, method, url, headers):
-        async def main():
-            async with aiohttp.ClientSession() as session:
-
-                async def call():
-                    async with session.request(method, url, headers=headers) as response:
-                        response.raise_for_status()
-
-                return await template.outcome_async(call)
-
-        return asyncio.run(main())
-
-
-HTTPX, REQUESTS = Sync("httpx", by_httpx), Sync("requests", by_requests)
-AIOHTTP, URLLIB = ByAiohttp(), Sync("urllib", by_urllib)
-
-
-def with_each(*clients):
-    return pytest.mark.parametrize("client", clients, ids=lambda client: client.name)
-
-
-every_client = with_each(HTTPX, REQUESTS, AIOHTTP, URLLIB)
-that_tells = with_each(HTTPX, REQUESTS, AIOHTTP)
 
 
 class Asked:

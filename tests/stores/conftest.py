@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from retrytemplate.caches import Record
-from tests.stores import valkey
 from tests.stores.on_sql import SQLStore
 from tests.stores.on_valkey import ValkeyStore
 
@@ -22,27 +21,6 @@ if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
         "test_outages.py",
         "test_stalls.py",
     ]
-
-
-@pytest.fixture(scope="session")
-def valkey_binary():
-    """The path of a server that a test may kill; without one it is skipped."""
-    found = valkey.binary()
-    if found is None:
-        pytest.skip(valkey.ABSENT)
-    return found
-
-
-@pytest.fixture(scope="session")
-def valkey_url(request, tmp_path_factory):
-    """The URL of a Valkey server; without one the tests that need it are skipped."""
-    named = os.environ.get(valkey.NAMED)
-    if named:
-        yield named
-        return
-    path = request.getfixturevalue("valkey_binary")
-    with valkey.started(path, tmp_path_factory.mktemp("valkey") / "server") as server:
-        yield server.url
 
 
 def opened(kind, request):
