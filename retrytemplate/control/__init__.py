@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from retrytemplate._lazy import lazily
 
 if TYPE_CHECKING:
-    from retrytemplate.control.breaker import CircuitBreaker, CircuitSnapshot, Permit
+    from retrytemplate.control.breaker import CircuitBreaker
     from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
     from retrytemplate.control.bulkhead import Bulkhead, BulkheadSnapshot, Slot
     from retrytemplate.control.client_errors import timeout_kind, timeouts_of
@@ -60,11 +60,13 @@ if TYPE_CHECKING:
         OperationUnrecorded,
     )
     from retrytemplate.control.operations import Once, Operations
+    from retrytemplate.control.permit import Permit
     from retrytemplate.control.pipeline import Pipeline
     from retrytemplate.control.propagation import Propagation
     from retrytemplate.control.quantile import Quantile
     from retrytemplate.control.remarks import Remark
     from retrytemplate.control.service_errors import ServiceErrors
+    from retrytemplate.control.snapshot import CircuitSnapshot
     from retrytemplate.control.sql_limits import statement_limit
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.streams import STREAMING, StreamTimeout
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
 __getattr__ = lazily(
     __name__,
     {
-        "retrytemplate.control.breaker": ("CircuitBreaker", "CircuitSnapshot", "Permit"),
+        "retrytemplate.control.breaker": ("CircuitBreaker",),
         "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
         "retrytemplate.control.bulkhead": ("Bulkhead", "BulkheadSnapshot", "Slot"),
         "retrytemplate.control.client_errors": ("timeout_kind", "timeouts_of"),
@@ -128,11 +130,13 @@ __getattr__ = lazily(
             "OperationUnrecorded",
         ),
         "retrytemplate.control.operations": ("Once", "Operations"),
+        "retrytemplate.control.permit": ("Permit",),
         "retrytemplate.control.pipeline": ("Pipeline",),
         "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.quantile": ("Quantile",),
         "retrytemplate.control.remarks": ("Remark",),
         "retrytemplate.control.service_errors": ("ServiceErrors",),
+        "retrytemplate.control.snapshot": ("CircuitSnapshot",),
         "retrytemplate.control.sql_limits": ("statement_limit",),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),

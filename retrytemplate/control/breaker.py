@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from retrytemplate._checks import (
     at_least_one,
@@ -21,7 +20,7 @@ from retrytemplate._checks import (
     text_or_none,
 )
 from retrytemplate.clock import SystemClock, check_clock, ticking
-from retrytemplate.control.circuit import Circuit, Manual, Rules
+from retrytemplate.control.circuit import Change, Rules
 from retrytemplate.control.events import (
     CallRejected,
     CircuitChanged,
@@ -31,7 +30,10 @@ from retrytemplate.control.events import (
     tell,
 )
 from retrytemplate.control.judging import cut_off, judge_of
+from retrytemplate.control.local import Local
+from retrytemplate.control.permit import Permit
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.threads import in_thread, to_its_end
 from retrytemplate.control.windows import Calls, Consecutive, Seconds
 from retrytemplate.errors import CircuitOpenError
 from retrytemplate.outcome import Outcome
@@ -39,14 +41,14 @@ from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
 
     from retrytemplate._checks import Seconds as Duration
-    from retrytemplate.control.circuit import Change, State, Verdict
+    from retrytemplate.control.circuit import State, Verdict
     from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.local import Admission, Keeper
+    from retrytemplate.control.snapshot import CircuitSnapshot
 
-__all__ = ["CircuitBreaker", "CircuitSnapshot", "Permit"]
+__all__ = ["CircuitBreaker"]
 
 MINIMUM_CALLS, FAILURE_RATE, SLOW_RATE = 10, 0.3, 1.0
 RATES = {"minimum_calls": MINIMUM_CALLS, "failure_rate": FAILURE_RATE, "slow_rate": SLOW_RATE}
@@ -80,35 +82,6 @@ def _random(name: str, value: Any) -> None:
 
 def _clock(name: str, value: Any) -> None:
     check_clock(name, value)
-
-
-@frozen(kw_only=True)
-class CircuitSnapshot:
-    """How a circuit stands.
-
-    :param calls: those in the window, and how many of them were ``failures`` and ``slow``; of an
-        open circuit those that opened it.
-    :param retry_after: seconds until a call may be tried again; None: now, or nobody knows.
-    :param probes: calls of half-open that go on; ``successes``: those that went well.
-    :param rejected: calls that were not made, ``late``: results that came after a change, and
-        ``expired``: permits that nobody gave back, all since the breaker was made.
-    :param by: who put it into this state by hand, ``reason``: why.
-    """
-
-    name: str
-    state: State
-    generation: int
-    calls: int
-    failures: int
-    slow: int
-    retry_after: float | None
-    probes: int
-    successes: int
-    rejected: int
-    late: int
-    expired: int
-    by: str | None
-    reason: str | None
 
 
 @define(eq=False, kw_only=True)
@@ -189,8 +162,7 @@ class CircuitBreaker(Wraps):
     clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
     random: Any = field(default=None, validator=checked_by(_random), repr=False)
     _covers: Callable[[BaseException], Any] = field(init=False, repr=False)
-    _circuit: Circuit = field(init=False, repr=False)
-    _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
+    _keeper: Keeper = field(init=False, repr=False)
     _ticks: Any = field(init=False, repr=False)
     _slow: float = field(init=False, repr=False)
     _timed: bool = field(init=False, repr=False)
@@ -220,21 +192,19 @@ class CircuitBreaker(Wraps):
         self._ticks = ticking(self.clock)
         self._slow = inf if self.slow_call is None else self.slow_call
         self._timed = self.slow_call is not None or isinstance(self.window, Seconds)
-        self._circuit = Circuit(
-            Rules(
-                window=self.window,
-                minimum_calls=self.minimum_calls,
-                failure_rate=self.failure_rate,
-                slow_rate=self.slow_rate,
-                reset_timeout=self.reset_timeout,
-                reset_growth=self.reset_growth,
-                reset_maximum=self.reset_maximum,
-                half_open_calls=self.half_open_calls,
-                required_successes=self.required_successes,
-                permit_timeout=self.permit_timeout or self.reset_timeout,
-            ),
-            stretch=self._draw(),
+        rules = Rules(
+            window=self.window,
+            minimum_calls=self.minimum_calls,
+            failure_rate=self.failure_rate,
+            slow_rate=self.slow_rate,
+            reset_timeout=self.reset_timeout,
+            reset_growth=self.reset_growth,
+            reset_maximum=self.reset_maximum,
+            half_open_calls=self.half_open_calls,
+            required_successes=self.required_successes,
+            permit_timeout=self.permit_timeout or self.reset_timeout,
         )
+        self._keeper = Local(rules, self._draw)
 
     def _draw(self) -> float:
         return 1.0 + self.reset_jitter * float(self.random.random())
@@ -256,7 +226,11 @@ class CircuitBreaker(Wraps):
 
         :raises CircuitOpenError: it may not.
         """
-        with Permit(self):
+        if not self._keeper.waits:
+            with Permit(self):
+                value = fn(*args, **kwargs)
+                return await value if is_awaitable(value) else value
+        async with Permit(self):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
 
@@ -284,11 +258,11 @@ class CircuitBreaker(Wraps):
     ) -> Outcome[Any]:
         """The same for functions that may be asynchronous."""
         permit = Permit(self)
-        refused = permit.take()
+        refused = await permit.take_async()
         if refused is not None:
             return Outcome(None, refused, 0, (), 0.0)
         try:
-            with permit:
+            async with permit:
                 value = fn(*args, **kwargs)
                 if is_awaitable(value):
                     value = await value
@@ -311,12 +285,12 @@ class CircuitBreaker(Wraps):
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Where the circuit is closed no permit is made, and a success takes no lock."""
-        circuit, ticks, timed, slow = self._circuit, self._ticks, self._timed, self._slow
+        watched, ticks, timed, slow = self._keeper.watched, self._ticks, self._timed, self._slow
         kind = type(None)  # of the last result: of this class none has to be awaited
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
-            counter = circuit.closed
+            counter = watched.closed
             if counter is None:
                 return self.call(fn, *args, **kwargs)
             began = ticks.now() if timed else 0.0
@@ -338,91 +312,134 @@ class CircuitBreaker(Wraps):
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        circuit, ticks, timed, slow = self._circuit, self._ticks, self._timed, self._slow
+        watched, ticks, timed, slow = self._keeper.watched, self._ticks, self._timed, self._slow
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            counter = circuit.closed
+            counter = watched.closed
             if counter is None:
                 return await self.call_async(fn, *args, **kwargs)
             began = ticks.now() if timed else 0.0
             try:
                 value = await fn(*args, **kwargs)
             except BaseException as exc:
-                self._ended(counter.generation, 0, began, exc)
+                await self._ended_async(counter.generation, 0, began, exc)
                 raise
             ended = ticks.now() if timed else 0.0
             if ended - began < slow and ended < counter.quiet:
                 next(counter.ticks)
             else:
-                self._report(counter.generation, 0, began, ticks.now(), "success")
+                await self._report_async(counter.generation, 0, began, ticks.now(), "success")
             return value
 
         return wrapped
 
-    # What the permits ask for.  The lock is held by nothing but the rules.
+    # What the permits ask for.
 
-    def _take(self, now: float) -> tuple[int, int] | CircuitOpenError:
+    def _take(self, now: float) -> tuple[Any, Any] | CircuitOpenError:
         """The generation and the number of a permit, or why there is none."""
-        circuit = self._circuit
-        with self._lock:
-            number = circuit.admit(now)
-            generation, state = circuit.generation, circuit.state
-            retry_after = circuit.retry_after(now)
-            changed = circuit.changes
-        refused = None
+        number, generation, state, retry_after = self._keeper.admit(now)
         if number is None:
-            when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
-            refused = CircuitOpenError(
-                f"the circuit {self.name!r} is {state}{when}",
-                name=self.name,
-                retry_after=retry_after,
-            )
-        if changed or (refused is not None and self.listeners):
-            self._tell([] if refused is None else [CallRejected(name=self.name, error=refused)])
-        return (generation, number) if number is not None else refused  # type: ignore[return-value]
+            return self._refused(state, retry_after)
+        if self._keeper.happened:
+            self._tell([])
+        return generation, number
 
-    def _ended(self, generation: int, permit: int, began: float, exc: BaseException) -> None:
+    async def _take_async(self, now: float) -> tuple[Any, Any] | CircuitOpenError:
+        found = self._keeper.admit_at_once(now)
+        number, generation, state, retry_after = found or await self._admitted(now)
+        if number is None:
+            return self._refused(state, retry_after)
+        if self._keeper.happened:
+            self._tell([])
+        return generation, number
+
+    async def _admitted(self, now: float) -> Admission:
+        """What the store says; a permit that came too late for whoever asked is given back."""
+        keeper, answers = self._keeper, list[Any]()
+        try:
+            await in_thread(lambda: answers.append(keeper.admit(now)))
+        except BaseException:
+            for number, generation, *_ in answers:
+                if number is not None:
+                    await to_its_end(keeper.report, generation, number, "cancelled", False, now)
+            raise
+        (answer,) = answers
+        return answer  # type: ignore[no-any-return]
+
+    def _refused(self, state: State, retry_after: float | None) -> CircuitOpenError:
+        when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
+        refused = CircuitOpenError(
+            f"the circuit {self.name!r} is {state}{when}", name=self.name, retry_after=retry_after
+        )
+        if self._keeper.happened or self.listeners:
+            self._tell([CallRejected(name=self.name, error=refused)])
+        return refused
+
+    def _verdict(self, exc: BaseException | None) -> Verdict:
+        if exc is None:
+            return "success"
+        failure = cut_off(exc) if is_hard(exc) else exc
+        if failure is None:
+            return "cancelled"
+        return "failure" if self._covers(failure) else "ignored"
+
+    def _ended(self, generation: Any, permit: Any, began: float, exc: BaseException | None) -> None:
         ended = self._ticks.now()
         verdict: Verdict = "cancelled"
         try:
-            failure = cut_off(exc) if is_hard(exc) else exc
-            if failure is not None:
-                verdict = "failure" if self._covers(failure) else "ignored"
+            verdict = self._verdict(exc)
         finally:  # a predicate that raises decides nothing
             self._report(generation, permit, began, ended, verdict)
 
-    def _report(
-        self, generation: int, permit: int, began: float, ended: float, verdict: Verdict
+    async def _ended_async(
+        self, generation: Any, permit: Any, began: float, exc: BaseException | None
     ) -> None:
-        is_slow = ended - began >= self._slow
-        with self._lock:
-            counted = self._circuit.report(generation, permit, verdict, is_slow, ended)
+        ended = self._ticks.now()
+        verdict: Verdict = "cancelled"
+        try:
+            verdict = self._verdict(exc)
+        finally:
+            if isinstance(exc, GeneratorExit):  # where nothing can be awaited
+                self._report(generation, permit, began, ended, verdict)
+            else:
+                await self._report_async(generation, permit, began, ended, verdict)
+
+    def _report(
+        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        slow = ended - began >= self._slow
+        self._reported(self._keeper.report(generation, permit, verdict, slow, ended), verdict)
+
+    async def _report_async(
+        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        keeper, slow = self._keeper, ended - began >= self._slow
+        counted = keeper.report_at_once(generation, permit, verdict, slow, ended)
+        if counted is None:
+            counted = await to_its_end(keeper.report, generation, permit, verdict, slow, ended)
+        self._reported(counted, verdict)
+
+    def _reported(self, counted: bool, verdict: Verdict) -> None:
         if not counted:
             self._tell([LateResult(name=self.name, verdict=verdict)])
-        elif self._circuit.changes:
+        elif self._keeper.happened:
             self._tell([])
 
     def _tell(self, events: list[ControlEvent]) -> None:
-        """Tell the listeners what has changed, and then these."""
-        circuit = self._circuit
-        changes: list[Change] = []
-        if circuit.changes:
-            with self._lock:
-                changes, circuit.changes = circuit.changes, []
-        if changes:
-            stretch = self._draw()
-            with self._lock:
-                circuit.stretch = stretch
+        """Tell the listeners what has happened, and then these."""
+        happened = self._keeper.taken() if self._keeper.happened else []
         if self.listeners:
-            tell(self.listeners, [*map(self._event, changes), *events])
+            tell(self.listeners, [*map(self._event, happened), *events])
 
-    def _event(self, change: Change) -> CircuitChanged:
-        manual = change.manual
+    def _event(self, happened: Change | ControlEvent) -> ControlEvent:
+        if not isinstance(happened, Change):
+            return happened
+        manual = happened.manual
         return CircuitChanged(
             name=self.name,
-            before=change.before,
-            after=change.after,
-            generation=change.generation,
+            before=happened.before,
+            after=happened.after,
+            generation=happened.generation,
             by=None if manual is None else manual.by,
             reason=None if manual is None else manual.reason,
         )
@@ -436,26 +453,7 @@ class CircuitBreaker(Wraps):
 
     def snapshot(self) -> CircuitSnapshot:
         """All that can be known of it at this moment."""
-        now, circuit = self._ticks.now(), self._circuit
-        with self._lock:
-            circuit.look(now)
-            counter, manual = circuit.counted(now), circuit.manual
-            shown = CircuitSnapshot(
-                name=self.name,
-                state=circuit.state,
-                generation=circuit.generation,
-                calls=counter.calls,
-                failures=counter.failures,
-                slow=counter.slow,
-                retry_after=circuit.retry_after(now),
-                probes=len(circuit.probes),
-                successes=circuit.successes,
-                rejected=circuit.rejected,
-                late=circuit.late,
-                expired=circuit.expired,
-                by=None if manual is None else manual.by,
-                reason=None if manual is None else manual.reason,
-            )
+        shown = self._keeper.snapshot(self.name, self._ticks.now())
         self._tell([])
         return shown
 
@@ -479,110 +477,15 @@ class CircuitBreaker(Wraps):
         """Close it, as if it were new."""
         text_or_none("by", by)
         text_or_none("reason", reason)
-        with self._lock:
-            self._circuit.reset(Manual(by, reason, None))
-        self._tell([])
+        self._put("closed", by, reason, None)
 
     def _by_hand(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
         text("by", by)
         text("reason", reason)
         length = duration(seconds)
         _span_or_none("seconds", length)
-        now = self._ticks.now()
-        with self._lock:
-            until = None if length is None else now + length
-            self._circuit.take(state, Manual(by, reason, until))
+        self._put(state, by, reason, length)
+
+    def _put(self, state: State, by: str | None, reason: str | None, seconds: float | None) -> None:
+        self._keeper.put(state, by, reason, seconds, self._ticks.now())
         self._tell([])
-
-
-class Permit:
-    """One call, from where it is admitted to where it is known how it went.
-
-    The end of the block says it: an exception as the breaker's ``failures`` judge it, else a
-    success.  Inside it may be said earlier, once: what the block ends with counts no more.
-
-    >>> breaker = CircuitBreaker("billing")
-    >>> with breaker.permit() as permit:
-    ...     status = 503
-    ...     if status >= 500:
-    ...         permit.failure()
-    >>> breaker.snapshot().failures
-    1
-    """
-
-    __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "elapsed")
-
-    def __init__(self, breaker: CircuitBreaker) -> None:
-        self._breaker = breaker
-        self._open = False
-        self.elapsed = 0.0
-
-    def take(self) -> CircuitOpenError | None:
-        """Ask for the call; the error, if it may not be made."""
-        if self._open:
-            return None
-        self._began = self._breaker._ticks.now()
-        taken = self._breaker._take(self._began)
-        if isinstance(taken, CircuitOpenError):
-            return taken
-        self._generation, self._number = taken
-        self._open = True
-        return None
-
-    def success(self) -> None:
-        """It went well."""
-        self._say("success")
-
-    def failure(self) -> None:
-        """It failed."""
-        self._say("failure")
-
-    def ignore(self) -> None:
-        """It says nothing about what was called."""
-        self._say("ignored")
-
-    def cancel(self) -> None:
-        """It was given up before it was known."""
-        self._say("cancelled")
-
-    def _close(self) -> bool:
-        was, self._open = self._open, False
-        if was:
-            self.elapsed = self._breaker._ticks.now() - self._began
-        return was
-
-    def _say(self, verdict: Verdict) -> None:
-        if self._close():
-            ended = self._began + self.elapsed
-            self._breaker._report(self._generation, self._number, self._began, ended, verdict)
-
-    def __enter__(self) -> Self:
-        refused = self.take()
-        if refused is not None:
-            try:
-                raise refused
-            finally:
-                del refused  # its traceback leads back here
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exception is None:
-            self.success()
-        elif self._close():
-            self._breaker._ended(self._generation, self._number, self._began, exception)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, exception, traceback)

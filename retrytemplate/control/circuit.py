@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Verdict = Literal["success", "failure", "ignored", "cancelled"]
     State = Literal["closed", "open", "half-open", "forced open", "disabled", "metrics only"]
 
-__all__ = ["Change", "Circuit", "Manual", "Rules"]
+__all__ = ["Change", "Circuit", "Manual", "Rules", "code_of"]
 
 # How often the open time has grown before it stops growing: no float is too small for it.
 MOST_GROWN = 64
@@ -153,16 +153,25 @@ class Circuit:
             self.late += 1
             return False
         if self.state == "half-open":
-            return self._probed(permit, verdict, slow, now)
-        if verdict in ("success", "failure") and self.state != "disabled":
-            code = (FAILED if verdict == "failure" else 0) | (SLOW if slow else 0)
-            self.counter.add(code, now)
-            self._judge(now)
+            if self.probes.pop(permit, None) is None:
+                self.late += 1
+                return False
+            self.successes += verdict == "success" and not slow
+        elif verdict in ("success", "failure") and self.state != "disabled":
+            self.counter.add(code_of(verdict, slow), now)
+        self.judge(verdict, slow, now)
         return True
 
-    def _judge(self, now: float) -> None:
-        if self.state == "closed" and self._is_bad():
-            self._open(now)
+    def judge(self, verdict: Verdict, slow: bool, now: float) -> None:
+        """What follows from a call that has been counted."""
+        if self.state == "closed":
+            if self._is_bad():
+                self._open(now)
+        elif self.state == "half-open":
+            if verdict == "failure" or (slow and verdict == "success"):
+                self._open(now)
+            elif self.successes >= self.rules.required_successes:
+                self._close()
 
     def _is_bad(self) -> bool:
         rules, counter = self.rules, self.counter
@@ -174,18 +183,6 @@ class Circuit:
         failing = _reaches(counter.failures, rules.failure_rate, calls)
         return failing or _reaches(counter.slow, rules.slow_rate, calls)
 
-    def _probed(self, permit: int, verdict: Verdict, slow: bool, now: float) -> bool:
-        if self.probes.pop(permit, None) is None:
-            self.late += 1
-            return False
-        if verdict == "failure" or (slow and verdict == "success"):
-            self._open(now)
-        elif verdict == "success":
-            self.successes += 1
-            if self.successes >= self.rules.required_successes:
-                self._close()
-        return True
-
     # From state to state.
 
     def _open(self, now: float) -> None:
@@ -196,19 +193,14 @@ class Circuit:
         self.opened += 1
         self._become("open")
 
-    def _close(self, manual: Manual | None = None) -> None:
+    def _close(self) -> None:
         self.opened = 0
-        self._become("closed", manual)
+        self._become("closed")
 
-    def take(self, state: State, manual: Manual) -> None:
-        """Put it into a state by hand."""
-        self.manual, self.opened = manual, 0
+    def put(self, state: State, manual: Manual) -> None:
+        """Put it into a state by hand; closed: as if it were new."""
+        self.manual, self.opened = None if state == "closed" else manual, 0
         self._become(state, manual)
-
-    def reset(self, manual: Manual) -> None:
-        """Close it by hand."""
-        self.manual = None
-        self._close(manual)
 
     def _become(self, state: State, manual: Manual | None = None) -> None:
         before, self.state = self.state, state
@@ -221,6 +213,11 @@ class Circuit:
             self.counter.generation = self.generation
         self.closed = self.counter if state == "closed" else None
         self.changes.append(Change(before, state, self.generation, manual))
+
+
+def code_of(verdict: Verdict, slow: bool) -> int:
+    """What a window takes a call for."""
+    return (FAILED if verdict == "failure" else 0) | (SLOW if slow else 0)
 
 
 def _reaches(part: int, rate: float, whole: int) -> bool:

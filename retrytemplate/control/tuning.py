@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from attrs import define, evolve, field, fields, frozen
 
 from retrytemplate._checks import check_at_least, checked_by, delay, duration
-from retrytemplate.control.breaker import CircuitBreaker, Permit
+from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.events import CircuitChanged, ControlListener
+from retrytemplate.control.permit import Permit
 from retrytemplate.testing.clock import VirtualClock
 
 if TYPE_CHECKING:

@@ -1,0 +1,147 @@
+"""The circuit of one process, behind a lock."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retrytemplate.control.circuit import Circuit, Manual
+from retrytemplate.control.snapshot import CircuitSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from retrytemplate.control.circuit import Change, Rules, State, Verdict
+    from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.windows import Counter
+
+    # The permit (0: none is counted; None: no call now), in which generation, the state, and
+    # seconds until it is worth to ask again.
+    Admission = tuple[Any, Any, State, float | None]
+
+__all__ = ["Keeper", "Local", "Watched"]
+
+
+class Watched(Protocol):
+    """Where any thread may look for the counter of a closed circuit."""
+
+    closed: Counter | None
+
+
+class Keeper(Protocol):
+    """What a breaker asks about its circuit, wherever that is kept.
+
+    ``admit`` and ``report`` may wait for a store; ``admit_at_once`` and ``report_at_once`` never
+    do: None where it cannot be known without waiting.
+
+    :param waits: whether it may have to be waited for at all.
+    :param watched: lets a success be counted at once while the circuit is closed.
+    :param happened: what nobody was told of yet.
+    """
+
+    waits: bool
+    happened: list[Any]
+
+    @property
+    def watched(self) -> Watched: ...
+
+    def admit(self, now: float) -> Admission: ...
+
+    def admit_at_once(self, now: float) -> Admission | None: ...
+
+    def report(
+        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
+    ) -> bool: ...
+
+    def report_at_once(
+        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
+    ) -> bool | None: ...
+
+    def taken(self) -> Sequence[Change | ControlEvent]: ...
+
+    def snapshot(self, name: str, now: float) -> CircuitSnapshot: ...
+
+    def put(
+        self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Local:
+    """A circuit that this process alone knows.  The lock is held by nothing but the rules.
+
+    :param draw: by chance, what an open time is multiplied by; called without the lock.
+    """
+
+    waits = False
+
+    def __init__(self, rules: Rules, draw: Callable[[], float]) -> None:
+        self.watched = self.circuit = circuit = Circuit(rules, stretch=draw())
+        self.happened = circuit.changes
+        self._draw = draw
+        self._lock = threading.Lock()
+
+    def admit(self, now: float) -> Admission:
+        """A permit, or none."""
+        circuit = self.circuit
+        with self._lock:
+            number = circuit.admit(now)
+            retry_after = circuit.retry_after(now) if number is None else None
+            return number, circuit.generation, circuit.state, retry_after
+
+    admit_at_once = admit
+
+    def report(
+        self, generation: int, permit: int, verdict: Verdict, slow: bool, now: float
+    ) -> bool:
+        """How an admitted call ended; False: too late to count."""
+        with self._lock:
+            return self.circuit.report(generation, permit, verdict, slow, now)
+
+    report_at_once = report
+
+    def taken(self) -> list[Change]:
+        """What has happened since this was asked last."""
+        with self._lock:
+            changes = self.happened[:]
+            self.happened.clear()
+        if changes:
+            stretch = self._draw()
+            with self._lock:
+                self.circuit.stretch = stretch
+        return changes
+
+    def snapshot(self, name: str, now: float) -> CircuitSnapshot:
+        """All that can be known of it at this moment."""
+        circuit = self.circuit
+        with self._lock:
+            circuit.look(now)
+            counter, manual = circuit.counted(now), circuit.manual
+            return CircuitSnapshot(
+                name=name,
+                state=circuit.state,
+                generation=circuit.generation,
+                calls=counter.calls,
+                failures=counter.failures,
+                slow=counter.slow,
+                retry_after=circuit.retry_after(now),
+                probes=len(circuit.probes),
+                successes=circuit.successes,
+                rejected=circuit.rejected,
+                late=circuit.late,
+                expired=circuit.expired,
+                by=None if manual is None else manual.by,
+                reason=None if manual is None else manual.reason,
+            )
+
+    def put(
+        self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
+    ) -> None:
+        """Put it into a state by hand; closed: as if it were new."""
+        manual = Manual(by, reason, None if seconds is None else now + seconds)
+        with self._lock:
+            self.circuit.put(state, manual)
+
+    def close(self) -> None:
+        """Nothing is held."""
