@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.stores.owners import CONTEXT_CACHE
-from retrytemplate.stores.performers import AnswerLostError
+from retrytemplate.stores.performers import AnswerLateError, AnswerLostError
 
 if TYPE_CHECKING:
     from retrytemplate.stores.owners import Owner
@@ -152,7 +152,7 @@ class AsyncConnections:
 
 def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> CacheUnavailableError:
     """An error of redis-py as the cache raises it; without what was to be written."""
-    from redis.exceptions import ConnectionError, NoScriptError
+    from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
     text = str(error).strip().partition("\n")[0] or "no answer in time"
     message = _failure(step, key, text, owner)
@@ -160,6 +160,8 @@ def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> Cach
         return ScriptMissingError(message)
     if isinstance(error, ConnectionError):
         return AnswerLostError(message)
+    if isinstance(error, TimeoutError):
+        return AnswerLateError(message)
     return CacheUnavailableError(message)
 
 

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Step = Generator[Any, Any, T]
 
-__all__ = ["AnswerLostError", "Step", "perform", "perform_async", "twice"]
+__all__ = ["AnswerLateError", "AnswerLostError", "Step", "named", "perform"]
+__all__ += ["perform_async", "twice"]
 
 
 class AnswerLostError(CacheUnavailableError):
     """Raised by a cache: no connection, or it was cut, and it is not known what was done."""
+
+
+class AnswerLateError(CacheUnavailableError):
+    """Raised by a cache: the server did not answer in time, and it is not known what was done."""
 
 
 def twice(order: Any) -> Step[Any]:
@@ -32,13 +37,19 @@ def twice(order: Any) -> Step[Any]:
         return (yield order)
 
 
+def named(step: Step[Any]) -> str:
+    """The name of a step, for the message of an error."""
+    name: str = getattr(step, "__name__", "a step")
+    return name
+
+
 def perform(step: Step[T], ask: Callable[[Any, str], Any]) -> T:
     """Run a step to its end.
 
     :param ask: gives an order of the step, which it is told the name of, to the store; what goes
         wrong there is a ``CacheUnavailableError``.
     """
-    name = getattr(step, "__name__", "a step")
+    name = named(step)
     try:
         order = next(step)
         while True:
@@ -55,7 +66,7 @@ def perform(step: Step[T], ask: Callable[[Any, str], Any]) -> T:
 
 async def perform_async(step: Step[T], ask: Callable[[Any, str], Awaitable[Any]]) -> T:
     """The same in a task of asyncio; what a cancelled order did is not known."""
-    name = getattr(step, "__name__", "a step")
+    name = named(step)
     try:
         order = next(step)
         while True:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.errors import MisuseError
+from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.stores.cancellation import whole
 from retrytemplate.stores.engines import unavailable
 from retrytemplate.stores.owners import CONTEXT_CACHE
+from retrytemplate.stores.performers import named, perform
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-    from retrytemplate.errors import CacheUnavailableError
     from retrytemplate.stores.owners import Owner
+    from retrytemplate.stores.performers import Step
     from retrytemplate.stores.tables import Order, Rows
 
-__all__ = ["check_async_connection", "check_connection", "run", "run_async"]
+    T = TypeVar("T")
+
+__all__ = ["check_async_connection", "check_connection", "run", "run_async", "together"]
 
 
 def run(
@@ -45,6 +51,24 @@ def run(
                 raise
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc, owner) from exc
+
+
+def together(engine: Engine, step: Step[T], owner: Owner = CONTEXT_CACHE) -> T:
+    """Perform a step in one transaction of its own: what it raises undoes all of it."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with engine.connect() as own:
+            try:
+                with own.begin():
+                    return perform(step, partial(run, engine, own, owner=owner))
+            except (SQLAlchemyError, CacheUnavailableError):
+                raise
+            except BaseException:  # a signal: what the transaction holds must not stay held
+                own.invalidate()
+                raise
+    except SQLAlchemyError as exc:
+        raise unavailable(exc, named(step), owner) from exc
 
 
 async def run_async(

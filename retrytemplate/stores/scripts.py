@@ -20,19 +20,21 @@ from __future__ import annotations
 
 from hashlib import sha1
 
-__all__ = ["BEGIN", "FAIL", "FINISH", "FORGET", "GIVE_BACK", "HOLDS", "LIST", "LIST_ALL", "LOOK"]
-__all__ += ["REMEMBER", "RENEW", "SWAP", "Script"]
+__all__ = ["BEGIN", "CLOCK", "FAIL", "FINISH", "FORGET", "GIVE_BACK", "HOLDS", "LIST"]
+__all__ += ["LIST_ALL", "LOOK", "REMEMBER", "RENEW", "SWAP", "Script"]
 
 FENCE_KEPT = 60
 """Seconds for which a key that is forgotten leaves its fence."""
 
-WORDS = f"""
-local name = KEYS[1]
+CLOCK = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 local function whole(number) return string.format('%.0f', number) end
 local function after(seconds) return now + seconds * 1000000 end
+"""
+WORDS = f"""{CLOCK}
+local name = KEYS[1]
 local function keep_until(moment)
     redis.call('PEXPIREAT', name, whole(math.ceil(moment / 1000)))
 end

@@ -1,0 +1,261 @@
+"""The stores of a kill switch: each does what the protocol says, in memory, on SQL, on Valkey."""
+
+import threading
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from retrytemplate.control.switch.stores import StoredRecord, SwitchStore
+from tests.control.switch.conftest import opened
+from tests.control.switch.places import KINDS
+
+LEASE = 60.0
+STOPPED = '{"stopped": true}'
+
+
+@pytest.fixture
+def store(place):
+    return place.open()
+
+
+def texts(records):
+    return [each.text for each in records]
+
+
+def untold(*numbered):
+    return [StoredRecord(number, text, told=False) for number, text in numbered]
+
+
+# -- the document ------------------------------------------------------------------------------
+
+
+def test_it_is_a_store_of_the_protocol(store, place):
+    assert isinstance(store, SwitchStore)
+    assert store.shared == (place.kind != "memory")
+
+
+def test_where_nothing_was_written_the_version_is_zero_and_the_document_empty(store):
+    assert store.load(None) == (0, "")
+    assert store.load(0) is None
+    assert store.records() == []
+    assert store.claim_untold("one", LEASE, 10) == []
+
+
+def test_what_is_written_is_found_in_another_store_of_the_place(place):
+    assert place.open().commit(0, STOPPED, ["who stopped it"]) is True
+    assert place.open().load(None) == (1, STOPPED)
+    assert place.open().load(0) == (1, STOPPED)
+    assert place.open().records() == untold((1, "who stopped it"))
+
+
+def test_a_version_that_is_known_is_not_sent_again(store):
+    store.commit(0, STOPPED, ["who stopped it"])
+    assert store.load(1) is None
+
+
+def test_who_comes_late_writes_nothing(store):
+    store.commit(0, STOPPED, ["who stopped it"])
+    assert store.commit(0, "late", ["who came late"]) is False
+    assert store.commit(2, "early", ["who came early"]) is False
+    assert store.load(None) == (1, STOPPED)
+    assert texts(store.records()) == ["who stopped it"]
+
+
+def test_of_threads_that_write_at_once_one_does_so_each_time(place):
+    stores, changes, won = [place.open() for _ in range(4)], 5, []
+
+    def change(store, name):
+        for round_ in range(changes):
+            while (version := store.load(None)[0]) == round_:
+                if store.commit(version, name, [f"{name}: {version + 1}"]):
+                    won.append(version)
+
+    threads = [
+        threading.Thread(target=change, args=(store, f"thread {number}"))
+        for number, store in enumerate(stores)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(won) == list(range(changes))
+    versions = [text.partition(": ")[2] for text in texts(stores[0].records())]
+    assert versions == ["5", "4", "3", "2", "1"]
+
+
+@pytest.mark.parametrize("text", ["grün\n\r\n 零 \U0001f6d1", "x" * 300_000, "' \\ % : {} $x"])
+def test_any_text_comes_back_as_it_was(store, text):
+    store.commit(0, text, [text, ""])
+    assert store.load(None) == (1, text)
+    assert texts(store.records()) == ["", text]
+
+
+# -- the records -------------------------------------------------------------------------------
+
+
+def test_records_are_read_in_pages_the_newest_first(store):
+    for version in range(3):
+        store.commit(version, "", [f"{version}a", f"{version}b"])
+    newest = store.records(limit=4)
+    assert newest == untold((6, "2b"), (5, "2a"), (4, "1b"), (3, "1a"))
+    assert store.records(before=3, limit=4) == untold((2, "0b"), (1, "0a"))
+    assert store.records(before=1) == store.records(limit=0) == []
+    assert len(store.records(before=99)) == 6
+
+
+def test_a_record_is_claimed_by_one_until_its_lease_is_over(place):
+    one, two = place.open(), place.open()
+    one.commit(0, "", ["a", "b", "c"])
+    assert one.claim_untold("one", LEASE, 2) == untold((1, "a"), (2, "b"))
+    assert two.claim_untold("two", LEASE, 10) == untold((3, "c"))
+    assert two.claim_untold("two", LEASE, 10) == untold((3, "c"))
+    place.age(LEASE + 1)
+    assert texts(two.claim_untold("two", LEASE, 10)) == ["a", "b", "c"]
+    assert one.claim_untold("one", LEASE, 10) == []
+
+
+def test_what_is_told_is_not_claimed_again(place):
+    store = place.open()
+    store.commit(0, "", ["a", "b"])
+    store.claim_untold("one", LEASE, 10)
+    store.told([1], "one")
+    assert [each.told for each in store.records()] == [False, True]
+    assert store.claim_untold("one", LEASE, 10) == untold((2, "b"))
+    place.age(LEASE + 1)
+    assert store.claim_untold("two", LEASE, 10) == untold((2, "b"))
+
+
+def test_what_another_has_claimed_since_stays_his(place):
+    store = place.open()
+    store.commit(0, "", ["a"])
+    store.claim_untold("one", LEASE, 10)
+    place.age(LEASE + 1)
+    store.claim_untold("two", LEASE, 10)
+    store.told([1], "one")
+    assert store.claim_untold("two", LEASE, 10) == untold((1, "a"))
+
+
+def test_what_nobody_has_claimed_is_not_told(store):
+    store.commit(0, "", ["a"])
+    store.told([1, 2], "one")
+    store.told([], "one")
+    assert store.records() == untold((1, "a"))
+
+
+def test_of_threads_that_claim_at_once_each_record_goes_to_one(place):
+    stores = [place.open() for _ in range(4)]
+    stores[0].commit(0, "", [str(number) for number in range(40)])
+    claimed = []
+
+    def claim(store, worker):
+        while mine := store.claim_untold(worker, LEASE, 3):
+            claimed.extend(texts(mine))
+            store.told([each.number for each in mine], worker)
+
+    threads = [
+        threading.Thread(target=claim, args=(store, f"worker {number}"))
+        for number, store in enumerate(stores)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    # One that finds nothing free may have ended while others still had theirs.
+    assert sorted(claimed, key=int) == [str(number) for number in range(40)]
+    assert all(each.told for each in stores[0].records())
+
+
+def test_a_store_that_is_closed_can_be_used_again(store, place):
+    store.commit(0, STOPPED, ["who stopped it"])
+    store.close()
+    store.close()
+    assert store.load(None) == (1, STOPPED)
+
+
+# -- any order of them -------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
+WORKERS = st.sampled_from(["one", "two words"])
+
+
+class Orders(RuleBasedStateMachine):
+    """Every order to one of two stores, and to a model."""
+
+    def __init__(self, place, stores):
+        super().__init__()
+        self.place = place
+        self.stores = stores
+        self.version, self.document = 0, ""
+        self.records = []  # text, told, worker, seconds of the lease that are left
+
+    @rule(
+        at=st.integers(0, 1),
+        ahead=st.sampled_from([0, 0, 0, -1, 1]),
+        document=TEXT,
+        records=st.lists(TEXT, max_size=3),
+    )
+    def commit(self, at, ahead, document, records):
+        expected = max(0, self.version + ahead)
+        won = expected == self.version
+        assert self.stores[at].commit(expected, document, records) is won
+        if won:
+            self.version, self.document = self.version + 1, document
+            self.records += [[text, False, None, 0.0] for text in records]
+
+    @rule(at=st.integers(0, 1), behind=st.integers(0, 2))
+    def load(self, at, behind):
+        assert self.stores[at].load(None) == (self.version, self.document)
+        expected = None if behind == 0 else (self.version, self.document)
+        if behind <= self.version:
+            assert self.stores[at].load(self.version - behind) == expected
+
+    @rule(at=st.integers(0, 1), before=st.none() | st.integers(1, 9), limit=st.integers(0, 5))
+    def read(self, at, before, limit):
+        numbered = enumerate(self.records, 1)
+        expected = [StoredRecord(number, text, told) for number, (text, told, *_) in numbered]
+        expected = expected if before is None else expected[: before - 1]
+        assert self.stores[at].records(before=before, limit=limit) == expected[::-1][:limit]
+
+    @rule(at=st.integers(0, 1), worker=WORKERS, limit=st.integers(1, 3))
+    def claim(self, at, worker, limit):
+        free = [
+            number
+            for number, (_, told, holder, rest) in enumerate(self.records, 1)
+            if not told and (holder in (None, worker) or rest <= 0)
+        ][:limit]
+        for number in free:
+            self.records[number - 1][2:] = worker, LEASE
+        expected = untold(*((number, self.records[number - 1][0]) for number in free))
+        assert self.stores[at].claim_untold(worker, LEASE, limit) == expected
+
+    @rule(at=st.integers(0, 1), worker=WORKERS, numbers=st.lists(st.integers(1, 6), max_size=3))
+    def tell(self, at, worker, numbers):
+        self.stores[at].told(numbers, worker)
+        for number in numbers:
+            if number <= len(self.records) and self.records[number - 1][2] == worker:
+                self.records[number - 1][1] = True
+
+    @rule(seconds=st.sampled_from([0.4 * LEASE, 2 * LEASE]))
+    def age(self, seconds):
+        self.place.age(seconds)
+        for record in self.records:
+            record[3] -= seconds
+
+    def teardown(self):
+        self.read(0, None, 100)
+        self.load(1, 0)
+        self.place.clear()
+        if self.place.kind == "memory":
+            self.stores[:] = [self.place.open()] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_any_order_every_store_does_what_the_model_says(kind, request):
+    place = opened(kind, request)
+    stores = [place.open(), place.open()]
+    stores[0].load(None)  # the tables are there
+    run_state_machine_as_test(
+        lambda: Orders(place, stores), settings=settings(max_examples=40, stateful_step_count=20)
+    )
