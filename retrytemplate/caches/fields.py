@@ -14,14 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTEMPT",
+    "COUNT",
     "FAILURE",
+    "FLAG",
     "FORMAT_NUMBER",
+    "LIST",
     "OBJECT",
     "OF_EVERY_ATTEMPT",
     "OF_EVERY_RECORD",
     "RECORD",
+    "TEXT",
+    "TIME",
     "check",
     "check_all",
+    "fault",
+    "or_null",
 ]
 
 # Whether a value fits, and what it must be in words.
@@ -35,7 +42,7 @@ def _is_time(value: Any) -> bool:
         return False
 
 
-def _or_null(field: Field) -> Field:
+def or_null(field: Field) -> Field:
     fits, allowed = field
     return lambda value: value is None or fits(value), f"{allowed} or null"
 
@@ -59,35 +66,35 @@ TIME: Field = (_is_time, "a finite number")
 RECORD: Mapping[str, Field] = {
     "format": FORMAT_NUMBER,
     "phase": PHASE,
-    "name": _or_null(TEXT),
+    "name": or_null(TEXT),
     "failures": COUNT,
     "attempts": COUNT,
     "verdict": FLAG,
     "no_recovery": FLAG,
     "gave_up": FLAG,
-    "max_attempts": _or_null(COUNT),
-    "last": _or_null(OBJECT),
+    "max_attempts": or_null(COUNT),
+    "last": or_null(OBJECT),
     "history": LIST,
-    "attributes": _or_null(OBJECT),
+    "attributes": or_null(OBJECT),
     "policy_state": ANY,
     "backoff_state": ANY,
     "backoff_started": FLAG,
-    "not_before": _or_null(TIME),
+    "not_before": or_null(TIME),
     "fingerprint": TEXT,
     "version": SERIAL,
     "fence": SERIAL,
-    "worker": _or_null(TEXT),
+    "worker": or_null(TEXT),
 }
-FAILURE: Mapping[str, Field] = {"type": TEXT, "message": TEXT, "cause": _or_null(OBJECT)}
+FAILURE: Mapping[str, Field] = {"type": TEXT, "message": TEXT, "cause": or_null(OBJECT)}
 ATTEMPT: Mapping[str, Field] = {
     "number": COUNT,
-    "started": _or_null(TIME),
-    "ended": _or_null(TIME),
+    "started": or_null(TIME),
+    "ended": or_null(TIME),
     "type_name": TEXT,
     "message": TEXT,
     "traceback": TEXT,
     "host": TEXT,
-    "process": _or_null(COUNT),
+    "process": or_null(COUNT),
 }
 # The others may be left out: they have a default.
 OF_EVERY_RECORD = ("last", "history")
@@ -96,25 +103,46 @@ OF_EVERY_ATTEMPT = ("number", "started", "ended", "type_name", "message")
 
 def check(name: str, value: Any, field: Field) -> None:
     """Raise unless the value fits."""
-    fits, allowed = field
-    if not fits(value):
-        import reprlib
-
-        raise _no_record(f"{name} must be {allowed}, got {reprlib.repr(value)}")
+    _raise(_misfit(name, value, field))
 
 
 def check_all(
     place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
 ) -> None:
     """Raise unless every field is known and fits, and those that are *needed* are there."""
+    _raise(fault(place, data, fields, needed))
+
+
+def fault(
+    place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
+) -> str | None:
+    """The first thing that is wrong: a field that is needed and missing, unknown, or does not fit;
+    None: nothing is.
+
+    >>> fault("", {"text": 17}, {"text": TEXT}, ["text"])
+    'text must be a text, got 17'
+    """
     for name in needed:
         if name not in data:
-            raise _no_record(f"{place}{name} is missing")
+            return f"{place}{name} is missing"
     for name, value in data.items():
         if name not in fields:
-            raise _no_record(f"{place}{name} is unknown")
-        check(place + name, value, fields[name])
+            return f"{place}{name} is unknown"
+        wrong = _misfit(place + name, value, fields[name])
+        if wrong:
+            return wrong
+    return None
 
 
-def _no_record(why: str) -> CacheUnavailableError:
-    return CacheUnavailableError(f"this is no record of a retry context: {why}")
+def _misfit(name: str, value: Any, field: Field) -> str | None:
+    fits, allowed = field
+    if fits(value):
+        return None
+    import reprlib
+
+    return f"{name} must be {allowed}, got {reprlib.repr(value)}"
+
+
+def _raise(why: str | None) -> None:
+    if why is not None:
+        raise CacheUnavailableError(f"this is no record of a retry context: {why}")

@@ -1,0 +1,60 @@
+"""Which keys are back already: the same ones in every process, and more of them at each step."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import check_at_least
+from retrytemplate.errors import SwitchRefusedError
+from retrytemplate.state import encode_key
+
+if TYPE_CHECKING:
+    from retrytemplate.control.switch.scopes import Scope
+
+__all__ = ["DEFAULT_CANARY", "place_of", "shares_of"]
+
+DEFAULT_CANARY = 5.0, 25.0, 100.0
+ALL = 100.0
+PERSON = b"rt canary 1"  # another number: other keys
+
+
+def place_of(scope: Scope, key: Any) -> float:
+    """Where a key stands in the queue of its scope, from 0 up to, but without, 100.
+
+    It is in where that is below the share; so those of a small share are part of a larger one.  The
+    scope is part of it: in another one others are the first.
+
+    :raises InconsistentKeyError: for what is no key.
+
+    >>> from retrytemplate.control.switch.scopes import Scope
+    >>> place_of(Scope("segment", "finance"), "user-17") < 100
+    True
+    """
+    parts = scope.kind, scope.name or "", encode_key(key)
+    text = "/".join(f"{len(part)}:{part}" for part in parts)
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=PERSON).digest()
+    return (int.from_bytes(digest) >> 11) * (ALL / 2**53)
+
+
+def shares_of(canary: Any) -> tuple[float, ...]:
+    """The steps of a canary, in per cent; none: all at once.
+
+    :raises SwitchRefusedError: they do not grow up to 100.
+    :raises TypeError: for what is no number.
+
+    >>> shares_of((5, 25, 100))
+    (5.0, 25.0, 100.0)
+    """
+    if canary is None:
+        return ()
+    if not isinstance(canary, list | tuple) or not canary:
+        raise TypeError(f"canary must be a sequence of shares in per cent, or None, got {canary!r}")
+    for share in canary:
+        check_at_least("canary: each", share, 0, allowed="a number above 0, up to 100")
+    grows = all(before < after for before, after in zip((0, *canary), canary, strict=False))
+    if not grows or canary[-1] != ALL:
+        raise SwitchRefusedError(
+            f"canary must grow from above 0 to 100 per cent, as (5, 25, 100) does, got {canary!r}"
+        )
+    return tuple(map(float, canary))

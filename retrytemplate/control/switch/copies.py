@@ -1,0 +1,199 @@
+"""What a process knows of a store: a copy that is looked at, and how fresh it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve, field, frozen
+
+from retrytemplate.clock import SystemClock
+from retrytemplate.control.switch.entries import Document
+from retrytemplate.control.switch.events import SwitchStoreBack, SwitchStoreLost
+from retrytemplate.errors import SwitchStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from retrytemplate.clock import Clock
+    from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.switch.entries import Entry
+    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.stores import SwitchStore
+
+__all__ = ["Copy", "View", "read", "ticks_of"]
+
+LOG = logging.getLogger("retrytemplate.control.switch")
+
+
+@frozen
+class View:
+    """What a store held when it was read; never changed, but replaced."""
+
+    version: int
+    text: str
+    document: Document
+
+    @property
+    def entries(self) -> Mapping[Scope, Entry]:
+        """What is stopped."""
+        return self.document.entries
+
+
+def read(store: SwitchStore) -> View:
+    """What the store holds now.
+
+    :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
+    """
+    try:
+        answer = store.load(None)
+    except SwitchStoreError:
+        raise
+    except Exception as exc:
+        raise SwitchStoreError(f"the store of the kill switch cannot be read: {exc}") from exc
+    return _view(answer)
+
+
+def _view(answer: Any) -> View:
+    try:
+        version, text = answer
+    except (TypeError, ValueError):
+        raise SwitchStoreError(f"the store of the kill switch answers with {answer!r}") from None
+    return View(version, text, Document.from_text(text))
+
+
+def ticks_of(clock: Clock) -> Callable[[], float]:
+    """How the age of a copy is measured: a machine that was asleep has aged, too."""
+    if type(clock) is SystemClock and hasattr(time, "CLOCK_BOOTTIME"):
+        return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    return clock.monotonic
+
+
+@define(eq=False)
+class Copy:
+    """The view of a store, and whether it may still be gone by.
+
+    :param stale_after: seconds for which it may be, from when it was asked for; 0: it is asked for
+        anew each time.
+    :param now: measures them.
+    :param quiet_until: until when nobody has to look further; what most calls look at is this one
+        number.  For a store in memory it is ``quiet_version``, which is to be the store's.
+    :param missing: what a store has lost that is known here.
+    """
+
+    store: SwitchStore
+    name: str
+    stale_after: float
+    now: Callable[[], float]
+    view: View | None = None
+    trusted_until: float = -inf
+    quiet_until: float = -inf
+    quiet_version: int = -1
+    missing: dict[Scope, Entry] = field(factory=dict)
+    asked: float | None = None  # when the last answer was asked for
+    lost_at: float | None = None
+    error: Exception | None = None
+    _lock: Any = field(factory=threading.Lock)
+    _one_at_a_time: Any = field(factory=threading.Lock)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the view was asked for; None: there is none."""
+        return None if self.asked is None else max(0.0, self.now() - self.asked)
+
+    def is_fresh(self) -> bool:
+        """Whether the view may be gone by, or the store is known not to answer."""
+        if self.store.shared:
+            return self.now() < self.trusted_until
+        view = self.view
+        return view is not None and self._is_version(view.version)
+
+    def _is_version(self, version: int) -> bool:
+        try:
+            return self.store.load(version) is None
+        except Exception:  # whoever looks next will find out, and say so
+            return False
+
+    def catch_up(self) -> list[ControlEvent]:
+        """Refresh it, unless it is fresh, or another thread is about to; what is to be told."""
+        if not self.stale_after:
+            return self.refresh()
+        with self._one_at_a_time:
+            return [] if self.is_fresh() else self.refresh()
+
+    def refresh(self) -> list[ControlEvent]:
+        """Ask the store; what is to be told of it.  Where it does not answer, the view stays."""
+        asked = self.now()
+        try:
+            view = read(self.store)
+        except SwitchStoreError as exc:
+            return self._lost(exc)
+        return self.accept(view, asked)
+
+    def accept(self, view: View, asked: float, since: float | None = None) -> list[ControlEvent]:
+        """Go by this view, unless a later one is here already.
+
+        :param asked: by when it was there, and ``since``, since when it surely was, if earlier.
+        """
+        with self._lock:
+            if self.asked is not None and asked < self.asked:
+                return []
+            self._replace(view)
+            self.asked = asked
+            self._trust((asked if since is None else since) + self.stale_after)
+            lost_at, self.lost_at, self.error = self.lost_at, None, None
+        if lost_at is None:
+            return []
+        lost_for = max(0.0, self.now() - lost_at)
+        LOG.warning("%s: the store is back after %.3g s", self.name, lost_for)
+        return [SwitchStoreBack(name=self.name, lost_for=lost_for)]
+
+    def _replace(self, view: View) -> None:
+        old = self.view
+        if old is not None:
+            if (view.version, view.text) == (old.version, old.text):
+                return
+            if _went_back(old, view):
+                self.missing = {**self.missing, **old.entries}
+        for scope in [scope for scope in self.missing if scope in view.entries]:
+            del self.missing[scope]
+        if self.missing:
+            entries = {**self.missing, **view.entries}
+            view = evolve(view, document=evolve(view.document, entries=entries))
+        self.view = view
+
+    def _trust(self, until: float) -> None:
+        view = self.view
+        quiet = view is not None and not view.entries
+        self.trusted_until = until
+        self.quiet_until = until if quiet else -inf
+        self.quiet_version = view.version if view is not None and quiet else -1
+
+    def _lost(self, error: Exception) -> list[ControlEvent]:
+        now, age = self.now(), self.age
+        with self._lock:
+            is_news = self.lost_at is None
+            if is_news:
+                self.lost_at = now
+            self.error = error.with_traceback(None)
+            self._trust(now + self.stale_after)  # the watcher goes on asking, and nobody else
+        if not is_news:
+            return []
+        known = "nothing is known" if age is None else f"what was known {age:.3g} s ago holds"
+        LOG.error("%s: the store is lost, %s: %s", self.name, known, error)
+        return [SwitchStoreLost(name=self.name, age=age, error=error)]
+
+    def forked(self) -> None:
+        """In a child process: others may have held the locks."""
+        self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
+        self.trusted_until = self.quiet_until = -inf
+
+
+def _went_back(old: View, new: View) -> bool:
+    """Whether it is another store than the one that was known, or an earlier state of it."""
+    known = old.document.store
+    return (known is not None and new.document.store != known) or new.version < old.version

@@ -1,0 +1,293 @@
+"""What is stopped, as data: entries, records of changes, and their way to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from attrs import asdict, field, frozen
+
+from retrytemplate.caches import fields
+from retrytemplate.control.switch.expiry import WHEN_EXPIRED
+from retrytemplate.control.switch.scopes import GLOBAL, NAMED, Scope
+from retrytemplate.errors import SwitchStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from retrytemplate.caches.fields import Field
+
+__all__ = ["ACTIONS", "AuditRecord", "Decision", "Document", "Entry"]
+
+FORMAT = 1
+ACTIONS = (
+    "stopped",
+    "resumed",
+    "advanced",
+    "failed back",
+    "expired",
+    "overdue",
+    "restored",
+)
+
+
+@frozen(kw_only=True)
+class Entry:
+    """One thing that is stopped, wholly or for a part of the keys.
+
+    :param reason: why, and ``by``: who said so.
+    :param since: when it was stopped, and ``until``: when that ends (seconds since the epoch);
+        None: never by itself.
+    :param when_expired: whether it is lifted then, or stays, and you are reminded.
+    :param cause: what stopped it automatically; None: a human.
+    :param canary: the steps of its way back, in per cent, and ``step``: how many have been taken.
+    :param reminded: when somebody was last told that it is overdue.
+    """
+
+    scope: Scope
+    reason: str
+    by: str
+    since: float
+    until: float | None = None
+    when_expired: str = "lift"
+    cause: str | None = None
+    canary: tuple[float, ...] = ()
+    step: int = 0
+    reminded: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The keys that run, in per cent: 0 while it is stopped wholly."""
+        return self.canary[self.step - 1] if self.step else 0.0
+
+    @property
+    def permanent(self) -> bool:
+        """Whether it has no end."""
+        return self.until is None
+
+    def is_over(self, now: float) -> bool:
+        """Whether its time is up."""
+        return self.until is not None and self.until <= now
+
+    def is_lifted(self, now: float) -> bool:
+        """Whether it stops nothing any more, as its time is up."""
+        return self.when_expired == "lift" and self.is_over(now)
+
+    def __str__(self) -> str:
+        return f"{self.scope} is stopped by {self.by}: {self.reason}"
+
+
+@frozen(kw_only=True)
+class AuditRecord:
+    """One change: who, when, what and why.
+
+    :param action: ``"stopped"``, ``"resumed"``, ``"advanced"``, ``"failed back"``, ``"expired"``
+        (its time is up, and it runs), ``"overdue"`` (its time is up, and it stays stopped) or
+        ``"restored"`` (a store had lost it).
+    :param at: seconds since the epoch.
+    :param reason: why it was stopped, or the justification of what came later.
+    :param share: the keys that run from then on, in per cent.
+    :param until: when the stop ends by itself; None: never.
+    :param override: whether a rule was set aside.
+    :param id: tells it from all others.
+    """
+
+    action: str
+    scope: Scope
+    at: float
+    by: str
+    reason: str
+    share: float = 0.0
+    until: float | None = None
+    when_expired: str = "lift"
+    override: bool = False
+    id: str = field(factory=lambda: uuid4().hex)
+
+    def to_text(self) -> str:
+        """As JSON, in ASCII."""
+        return _text(_flat(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> AuditRecord:
+        """The record that a text holds.
+
+        :raises SwitchStoreError: it holds none.
+        """
+        return cls(**_scoped("the record", _object("the record", text), RECORD))
+
+    def __str__(self) -> str:
+        how = f" ({self.share:g} % of the keys)" if self.action == "advanced" else ""
+        override = ", with an override" if self.override else ""
+        return f"{self.scope} {self.action}{how} by {self.by}{override}: {self.reason}"
+
+
+@frozen
+class Decision:
+    """Whether a call may be made; also as a pair, and as a truth.
+
+    :param reason: why not; empty where it may.
+    :param entry: the one that stops it, or lets it pass as one of its share; None: there is none.
+
+    >>> allowed, reason = Decision(True)
+    >>> bool(Decision(False, "stopped"))
+    False
+    """
+
+    allowed: bool
+    reason: str = ""
+    entry: Entry | None = None
+
+    @property
+    def scope(self) -> str | None:
+        """The kind of what is stopped."""
+        return None if self.entry is None else self.entry.scope.kind
+
+    @property
+    def name(self) -> str | None:
+        """The name of what is stopped; None: everything is, or nothing."""
+        return None if self.entry is None else self.entry.scope.name
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.allowed, self.reason))
+
+
+@frozen
+class Document:
+    """All entries of a store.
+
+    :param store: an id that the first write gives it: one that has lost all gets another.
+    """
+
+    entries: Mapping[Scope, Entry] = field(factory=dict)
+    store: str | None = None
+
+    def to_text(self) -> str:
+        """As JSON, in ASCII."""
+        store = self.store or uuid4().hex
+        entries = [_flat(each) for each in self.entries.values()]
+        return _text({"store": store, "entries": entries})
+
+    @classmethod
+    def from_text(cls, text: str) -> Document:
+        """The document that a text holds; an empty text is an empty document.
+
+        :raises SwitchStoreError: it holds none.
+        """
+        if not text:
+            return cls()
+        what = "the document"
+        data = _object(what, text)
+        _refuse(what, fields.fault("", data, DOCUMENT, DOCUMENT))
+        entries = [_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
+        found = {each.scope: each for each in entries}
+        if len(found) < len(entries):
+            raise _rubbish(what, "a scope is in it twice")
+        return cls(found, data["store"])
+
+
+# To JSON.
+
+
+def _flat(value: Entry | AuditRecord) -> dict[str, Any]:
+    data = asdict(value, recurse=False)
+    scope = data.pop("scope")
+    return {"kind": scope.kind, "name": scope.name, **data}
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps({"v": FORMAT, **data}, allow_nan=False, separators=(",", ":"))
+
+
+# And back.
+
+
+def _is_share(value: Any) -> bool:
+    fits, _ = fields.TIME
+    return fits(value) and 0 <= value <= 100
+
+
+def _is_canary(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_share, value))
+
+
+SHARE: Field = (_is_share, "a number from 0 to 100")
+CANARY: Field = (_is_canary, "a list of numbers from 0 to 100")
+KIND: Field = (lambda value: value in (GLOBAL, *NAMED), f"one of {', '.join((GLOBAL, *NAMED))}")
+EXPIRED: Field = (lambda value: value in WHEN_EXPIRED, f"one of {', '.join(WHEN_EXPIRED)}")
+ACTION: Field = (lambda value: value in ACTIONS, f"one of {', '.join(ACTIONS)}")
+
+DOCUMENT: Mapping[str, Field] = {
+    "v": fields.FORMAT_NUMBER,
+    "store": fields.TEXT,
+    "entries": fields.LIST,
+}
+SCOPED: Mapping[str, Field] = {
+    "kind": KIND,
+    "name": fields.or_null(fields.TEXT),
+    "reason": fields.TEXT,
+    "by": fields.TEXT,
+    "until": fields.or_null(fields.TIME),
+    "when_expired": EXPIRED,
+}
+ENTRY: Mapping[str, Field] = {
+    **SCOPED,
+    "since": fields.TIME,
+    "cause": fields.or_null(fields.TEXT),
+    "canary": CANARY,
+    "step": fields.COUNT,
+    "reminded": fields.or_null(fields.TIME),
+}
+RECORD: Mapping[str, Field] = {
+    "v": fields.FORMAT_NUMBER,
+    **SCOPED,
+    "action": ACTION,
+    "at": fields.TIME,
+    "share": SHARE,
+    "override": fields.FLAG,
+    "id": fields.TEXT,
+}
+
+
+def _object(what: str, text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise _rubbish(what, "it is no JSON") from exc
+    if not isinstance(data, dict):
+        raise _rubbish(what, "it must be a JSON object")
+    number = data.get("v")
+    if type(number) is int and number > FORMAT:
+        raise SwitchStoreError(f"{what} has format {number}, this version reads up to {FORMAT}")
+    return data
+
+
+def _scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
+    _refuse(what, fields.fault("", data, known, known))
+    found = {name: value for name, value in data.items() if name not in ("v", "kind", "name")}
+    kind, name = data["kind"], data["name"]
+    if (kind == GLOBAL) != (name is None):
+        raise _rubbish(what, f"name must be {'null' if kind == GLOBAL else 'a text'}")
+    return {**found, "scope": Scope(kind, name)}
+
+
+def _entry(what: str, data: Any) -> Entry:
+    if not isinstance(data, dict):
+        raise _rubbish(what, "it must be a JSON object")
+    found = _scoped(what, data, ENTRY)
+    found["canary"] = tuple(found["canary"])
+    if found["step"] > len(found["canary"]):
+        raise _rubbish(what, "step must be one of the canary's")
+    return Entry(**found)
+
+
+def _refuse(what: str, why: str | None) -> None:
+    if why is not None:
+        raise _rubbish(what, why)
+
+
+def _rubbish(what: str, why: str) -> SwitchStoreError:
+    return SwitchStoreError(f"{what} in the store of a kill switch cannot be read: {why}")

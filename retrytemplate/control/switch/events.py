@@ -1,0 +1,46 @@
+"""What a kill switch tells the listeners of its process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from retrytemplate.control.events import ControlEvent
+
+if TYPE_CHECKING:
+    from retrytemplate.control.switch.entries import AuditRecord
+
+__all__ = ["SwitchChanged", "SwitchStoreBack", "SwitchStoreLost"]
+
+
+@frozen(kw_only=True)
+class SwitchChanged(ControlEvent):
+    """Something was stopped, resumed, or changed by time, here or in another process.
+
+    :param record: who, what and why.
+    """
+
+    record: AuditRecord
+
+
+@frozen(kw_only=True)
+class SwitchStoreLost(ControlEvent):
+    """The store does not answer, or holds what cannot be read; what was last known holds.
+
+    :param age: seconds since the store was last read; None: it never was.
+    :param error: what is wrong with it.
+    """
+
+    age: float | None
+    error: Exception
+
+
+@frozen(kw_only=True)
+class SwitchStoreBack(ControlEvent):
+    """The store answers again.
+
+    :param lost_for: seconds since it was found lost.
+    """
+
+    lost_for: float

@@ -1,0 +1,107 @@
+"""The guard of a kill switch: before every attempt of a template, or around a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from retrytemplate._checks import is_awaitable
+from retrytemplate.context import current_context
+from retrytemplate.control.events import CallRejected
+from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.threads import in_thread
+from retrytemplate.errors import KillSwitchActiveError
+from retrytemplate.guards import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.context import RetryContext
+    from retrytemplate.control.switch.entries import Decision
+    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.switch import KillSwitch
+
+__all__ = ["SwitchGuard"]
+
+
+@define(eq=False, repr=False)
+class SwitchGuard(Guard, Wraps):
+    """Lets pass what a switch does not stop; made by ``KillSwitch.guard``.
+
+    In ``RetryTemplate(guards=[...])`` it is asked before every attempt, also of the templates
+    inside.  As a strategy, ``guard.call(fn)`` or in a ``Pipeline``, before the call.
+
+    >>> from retrytemplate.control import KillSwitch
+    >>> switch = KillSwitch()
+    >>> billing = switch.guard(segment="billing")
+    >>> billing.call(int, "17")
+    17
+    >>> record = switch.stop(
+    ...     segment="billing", reason="charged twice", by="kim", permanent=True
+    ... )
+    >>> billing.call(int, "17")
+    Traceback (most recent call last):
+    retrytemplate.errors.KillSwitchActiveError: segment 'billing' is stopped by kim: charged twice
+    """
+
+    inherited = True
+
+    _switch: KillSwitch
+    scopes: tuple[Scope, ...]
+    _key: Any
+    name: str = field(init=False)
+    _is_quiet: Callable[[], bool] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.name, self._is_quiet = self._switch.name, self._switch._is_quiet
+
+    def admit(self, context: RetryContext | None) -> None:
+        """Refuse what is stopped.
+
+        :raises KillSwitchActiveError: it is.
+        """
+        if not self._is_quiet():
+            self._ask(context)
+
+    async def admit_async(self, context: RetryContext | None) -> None:
+        """The same where nothing may block: the store, if it has to be, is asked in a thread."""
+        if self._is_quiet():
+            return
+        if not self._switch._copy.is_fresh():
+            await in_thread(self._switch._catch_up)
+        self._judge(self._switch._known(self.scopes, lambda: self._key_of(context)))
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, unless it is stopped."""
+        self.admit(current_context())
+        value = fn(*args, **kwargs)
+        refuse_awaitable(value, fn)
+        return value
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, unless it is stopped, and await it."""
+        await self.admit_async(current_context())
+        value = fn(*args, **kwargs)
+        return await value if is_awaitable(value) else value
+
+    def _ask(self, context: RetryContext | None) -> None:
+        self._judge(self._switch._decide(self.scopes, lambda: self._key_of(context)))
+
+    def _key_of(self, context: RetryContext | None) -> Any:
+        return self._key(context) if callable(self._key) else self._key
+
+    def _judge(self, decision: Decision) -> None:
+        if decision.allowed:
+            return
+        error = KillSwitchActiveError(
+            decision.reason, name=self.name, retry_after=self._switch._rest(decision)
+        )
+        try:
+            self._switch._tell([CallRejected(name=self.name, error=error)])
+            raise error
+        finally:
+            del error  # its traceback holds this frame
+
+    def __repr__(self) -> str:
+        return f"<SwitchGuard {self.name!r}: {', '.join(map(str, self.scopes))}>"

@@ -1,0 +1,135 @@
+"""What can be stopped: everything, a segment, a feature, an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, frozen
+
+from retrytemplate.errors import SwitchRefusedError, UnknownScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+__all__ = ["EVERYTHING", "GLOBAL", "NAMED", "Scope", "Scopes", "scope_of"]
+
+GLOBAL = "global"
+NAMED = ("segment", "feature", "experiment")
+"""The kinds that have names, in the order in which they are asked."""
+
+
+@frozen
+class Scope:
+    """One thing that can be stopped.
+
+    :param kind: ``"global"``, ``"segment"``, ``"feature"`` or ``"experiment"``.
+    :param name: which one; None: everything.
+
+    >>> str(Scope("segment", "finance")), str(Scope("global"))
+    ("segment 'finance'", 'everything')
+    """
+
+    kind: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return "everything" if self.name is None else f"{self.kind} {self.name!r}"
+
+
+EVERYTHING = Scope(GLOBAL)
+
+
+def scope_of(
+    everything: Any = False, segment: Any = None, feature: Any = None, experiment: Any = None
+) -> Scope:
+    """The one scope that was named.
+
+    :raises SwitchRefusedError: none was, or more than one.
+    :raises TypeError: for what is no name.
+
+    >>> scope_of(segment="finance")
+    Scope(kind='segment', name='finance')
+    """
+    if not isinstance(everything, bool):
+        raise TypeError(f"everything must be True or False, got {everything!r}")
+    found = [EVERYTHING] if everything else []
+    names = zip(NAMED, (segment, feature, experiment), strict=True)
+    found += [_named(kind, name) for kind, name in names if name is not None]
+    if len(found) != 1:
+        got = " and ".join(map(str, found)) or "none"
+        raise SwitchRefusedError(
+            "say exactly one of everything=True, segment=, feature= and experiment=, got " + got
+        )
+    return found[0]
+
+
+def _named(kind: str, name: Any) -> Scope:
+    if not isinstance(name, str) or not name or name != name.strip():
+        raise TypeError(
+            f"{kind} must be a name: a text that neither begins nor ends with a space, got {name!r}"
+        )
+    return Scope(kind, name)
+
+
+# Of the combinations that are asked for, so many are remembered.
+MOST_ASKED = 1024
+
+
+@define(eq=False, init=False)
+class Scopes:
+    """Which scopes there are; None: any name is one."""
+
+    _declared: Mapping[str, Set[str]] | None
+    _asked: dict[tuple[Any, Any, Any], tuple[Scope, ...]]
+
+    def __init__(self, declared: Mapping[str, Iterable[str]] | None) -> None:
+        self._declared = None if declared is None else _checked(declared)
+        self._asked = {}
+
+    def check(self, scope: Scope) -> None:
+        """Raise unless it is one that was declared.
+
+        :raises UnknownScopeError: it is none of them.
+        """
+        if self._declared is None or scope.name is None:
+            return
+        known = self._declared.get(scope.kind, frozenset())
+        if scope.name not in known:
+            some = ", ".join(map(repr, sorted(known))) or "none"
+            raise UnknownScopeError(f"there is no {scope}; the {scope.kind}s declared are: {some}")
+
+    def asked(self, segment: Any, feature: Any, experiment: Any) -> tuple[Scope, ...]:
+        """What has to run for a call, in the order in which it is asked.
+
+        :raises UnknownScopeError: one of them was not declared.
+        :raises TypeError: for what is no name.
+        """
+        names = segment, feature, experiment
+        try:
+            return self._asked[names]
+        except (KeyError, TypeError):  # the latter: no name at all
+            pass
+        pairs = zip(NAMED, names, strict=True)
+        found = (EVERYTHING, *(_named(kind, name) for kind, name in pairs if name is not None))
+        for scope in found:
+            self.check(scope)
+        if len(self._asked) >= MOST_ASKED:
+            self._asked.clear()
+        self._asked[names] = found
+        return found
+
+
+def _checked(declared: Any) -> Mapping[str, Set[str]]:
+    if not isinstance(declared, Mapping) or not set(declared) <= set(NAMED):
+        raise TypeError(
+            f"scopes must be a mapping of {', '.join(NAMED)} to their names, or None, "
+            f"got {declared!r}"
+        )
+    return {kind: _names(kind, names) for kind, names in declared.items()}
+
+
+def _names(kind: str, names: Any) -> Set[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"scopes: those of {kind} must be a collection of names, got {names!r}")
+    return frozenset(_named(f"scopes: each {kind}", name).name or "" for name in names)

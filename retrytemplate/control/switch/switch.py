@@ -1,0 +1,645 @@
+"""The kill switch: what operators stop, and what it takes to let it run again."""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from attrs import define
+
+from retrytemplate._checks import delay, duration, has_methods, plain, span, text, whole
+from retrytemplate.clock import given_or_system
+from retrytemplate.control.events import check_listeners, listeners_of, tell
+from retrytemplate.control.switch import rules
+from retrytemplate.control.switch.canary import shares_of
+from retrytemplate.control.switch.copies import Copy, View, read, ticks_of
+from retrytemplate.control.switch.entries import AuditRecord, Decision, Document
+from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired, until
+from retrytemplate.control.switch.guard import SwitchGuard
+from retrytemplate.control.switch.report import ReportLine, SwitchReport, SwitchSnapshot
+from retrytemplate.control.switch.scopes import Scope, Scopes, scope_of
+from retrytemplate.control.switch.stores import MemorySwitchStore
+from retrytemplate.control.switch.telling import Chronicle, check_notifiers
+from retrytemplate.control.switch.triggers import DEFAULT_TRIGGERS, allowed_by, check_triggers
+from retrytemplate.control.switch.watcher import Watcher
+from retrytemplate.errors import SwitchRefusedError, SwitchStoreError
+from retrytemplate.state import encode_key
+from retrytemplate.stores.forks import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.clock import Clock
+    from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.switch.entries import Entry
+    from retrytemplate.control.switch.stores import SwitchStore
+
+    Command = Callable[[Mapping[Scope, Entry], float], rules.Change]
+
+__all__ = ["KillSwitch"]
+
+LOG = logging.getLogger("retrytemplate.control.switch")
+UNKNOWN = "stop", "run"
+STORE = "load", "commit", "records", "claim_untold", "told", "close"
+# So often is a change tried anew that another one has come before.
+TRIES = 100
+LOOK_BACK = 100
+FEWEST_LETTERS = 4
+# Seconds between two rounds of the watcher where nothing is to be kept fresh.
+ROUND = 1.0
+UNTOLD = Decision(False, "what is stopped is not known: the store has not answered yet")
+
+
+@define(eq=False, init=False, repr=False)
+class KillSwitch:
+    """Stops work at once, for a stated reason, until somebody lets it run again, step by step.
+
+    :param store: where it is kept what is stopped; None: in memory, for this process alone.
+    :param stale_after: seconds within which a change in another process is seen here, while the
+        store answers; 0: every check asks the store.
+    :param name: in errors, events and reports.
+    :param scopes: the names that there are, by ``"segment"``, ``"feature"``, ``"experiment"``;
+        others are refused.  None: any name is one.
+    :param triggers: what may stop something automatically, and what.
+    :param unknown: ``"stop"`` or ``"run"``, where the store has never answered this process.
+    :param reason_length: letters that a reason has, and a justification, at least.
+    :param incident: a regular expression that the reason of a stop has to contain.
+    :param listeners: told of changes, of a store that is lost, and of calls that are refused.
+    :param notifiers: functions of an ``AuditRecord``, called once for each change by one of all
+        processes (again, where one fails).
+    :param nag_every: seconds between two reminders of what stays stopped though its time is up.
+    :param clock: dates and measures.
+    :raises ValueError, TypeError: for what makes no sense.
+
+    Safe for threads and tasks.
+
+    >>> switch = KillSwitch()
+    >>> record = switch.stop(
+    ...     segment="finance", reason="leak suspected, incident 4711", by="kim", expires_in=3600
+    ... )
+    >>> allowed, reason = switch.check(segment="finance")
+    >>> allowed, reason
+    (False, "segment 'finance' is stopped by kim: leak suspected, incident 4711")
+    >>> record = switch.resume(segment="finance", by="lee", justification="found and mended")
+    >>> bool(switch.check(segment="finance"))
+    True
+    """
+
+    name: str
+    store: SwitchStore
+    _scopes: Scopes
+    _triggers: Mapping[str, Any]
+    _unknown: Decision
+    _reason_length: int
+    _incident: re.Pattern[str] | None
+    _nag_every: float
+    _listeners: tuple[Any, ...]
+    _clock: Clock
+    _copy: Copy
+    _chronicle: Chronicle
+    _watcher: Watcher
+    _is_quiet: Callable[[], bool]
+
+    def __init__(
+        self,
+        store: SwitchStore | None = None,
+        stale_after: Seconds = 5.0,
+        *,
+        name: str = "switch",
+        scopes: Mapping[str, Iterable[str]] | None = None,
+        triggers: Mapping[str, Any] = DEFAULT_TRIGGERS,
+        unknown: str = "stop",
+        reason_length: int = 12,
+        incident: str | re.Pattern[str] | None = None,
+        listeners: Iterable[Any] = (),
+        notifiers: Iterable[Callable[[AuditRecord], Any]] = (),
+        nag_every: Seconds = 86400.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = given_or_system(clock)
+        self.store = MemorySwitchStore(clock=clock) if store is None else store
+        has_methods("store", self.store, *STORE)
+        age: float = duration(stale_after)
+        delay("stale_after", age)
+        text("name", name)
+        if unknown not in UNKNOWN:
+            raise ValueError(f"unknown must be one of {', '.join(UNKNOWN)}, got {unknown!r}")
+        whole("reason_length", reason_length, 1)
+        check_triggers("triggers", triggers)
+        self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
+        self._unknown = rules.ALLOWED if unknown == "run" else UNTOLD
+        self._reason_length, self._incident = reason_length, _pattern(incident)
+        self._nag_every = duration(nag_every)
+        span("nag_every", self._nag_every)
+        self._listeners, tellers = listeners_of(listeners), listeners_of(notifiers)
+        check_listeners("listeners", self._listeners)
+        check_notifiers("notifiers", tellers)
+        now = ticks_of(self._clock)
+        self._copy = Copy(self.store, name, age, now)
+        self._chronicle = Chronicle(self.store, name, tellers, now)
+        self._watcher = Watcher(self, age / 2 or ROUND)
+        self._is_quiet = quietness(self._copy)
+        follow(self)
+
+    # Commands.
+
+    def stop(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        reason: str,
+        by: str,
+        expires_in: Seconds | None = None,
+        permanent: bool = False,
+        when_expired: str | None = None,
+    ) -> AuditRecord:
+        """Stop something from now on: exactly one of the four.
+
+        :param reason: why, so that somebody else understands it.
+        :param by: who stops it.
+        :param expires_in: how long; or ``permanent=True``, until somebody lets it run.
+        :param when_expired: ``"lift"``: then it runs by itself; ``"stay"``: it stays stopped, and
+            you are reminded.  None: everything stays, anything less is lifted.
+        :raises SwitchRefusedError: the reason says nothing, or nothing was said of the end.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+
+        What is stopped already is stopped anew: the later of the two ends holds.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._check_words("reason", reason)
+        text("by", by)
+        if self._incident is not None and not self._incident.search(reason):
+            raise SwitchRefusedError(
+                f"reason must contain {self._incident.pattern!r}, got {reason!r}"
+            )
+        if when_expired is None:
+            when_expired = "stay" if everything else "lift"
+        check_when_expired("when_expired", when_expired)
+        until(expires_in, permanent, 0.0)
+
+        def command(entries: Mapping[Scope, Entry], now: float) -> rules.Change:
+            return rules.stop(
+                entries,
+                scope,
+                reason=reason,
+                by=by,
+                now=now,
+                until=until(expires_in, permanent, now),
+                when_expired=when_expired,
+            )
+
+        return self._write(command)[-1]
+
+    def resume(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        by: str,
+        justification: str,
+        canary: Sequence[float] | None = None,
+        override: bool = False,
+    ) -> AuditRecord:
+        """Let something run again.
+
+        :param by: who approves of it.
+        :param justification: why it may.
+        :param canary: shares of the keys in per cent, as ``(5, 25, 100)``: the first from now on,
+            each other with an ``advance``.  None: all at once.
+        :param override: all at once though everything was stopped.
+        :raises SwitchRefusedError: it is not stopped, the justification says nothing, or everything
+            was stopped and is to be back at once.
+        :raises SwitchStoreError: the store does not answer.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._check_words("justification", justification)
+        text("by", by)
+        if not isinstance(override, bool):
+            raise TypeError(f"override must be True or False, got {override!r}")
+        command = partial(
+            _resume,
+            scope=scope,
+            by=by,
+            justification=justification,
+            canary=shares_of(canary),
+            override=override,
+        )
+        return self._write(command)[-1]
+
+    def advance(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        by: str,
+        justification: str,
+        healthy: bool | Callable[[], Any] | None = None,
+    ) -> AuditRecord:
+        """Take the next step of a canary, or back to none where things are not well.
+
+        :param healthy: whether they are: a bool, or a function that looks, and has until then all
+            the time it needs; what it raises means no.  None: the justification says so.
+        :raises SwitchRefusedError: no canary runs, or somebody has changed it meanwhile.
+        :raises SwitchStoreError: the store does not answer.
+
+        With the last step it runs as it did before.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._check_words("justification", justification)
+        text("by", by)
+        if healthy is not None and not isinstance(healthy, bool):
+            plain("healthy", healthy)
+        seen = rules.canary_of(read(self.store).entries, scope)
+        well, why = _verdict(healthy, justification)
+
+        def command(entries: Mapping[Scope, Entry], now: float) -> rules.Change:
+            return rules.advance(entries, seen, by=by, justification=why, now=now, healthy=well)
+
+        return self._write(command)[-1]
+
+    def trigger(
+        self,
+        cause: str,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        reason: str,
+        expires_in: Seconds | None = None,
+    ) -> AuditRecord | None:
+        """Stop something automatically, where the table of triggers allows it for this cause.
+
+        :param cause: what has happened, as the table calls it.
+        :param expires_in: how long; None: as long as the table says.
+        :returns: None where it is stopped already.
+        :raises TriggerRefusedError: the table does not allow it, or leaves it to a human.
+        :raises SwitchStoreError: the store does not answer.
+
+        A canary that runs goes back to none.
+        """
+        scope = self._scope(False, segment, feature, experiment)
+        text("cause", cause)
+        rule = allowed_by(self._triggers, cause, scope)
+        self._check_words("reason", reason)
+        seconds: float = rule.expires_in if expires_in is None else duration(expires_in)
+        check_expires_in("expires_in", seconds)
+
+        def command(entries: Mapping[Scope, Entry], now: float) -> rules.Change:
+            return rules.stop(
+                entries,
+                scope,
+                reason=reason,
+                by=f"automatic: {cause}",
+                now=now,
+                until=now + seconds,
+                when_expired=rule.when_expired,
+                cause=cause,
+            )
+
+        records = self._write(command)
+        return records[-1] if records and records[-1].scope == scope else None
+
+    def _scope(self, *given: Any) -> Scope:
+        scope = scope_of(*given)
+        self._scopes.check(scope)
+        return scope
+
+    def _check_words(self, name: str, value: Any) -> None:
+        text(name, value)
+        said = " ".join(value.split())
+        letters = {letter for letter in said.casefold() if letter.isalnum()}
+        if len(said) < self._reason_length or len(letters) < FEWEST_LETTERS:
+            raise SwitchRefusedError(
+                f"{name} must say in {self._reason_length} letters or more what is going on, for "
+                f"those who were not there, got {value!r}"
+            )
+
+    # Checks.
+
+    def check(
+        self,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        key: Any = None,
+    ) -> Decision:
+        """Whether this may run now: everything is asked for first, then what is named, in order.
+
+        :param key: whose work it is; while a canary runs, it decides.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises InconsistentKeyError: for what is no key.
+
+        It gives a pair, too: ``allowed, reason = switch.check(...)``.  A store that does not answer
+        makes it raise nothing: what was last known holds.
+        """
+        asked = self._scopes.asked(segment, feature, experiment)
+        if key is not None and type(key) is not str:
+            encode_key(key)
+        return rules.ALLOWED if self._is_quiet() else self._decide(asked, lambda: key)
+
+    def guard(
+        self,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        key: Any = None,
+    ) -> SwitchGuard:
+        """A guard for templates, and a strategy for pipelines, that lets pass what may run.
+
+        :param key: whose work it is, or a function of the context that gives it (of None, outside
+            of a template).
+        :raises UnknownScopeError: there is nothing of that name.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> switch = KillSwitch()
+        >>> template = RetryTemplate(guards=[switch.guard(segment="finance")])
+        >>> template.call(int, "17")
+        17
+        """
+        asked = self._scopes.asked(segment, feature, experiment)
+        if key is not None and not callable(key):
+            encode_key(key)
+        return SwitchGuard(self, asked, key)
+
+    def _decide(self, asked: tuple[Scope, ...], key: Callable[[], Any]) -> Decision:
+        """Look at what is stopped, and ask the store where that is due."""
+        if not self._copy.is_fresh():
+            self._catch_up()
+        return self._known(asked, key)
+
+    def _known(self, asked: tuple[Scope, ...], key: Callable[[], Any]) -> Decision:
+        view = self._copy.view
+        if view is None:
+            return self._unknown
+        return rules.decide(view.entries, asked, key, self._clock.time())
+
+    def _rest(self, decision: Decision) -> float | None:
+        """Seconds until what was refused is lifted by itself."""
+        entry = decision.entry
+        if entry is None or entry.until is None or entry.when_expired != "lift":
+            return None
+        return max(0.0, entry.until - self._clock.time())
+
+    def _catch_up(self) -> None:
+        if self.store.shared:
+            self._watcher.ensure()
+        before = self._copy.view
+        self._tell(self._copy.catch_up())
+        self._tell_news(before)
+
+    # Looking.
+
+    def start(self) -> None:
+        """Ask the store, and begin to watch it: without it the first check does."""
+        self.refresh()
+        self._watcher.ensure()
+
+    def refresh(self) -> None:
+        """Ask the store now, lift what has had its time, and tell what nobody has told.
+
+        The watching thread does it every ``stale_after`` / 2 seconds.  Where the store does not
+        answer, the listeners are told, and nothing is raised.
+        """
+        before = self._copy.view
+        self._tell(self._copy.refresh())
+        if self._copy.lost_at is not None:
+            return
+        try:
+            self._look_after()
+            self._tell_news(before)
+            self._chronicle.notify()
+        except SwitchStoreError as exc:
+            LOG.warning("%s: the store was lost on the way: %s", self.name, exc)
+
+    def report(self) -> SwitchReport:
+        """All that is stopped, with its age, reason, who did it, and the end; ``str`` shows it.
+
+        >>> switch = KillSwitch()
+        >>> record = switch.stop(
+        ...     feature="export", reason="wrong totals, incident 4712", by="kim", permanent=True
+        ... )
+        >>> [(str(each.entry.scope), each.state) for each in switch.report().lines]
+        [("feature 'export'", 'stopped')]
+        """
+        self.refresh()
+        view, now = self._copy.view, self._clock.time()
+        if view is None:
+            raise SwitchStoreError(f"the store of {self.name!r} has not answered yet: {self._why}")
+        entries = [each for each in view.entries.values() if not each.is_lifted(now)]
+        lines = (
+            ReportLine(
+                entry=each,
+                age=max(0.0, now - each.since),
+                left=None if each.until is None else each.until - now,
+            )
+            for each in entries
+        )
+        stale = self._copy.age if self._copy.lost_at is not None else None
+        return SwitchReport(name=self.name, at=now, lines=tuple(lines), stale=stale)
+
+    def audit(self, limit: int = 100) -> tuple[AuditRecord, ...]:
+        """The latest changes, the newest first.
+
+        :raises SwitchStoreError: the store does not answer, or holds what cannot be read.
+        """
+        whole("limit", limit, 1)
+        found = _asking(self.store.records, limit=limit)
+        return tuple(AuditRecord.from_text(each.text) for each in found)
+
+    def snapshot(self) -> SwitchSnapshot:
+        """What this process knows, without a look at the store.
+
+        >>> KillSwitch().snapshot().entries
+        ()
+        """
+        view = self._copy.view
+        return SwitchSnapshot(
+            name=self.name,
+            version=None if view is None else view.version,
+            entries=() if view is None else tuple(view.entries.values()),
+            age=self._copy.age,
+            error=self._why,
+        )
+
+    @property
+    def _why(self) -> str | None:
+        error = self._copy.error
+        return None if error is None else str(error)
+
+    def close(self) -> None:
+        """End the watching thread; the store is left to whoever made it.
+
+        Checks go on, and look for themselves.
+        """
+        self._watcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<KillSwitch {self.name!r}: {self.store!r}>"
+
+    # Writing.
+
+    def _write(self, command: Command) -> tuple[AuditRecord, ...]:
+        """Carry out a command on what the store holds, whoever else writes at the same time.
+
+        :raises SwitchStoreError: the store does not answer: nothing was changed.
+        """
+        self._begin()
+        for _ in range(TRIES):
+            since = self._copy.now()
+            view = read(self.store)
+            self._tell(self._copy.accept(view, since))
+            now = self._clock.time()
+            restored = rules.restore(view.entries, self._copy.missing, now)
+            change = command(restored.entries, now)
+            records = (*restored.records, *change.records)
+            if not records:
+                return ()
+            document = Document(change.entries, view.document.store or uuid4().hex)
+            if self._commit(view.version, document.to_text(), records):
+                made = View(view.version + 1, document.to_text(), document)
+                self._tell(self._copy.accept(made, self._copy.now(), since))
+                self._written()
+                return records
+        raise SwitchStoreError(f"others change {self.name!r} all the time: nothing was changed")
+
+    def _commit(self, expected: int, document: str, records: Sequence[AuditRecord]) -> bool:
+        try:
+            return self.store.commit(expected, document, [each.to_text() for each in records])
+        except Exception as exc:
+            if self._stands(records[-1], exc):
+                return True
+            raise SwitchStoreError(f"{exc}: nothing was changed") from exc
+
+    def _stands(self, record: AuditRecord, error: Exception) -> bool:
+        """Whether it was written though the answer was lost."""
+        try:
+            found = self.store.records(limit=LOOK_BACK)
+        except Exception:
+            raise SwitchStoreError(
+                f"{error}: whether {record.scope} was changed is not known, look at the report"
+            ) from error
+        return any(record.id in each.text for each in found)
+
+    def _written(self) -> None:
+        """What follows a change; it stands, whatever goes wrong now."""
+        try:
+            self._tell(self._chronicle.news() if self._listeners else [])
+            self._chronicle.notify(eager=True)
+        except SwitchStoreError as exc:
+            LOG.warning("%s: the store was lost, others will tell: %s", self.name, exc)
+        if self.store.shared or self._has_work():
+            self._watcher.ensure()
+
+    # Time.
+
+    def _watch(self) -> bool:
+        """A round of the watcher; whether there is to be another one."""
+        self.refresh()
+        return self.store.shared or self._has_work()
+
+    def _has_work(self) -> bool:
+        view = self._copy.view
+        timed = view is not None and any(not each.permanent for each in view.entries.values())
+        return timed or self._chronicle.has_to_try_again
+
+    def _look_after(self) -> None:
+        view = self._copy.view
+        command = partial(rules.due, nag_every=self._nag_every)
+        if view is None:
+            return
+        if self._copy.missing or command(view.entries, self._clock.time()).records:
+            self._write(command)
+
+    def _begin(self) -> None:
+        if self._listeners:
+            _asking(self._chronicle.begin)
+
+    def _tell_news(self, before: View | None) -> None:
+        if self._listeners and self._copy.view is not before:
+            try:
+                self._tell(self._chronicle.news())
+            except SwitchStoreError as exc:
+                LOG.warning("%s: the changes cannot be read: %s", self.name, exc)
+
+    def _tell(self, events: Iterable[ControlEvent]) -> None:
+        tell(self._listeners, events)
+
+    def _forked(self) -> None:
+        self._copy.forked()
+        self._chronicle.forked()
+        self._watcher.forked()
+
+
+def quietness(copy: Copy) -> Callable[[], bool]:
+    """Whether nothing is stopped, as fast as can be."""
+    if not copy.store.shared:
+        return lambda: copy._is_version(copy.quiet_version)
+    now = copy.now
+    return lambda: now() < copy.quiet_until
+
+
+def _resume(entries: Mapping[Scope, Entry], now: float, **settings: Any) -> rules.Change:
+    return rules.resume(entries, now=now, **settings)
+
+
+def _verdict(healthy: Any, justification: str) -> tuple[bool, str]:
+    """Whether things are well, and the words for the record."""
+    if healthy is None or healthy is True:
+        return True, justification
+    if healthy is False:
+        return False, f"not healthy: {justification}"
+    try:
+        if healthy():
+            return True, justification
+        return False, f"not healthy: {justification}"
+    except Exception as exc:
+        LOG.warning("%r failed: what runs again is stopped", healthy, exc_info=True)
+        return False, f"not healthy, {type(exc).__name__}: {exc}"
+
+
+def _asking(method: Callable[..., Any], **given: Any) -> Any:
+    try:
+        return method(**given)
+    except SwitchStoreError:
+        raise
+    except Exception as exc:
+        raise SwitchStoreError(f"the store of the kill switch cannot be read: {exc}") from exc
+
+
+def _pattern(value: Any) -> re.Pattern[str] | None:
+    if value is None:
+        return None
+    try:
+        found = re.compile(value)
+    except (re.error, TypeError) as exc:
+        raise ValueError(f"incident must be a regular expression, got {value!r}: {exc}") from None
+    if not isinstance(found.pattern, str):
+        raise TypeError(f"incident must be a regular expression of text, got {value!r}")
+    return found

@@ -1,0 +1,122 @@
+"""Who is told of changes: the listeners of this process, and the notifiers, once for all."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from attrs import define, field
+
+from retrytemplate._checks import close_unawaited, is_async, is_awaitable
+from retrytemplate.control.switch.entries import AuditRecord
+from retrytemplate.control.switch.events import SwitchChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from retrytemplate.control.switch.stores import StoredRecord, SwitchStore
+
+__all__ = ["LEASE", "Chronicle", "check_notifiers"]
+
+LOG = logging.getLogger("retrytemplate.control.switch")
+# Seconds that a process has for telling what it has claimed, before another one does.
+LEASE = 60.0
+AT_ONCE = 20
+LOOK_BACK = 100
+
+
+def check_notifiers(name: str, value: Any) -> None:
+    """Raise unless each one can be called with a record, in a thread."""
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} must be a list or tuple of functions, got {value!r}")
+    for each in value:
+        if not callable(each) or isinstance(each, type) or is_async(each):
+            raise TypeError(
+                f"{name}: each must be a plain function of the record, not one that has to be "
+                f"awaited, got {each!r}"
+            )
+
+
+@define(eq=False)
+class Chronicle:
+    """Tells what stands in a store's list of records.
+
+    :param now: measures how long to leave a notifier alone that has failed.
+    """
+
+    store: SwitchStore
+    name: str
+    notifiers: Sequence[Callable[[AuditRecord], Any]]
+    now: Callable[[], float]
+    _worker: str = field(factory=lambda: uuid4().hex)
+    _seen: int | None = None
+    _again_at: float | None = None
+    _lock: Any = field(factory=threading.Lock)
+    _telling: Any = field(factory=threading.Lock)
+
+    @property
+    def has_to_try_again(self) -> bool:
+        """Whether a notifier has failed."""
+        return self._again_at is not None
+
+    def begin(self) -> None:
+        """What happened before is no news."""
+        if self._seen is None:
+            newest = self.store.records(limit=1)
+            self._seen = newest[0].number if newest else 0
+
+    def news(self) -> list[SwitchChanged]:
+        """What has happened since this was last asked, oldest first; each once."""
+        found = self.store.records(limit=LOOK_BACK)
+        with self._lock:
+            seen = self._seen or 0
+            new = [each for each in reversed(found) if each.number > seen]
+            if new:
+                self._seen = new[-1].number
+        return [
+            SwitchChanged(name=self.name, record=AuditRecord.from_text(each.text)) for each in new
+        ]
+
+    def notify(self, *, eager: bool = False) -> None:
+        """Tell the notifiers what nobody has told yet.
+
+        :param eager: also where one has failed a moment ago.
+        """
+        if not self.notifiers or not (eager or self._is_time()):
+            return
+        if not self._telling.acquire(blocking=False):
+            return  # who does it goes on until all is told
+        try:
+            self._again_at = None
+            while claimed := self.store.claim_untold(self._worker, LEASE, AT_ONCE):
+                told = [each.number for each in claimed if self._tell(each)]
+                if told:
+                    self.store.told(told, self._worker)
+                if len(told) < len(claimed):
+                    self._again_at = self.now() + LEASE
+                    return
+        finally:
+            self._telling.release()
+
+    def _is_time(self) -> bool:
+        return self._again_at is None or self.now() >= self._again_at
+
+    def _tell(self, stored: StoredRecord) -> bool:
+        done = True
+        for notifier in self.notifiers:
+            try:
+                value = notifier(AuditRecord.from_text(stored.text))
+                if is_awaitable(value):
+                    close_unawaited(value)
+                    raise TypeError(f"{notifier!r} has to be awaited: nobody does")
+            except Exception:
+                LOG.exception("%r could not be told of record %s", notifier, stored.number)
+                done = False
+        return done
+
+    def forked(self) -> None:
+        """In a child process: another worker, and locks that nobody holds."""
+        self._worker = uuid4().hex
+        self._lock, self._telling = threading.Lock(), threading.Lock()

@@ -1,0 +1,92 @@
+"""What may stop work by itself, and what: the table of automatic triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import field, frozen
+
+from retrytemplate._checks import checked_by, duration
+from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired
+from retrytemplate.control.switch.scopes import NAMED
+from retrytemplate.errors import TriggerRefusedError
+
+if TYPE_CHECKING:
+    from retrytemplate.control.switch.scopes import Scope
+
+__all__ = ["DEFAULT_TRIGGERS", "HUMAN", "Automatic", "allowed_by", "check_triggers"]
+
+HUMAN: Final = "human"
+"""In a table of triggers: only a human may stop anything for this cause."""
+
+
+def _scopes(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not value or not set(value) <= set(NAMED):
+        raise ValueError(
+            f"{name} must be some of {', '.join(NAMED)}: everything at once is never stopped "
+            f"automatically, got {value!r}"
+        )
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@frozen
+class Automatic:
+    """What a cause may stop by itself.
+
+    :param scopes: of which kinds; everything at once is none of them.
+    :param expires_in: seconds, or a ``timedelta``; a stop of its own is never permanent.
+    :param when_expired: ``"lift"``, or ``"stay"``: it stays stopped, and you are reminded.
+    :raises ValueError, TypeError: for what makes no sense.
+
+    >>> Automatic(scopes=["experiment"], expires_in=3600)
+    Automatic(scopes=('experiment',), expires_in=3600, when_expired='lift')
+    """
+
+    scopes: tuple[str, ...] = field(converter=_tuple, validator=checked_by(_scopes))
+    expires_in: float = field(
+        default=86400.0, converter=duration, validator=checked_by(check_expires_in)
+    )
+    when_expired: str = field(default="lift", validator=checked_by(check_when_expired))
+
+    def __str__(self) -> str:
+        return f"{' or '.join(self.scopes)}, for {self.expires_in:g} s"
+
+
+DEFAULT_TRIGGERS: Mapping[str, Any] = {
+    "ratio mismatch": Automatic(scopes=("experiment",)),
+    "guardrail": Automatic(scopes=("experiment", "feature")),
+    "provider outage": Automatic(scopes=("segment",)),
+    "leak": HUMAN,
+    "policy report": HUMAN,
+    "security incident": HUMAN,
+}
+"""Causes that may stop something by themselves, and those that need a human."""
+
+
+def check_triggers(name: str, value: Any) -> None:
+    """Raise unless it is a table of causes."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping of causes to Automatic(...) or HUMAN: {value!r}")
+    for cause, rule in value.items():
+        if not isinstance(cause, str) or not cause.strip():
+            raise TypeError(f"{name}: each cause must be a text that is not empty, got {cause!r}")
+        if rule != HUMAN and not isinstance(rule, Automatic):
+            raise TypeError(f"{name}: {cause!r} must be Automatic(...) or HUMAN, got {rule!r}")
+
+
+def allowed_by(triggers: Mapping[str, Any], cause: str, scope: Scope) -> Automatic:
+    """The rule by which a cause may stop this.
+
+    :raises TriggerRefusedError: there is none.
+    """
+    rule = triggers.get(cause)
+    if isinstance(rule, Automatic) and scope.kind in rule.scopes:
+        return rule
+    what = "needs a human" if rule == HUMAN else f"does not stop a {scope.kind}"
+    why = f"{cause!r} {what}" if rule is not None else f"no cause is called {cause!r}"
+    table = "; ".join(f"{each!r}: {rule}" for each, rule in triggers.items()) or "none at all"
+    raise TriggerRefusedError(f"{scope} is not stopped automatically: {why}. Allowed are {table}")
