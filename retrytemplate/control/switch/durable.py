@@ -104,8 +104,12 @@ class DurableSwitchStore(ABC):
 
     def told(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these; those that another has claimed since stay his."""
-        if numbers:
-            with _typed():
+        if not numbers:
+            return
+        with _typed():
+            try:
+                self._together(self._steps.told(numbers, worker))
+            except AnswerLostError:
                 self._together(self._steps.told(numbers, worker))
 
     @abstractmethod

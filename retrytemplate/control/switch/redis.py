@@ -128,7 +128,7 @@ class _Steps:
         return [_record(int(number), text, False) for number, text in found]
 
     def told(self, numbers: Sequence[int], worker: str) -> Step[None]:
-        yield from self._run(repeated, scripts.TOLD, worker.encode(), *numbers)
+        yield from self._run(once, scripts.TOLD, worker.encode(), *numbers)
 
     def _run(self, asked: Asked, script: Script, *arguments: Any) -> Step[Any]:
         return (yield from evaluated(asked, script, None, *self._names, *arguments))

@@ -1,0 +1,345 @@
+"""A kill switch's store that is away, cuts its answers off, or holds something else."""
+
+import socket
+import sqlite3
+from contextlib import closing
+
+import pytest
+from redis import Redis, RedisError
+from redis.crc import key_slot
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+
+from retrytemplate import SQLRetryContextCache
+from retrytemplate.control.switch import scripts
+from retrytemplate.control.switch.redis import RedisSwitchStore
+from retrytemplate.control.switch.sql import SQLSwitchStore
+from retrytemplate.errors import SwitchStoreError
+from tests.control.switch.conftest import opened
+from tests.stores import postgres
+from tests.stores.proxy import Proxy
+
+SERVER = "redis://localhost"
+FILE = "sqlite:////srv/switch.db"
+LEASE = 60.0
+
+
+def texts(records):
+    return [each.text for each in records]
+
+
+# -- an answer that is lost ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["postgresql", "valkey"])
+def served(request):
+    """A place with a server."""
+    return opened(request.param, request)
+
+
+@pytest.fixture
+def proxy(served):
+    url = make_url(served.url)
+    with Proxy(url.port or 6379, url.host) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def distant(served, proxy):
+    """A store behind the proxy; others of the place are not."""
+    url = make_url(served.url).set(port=proxy.port)
+    made = served.kept_in(url.render_as_string(hide_password=False), prefix=served.prefix)
+    made.commit(0, "first", ["a"])
+    yield made
+    made.close()
+
+
+# What is in the requests that write.
+WRITES = {
+    "postgresql": [b"UPDATE", b"INSERT", b"COMMIT\0"],
+    "valkey": [scripts.COMMIT.sha.encode()],
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_change_whose_answer_is_lost_is_made_once(served, distant, proxy, when, at):
+    words = WRITES[served.kind]
+    proxy.cut(when, words[at % len(words)])
+    assert distant.commit(1, "second", ["b", "c"]) is True
+    assert proxy.cuts == 1
+    assert served.open().load(None) == (2, "second")
+    assert texts(served.open().records()) == ["c", "b", "a"]
+
+
+def test_a_change_is_recognised_though_another_has_been_made_since(served, distant, proxy):
+    again = distant._commit_again
+
+    def later(*arguments):
+        assert served.open().commit(2, "third", ["d"])
+        return again(*arguments)
+
+    distant._commit_again = later
+    proxy.cut("after", WRITES[served.kind][-1])
+    assert distant.commit(1, "second", ["b", "c"]) is True
+    assert texts(served.open().records()) == ["d", "c", "b", "a"]
+
+
+def test_a_change_that_was_lost_is_not_taken_for_that_of_another(served, distant, proxy):
+    again = distant._commit_again
+
+    def later(*arguments):
+        assert served.open().commit(1, "another", ["x"])
+        return again(*arguments)
+
+    distant._commit_again = later
+    proxy.cut("before", WRITES[served.kind][0])
+    assert distant.commit(1, "second", ["b"]) is False
+    assert texts(served.open().records()) == ["x", "a"]
+
+
+def test_a_change_without_records_is_recognised_by_its_document(served, distant, proxy):
+    proxy.cut("after", WRITES[served.kind][-1])
+    assert distant.commit(1, "second", []) is True
+    assert distant.load(None) == (2, "second")
+
+
+def test_where_the_second_answer_is_lost_too_it_may_have_been_written(served, distant, proxy):
+    for _ in range(2):
+        proxy.cut("after", WRITES[served.kind][-1])
+    with pytest.raises(SwitchStoreError, match="it may have been written all the same: look"):
+        distant.commit(1, "second", ["b"])
+    assert texts(served.open().records()) == ["b", "a"]
+
+
+def test_a_claim_whose_answer_is_lost_is_the_workers_all_the_same(served, distant, proxy):
+    word = scripts.CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
+    proxy.cut("after", word)
+    assert texts(distant.claim_untold("one", LEASE, 10)) == ["a"]
+
+
+def test_what_was_told_is_told_though_the_answer_is_lost(served, distant, proxy):
+    distant.claim_untold("one", LEASE, 10)
+    proxy.cut("after", scripts.TOLD.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
+    distant.told([1], "one")
+    assert [each.told for each in distant.records()] == [True]
+
+
+def test_to_look_is_one_round_trip(distant, proxy):
+    distant.load(None)
+    before = proxy.requests
+    distant.load(1)
+    assert proxy.requests == before + 1
+
+
+# -- no server, or a silent one ------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+def nowhere(request, tmp_path):
+    """A store of a file where there is no folder, or a port where nobody listens."""
+    if request.param == "sqlite":
+        made = SQLSwitchStore(f"sqlite:///{tmp_path}/absent/switch.db")
+    else:
+        url = f"{request.param}://me:secret@127.0.0.1:{postgres.free_port()}/1"
+        made = (RedisSwitchStore if request.param == "redis" else SQLSwitchStore)(url)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("load", (None,)),
+        ("commit", (0, "stopped", ["record"])),
+        ("records", ()),
+        ("claim_untold", ("one", LEASE, 10)),
+        ("told", ([1], "one")),
+    ],
+)
+def test_a_store_that_cannot_be_reached_says_so_without_a_password(nowhere, method, arguments):
+    with pytest.raises(SwitchStoreError, match="failed in the store of the kill switch") as caught:
+        getattr(nowhere, method)(*arguments)
+    assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
+    assert "secret" not in str(caught.value) + repr(nowhere)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_long():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = RedisSwitchStore(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05)
+        with pytest.raises(SwitchStoreError, match=r"load failed .*: Timeout"):
+            store.load(None)
+        with pytest.raises(SwitchStoreError, match="it may have been written all the same"):
+            store.commit(0, "stopped", ["record"])
+        store.close()
+
+
+def test_a_file_that_another_writes_is_waited_for_and_then_refused(sqlite):
+    store = sqlite.open(timeout=0.05)
+    with closing(sqlite3.connect(sqlite.engine.url.database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SwitchStoreError, match="give the switch a file of its own"):
+            store.commit(0, "stopped", ["record"])
+        other.execute("COMMIT")
+        assert store.commit(0, "stopped", ["record"])
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SwitchStoreError, match="database is locked"):
+            store.commit(1, "stopped", ["record"])
+        assert store.load(None) == (1, "stopped")
+        other.execute("ROLLBACK")
+
+
+# -- something else in it ------------------------------------------------------------------------
+
+
+def test_what_a_later_version_has_written_is_refused(durable):
+    durable.open().commit(0, "first", ["a"])
+    durable.of_the_future()
+    for method, *arguments in [("load", None), ("commit", 1, "second", ["b"]), ("records",)]:
+        with pytest.raises(SwitchStoreError, match="have version 2, this version of the library"):
+            getattr(durable.open(), method)(*arguments)
+    assert durable.document() == "first"
+
+
+def test_what_is_stopped_does_not_vanish_without_a_word(durable):
+    store = durable.open()
+    store.commit(0, "first", ["a"])
+    durable.lose()
+    with pytest.raises(SwitchStoreError, match=r"cannot be read|is gone, and with it what is st"):
+        store.load(1)
+
+
+def test_where_the_records_are_refused_nothing_is_written(durable):
+    store = durable.open()
+    store.commit(0, "first", ["a"])
+    durable.refuse()
+    with pytest.raises(SwitchStoreError, match="commit failed in the store of the kill switch"):
+        store.commit(1, "second", ["b"])
+    assert durable.document() == "first"
+
+
+@pytest.mark.parametrize(
+    ("statement", "method"),
+    [
+        ("UPDATE {0}_switch SET version = 'x'", "load"),
+        ("UPDATE {0}_switch SET document = x'00ff'", "load"),
+        ("UPDATE {0}_switch_audit SET record = x'00ff'", "records"),
+        ("UPDATE {0}_switch_audit SET number = 'x'", "records"),
+    ],
+)
+def test_rubbish_in_a_file_is_an_error_that_says_so(sqlite, statement, method):
+    store = sqlite.open()
+    store.commit(0, "first", ["a"])
+    sqlite.sql(statement)
+    with pytest.raises(SwitchStoreError, match="in the store of the kill switch cannot be read"):
+        getattr(store, method)(*((None,) if method == "load" else ()))
+
+
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [
+        (("HSET", "{0}", "version", "x"), "load"),
+        (("HSET", "{0}", "document", b"\xff"), "load"),
+        (("HDEL", "{0}", "document"), "load"),
+        (("LSET", "{0}:audit", 0, "no version"), "records"),
+        (("LSET", "{0}:audit", 0, b"1\n\xff"), "records"),
+    ],
+)
+def test_rubbish_on_valkey_is_an_error_that_says_so(valkey, command, method):
+    store = valkey.open()
+    store.commit(0, "first", ["a"])
+    name, key, *rest = command
+    valkey.client.execute_command(name, key.format(valkey.name), *rest)
+    with pytest.raises(SwitchStoreError, match="in the store of the kill switch cannot be read"):
+        getattr(store, method)(*((None,) if method == "load" else ()))
+
+
+@pytest.mark.parametrize("name", ["", ":audit", ":untold", ":claims"])
+@pytest.mark.parametrize("method", ["load", "commit", "records", "claim_untold", "told"])
+def test_a_key_of_another_kind_is_refused_by_every_step(valkey, name, method):
+    store = valkey.open()
+    valkey.client.set(f"{valkey.name}{name}", "no switch")
+    arguments = {
+        "load": (None,),
+        "commit": (0, "first", ["a"]),
+        "records": (),
+        "claim_untold": ("one", LEASE, 10),
+        "told": ([1], "one"),
+    }
+    with pytest.raises(SwitchStoreError, match="WRONGTYPE"):
+        getattr(store, method)(*arguments[method])
+    assert valkey.names() == [f"{valkey.name}{name}"]
+
+
+# -- the names, and whose they are ---------------------------------------------------------------
+
+
+def test_no_key_has_an_end_and_all_are_in_one_slot(valkey):
+    store = valkey.open()
+    store.commit(0, "first", ["a", "b"])
+    store.claim_untold("one", LEASE, 1)
+    names = valkey.names()
+    assert len(names) == 4
+    assert {valkey.client.ttl(name) for name in names} == {-1}
+    assert len({key_slot(name.encode()) for name in names}) == 1
+
+
+def test_a_switch_and_a_context_cache_may_share_a_database_and_a_prefix(database):
+    with SQLRetryContextCache(database.url, prefix=database.prefix) as cache:
+        assert cache.peek("any") is None
+        assert database.open().commit(0, "first", ["a"])
+        assert cache.peek("any") is None
+    if database.kind == "postgresql":
+        database.sql("DROP TABLE {0}_contexts")
+
+
+def test_switches_of_other_prefixes_are_other_switches(durable):
+    one = durable.open()
+    one.commit(0, "first", ["a"])
+    durable.prefix += "_b"
+    other = durable.open()
+    assert other.load(None) == (0, "")
+    if durable.kind == "postgresql":
+        for table in ("switch", "switch_audit", "meta"):
+            durable.sql("DROP TABLE {0}_" + table)
+        durable.prefix = durable.prefix.removesuffix("_b")
+    assert one.load(None) == (1, "first")
+
+
+def test_an_engine_of_the_callers_is_used_and_left_open(sqlite):
+    engine = create_engine(sqlite.url)
+    store = SQLSwitchStore(engine, sqlite.prefix)
+    store.commit(0, "first", ["a"])
+    pool = engine.pool
+    store.close()
+    assert (engine.pool is pool, pool.checkedin()) == (True, 1)
+    engine.dispose()
+
+
+def test_a_client_of_the_callers_is_used_and_left_open(valkey):
+    with Redis.from_url(valkey.url, decode_responses=True, encoding="latin-1") as client:
+        store = RedisSwitchStore(client, valkey.prefix)
+        store.commit(0, "grün \U0001f6d1", ["a"])
+        assert store.load(None) == (1, "grün \U0001f6d1")
+        store.close()
+        assert client.ping()
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "settings", "error", "message"),
+    [
+        (SQLSwitchStore, FILE, {"prefix": "1a"}, ValueError, "prefix must be 1 to 40 of a-z"),
+        (SQLSwitchStore, FILE, {"prefix": None}, ValueError, "prefix must be .* got None"),
+        (RedisSwitchStore, SERVER, {"prefix": "{a}"}, ValueError, "prefix must be 1 to 100 of let"),
+        (RedisSwitchStore, SERVER, {"timeout": 0}, ValueError, "timeout must be .* got 0"),
+        (SQLSwitchStore, FILE, {"timeout": "1"}, TypeError, "must be a number of seconds|seconds"),
+        (SQLSwitchStore, "sqlite://", {}, ValueError, "in one process use MemorySwitchStore"),
+        (SQLSwitchStore, "mysql://localhost", {}, ValueError, "must be one of SQLite or Postgr"),
+        (SQLSwitchStore, "switch.db", {}, TypeError, "got a text that is none"),
+        (RedisSwitchStore, FILE, {}, ValueError, "url must be redis://"),
+        (RedisSwitchStore, None, {}, TypeError, "url must be a Redis URL or a redis.Redis, got N"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(kind, url, settings, error, message):
+    with pytest.raises(error, match=message):
+        kind(url, **settings)
