@@ -11,6 +11,7 @@ from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
 from retrytemplate.classify import ExceptionClassifier, attribute, causes
+from retrytemplate.control.codes import CodeClassifier, wrapped
 from retrytemplate.control.derived import DerivedClassifier
 from retrytemplate.control.idempotency import HEADER
 from retrytemplate.control.kinds import TRANSIENT_ERRORS
@@ -28,6 +29,23 @@ __all__ = ["http_retry"]
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
 
+# There was no connection, so that nothing can have come once.
+NEVER_SENT = CodeClassifier(
+    {ConnectionRefusedError: True},
+    named=dict.fromkeys(
+        (
+            "aiohttp.ClientConnectorError",
+            "httpx.ConnectError",
+            "httpx.ConnectTimeout",
+            "httpx.PoolTimeout",
+            "requests.exceptions.ConnectTimeout",
+            "urllib3.exceptions.ConnectTimeoutError",
+            "urllib3.exceptions.NewConnectionError",
+        ),
+        True,
+    ),
+)
+
 
 def http_retry(
     max_attempts: int = 5,
@@ -43,9 +61,10 @@ def http_retry(
     """A template for calls with httpx, requests, aiohttp or urllib.
 
     A failure is retried if it may pass *and* the call may be made twice: its method is ``GET``,
-    ``HEAD``, ``OPTIONS``, ``TRACE``, ``PUT`` or ``DELETE``, or the request has a key.  The request
-    is asked for on the failure.  One that says nothing of it (urllib's, aiohttp's where there is no
-    connection, a bare ``OSError``) is retried only where *idempotent* is declared.
+    ``HEAD``, ``OPTIONS``, ``TRACE``, ``PUT`` or ``DELETE``, the request has a key, or there was no
+    connection, so that nothing was sent.  The request is asked for on the failure.  One that says
+    nothing of it (urllib's, aiohttp's where there is no answer, a bare ``OSError``) is retried only
+    where *idempotent* is declared.
 
     Where the failure says ``Retry-After``, that is waited in the place of the backoff; a retry
     before that is refused, also where another backoff is put into the template.
@@ -102,6 +121,8 @@ class RepeatableClassifier(DerivedClassifier):
         return value if all(map(self._repeatable, self.parts(exc))) else False
 
     def _repeatable(self, exc: BaseException) -> bool:
+        if _never_sent(exc):
+            return True
         request = _request(exc)
         if request is None:
             return False
@@ -111,6 +132,10 @@ class RepeatableClassifier(DerivedClassifier):
 
     def values(self) -> tuple[Any, ...]:
         return (*self.of.values(), False)
+
+
+def _never_sent(exc: BaseException) -> bool:
+    return any(NEVER_SENT.classify(part) for each in causes(exc) for part in wrapped(each))
 
 
 def _request(exc: BaseException) -> Any:

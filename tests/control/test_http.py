@@ -27,6 +27,7 @@ from tests.control.shop import (
     that_tells,
     with_each,
 )
+from tests.stores.postgres import free_port
 
 SENT = 1_700_000_000.0
 KEY = {"Idempotency-Key": "order-17"}
@@ -225,6 +226,14 @@ def test_what_does_not_say_its_method_is_not_made_again_unless_it_may(
         asked = Asked(server)
         asked.answers(answer)
         assert asked.by(client, method, idempotent=declared).attempts == attempts
+
+
+@every_client
+@pytest.mark.statement("S3-07", "S3-23")
+def test_what_was_never_sent_may_be_sent_whatever_it_is(asked, client):
+    template = http_retry(3, NORMAL, clock=asked.clock)
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    assert client.outcome(template, "POST", nobody, {}).attempts == 3
 
 
 @that_tells
