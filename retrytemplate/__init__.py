@@ -38,6 +38,7 @@ from retrytemplate.errors import (
     UnacceptableResultError,
     UnboundedRetryWarning,
     UnknownScopeError,
+    UnsafeRetryError,
     Veto,
 )
 from retrytemplate.history import AttemptRecord
@@ -210,6 +211,7 @@ __all__ = [
     "UnboundedRetryWarning",
     "UniformRandomBackoff",
     "UnknownScopeError",
+    "UnsafeRetryError",
     "Veto",
     "current_context",
     "intercept",

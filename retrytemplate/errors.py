@@ -39,6 +39,7 @@ __all__ = [
     "UnacceptableResultError",
     "UnboundedRetryWarning",
     "UnknownScopeError",
+    "UnsafeRetryError",
     "Veto",
 ]
 
@@ -333,6 +334,18 @@ class MisuseError(RetryError, TypeError):
     asynchronous driver, a function without a parameter given to ``execute``.  The message says
     which piece and what to use instead.
     """
+
+
+class UnsafeRetryError(RetryError, ValueError):
+    """A retry that lacks something that production needs: a limit, jitter, a budget.
+
+    Raised by ``strict`` and by presets that are strict, when they are made.  ``missing`` says all
+    that is, in words.  Add it, or do not call it strict.
+    """
+
+    def __init__(self, message: str = "", *, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class RecordedFailure(RetryError):

@@ -99,6 +99,7 @@ WITHOUT_A_TABLE = {
     *("Calls", "Consecutive", "Seconds"),
     "FailureKind",
     *("Remark",),
+    "AuthenticationFailed",
 }
 
 

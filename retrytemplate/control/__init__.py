@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 from retrytemplate._lazy import lazily
 
 if TYPE_CHECKING:
+    from retrytemplate.control.authentication import (
+        AUTHENTICATION_ERRORS,
+        AuthenticationAlert,
+        AuthenticationFailed,
+    )
     from retrytemplate.control.breaker import CircuitBreaker
     from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
     from retrytemplate.control.bulkhead import Bulkhead, BulkheadSnapshot, Slot
@@ -62,6 +67,22 @@ if TYPE_CHECKING:
     from retrytemplate.control.operations import Once, Operations
     from retrytemplate.control.permit import Permit
     from retrytemplate.control.pipeline import Pipeline
+    from retrytemplate.control.presets import (
+        AIOHTTP,
+        FAST_IO,
+        HTTPX,
+        OPENAI,
+        POSTGRESQL,
+        PRESETS,
+        REDIS,
+        REQUESTS,
+        SLOW_IO,
+        STRICT,
+        Preset,
+        preset,
+        register,
+        strict,
+    )
     from retrytemplate.control.propagation import Propagation
     from retrytemplate.control.quantile import Quantile
     from retrytemplate.control.remarks import Remark
@@ -77,6 +98,11 @@ if TYPE_CHECKING:
 __getattr__ = lazily(
     __name__,
     {
+        "retrytemplate.control.authentication": (
+            "AUTHENTICATION_ERRORS",
+            "AuthenticationAlert",
+            "AuthenticationFailed",
+        ),
         "retrytemplate.control.breaker": ("CircuitBreaker",),
         "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
         "retrytemplate.control.bulkhead": ("Bulkhead", "BulkheadSnapshot", "Slot"),
@@ -132,6 +158,22 @@ __getattr__ = lazily(
         "retrytemplate.control.operations": ("Once", "Operations"),
         "retrytemplate.control.permit": ("Permit",),
         "retrytemplate.control.pipeline": ("Pipeline",),
+        "retrytemplate.control.presets": (
+            "AIOHTTP",
+            "FAST_IO",
+            "HTTPX",
+            "OPENAI",
+            "POSTGRESQL",
+            "PRESETS",
+            "REDIS",
+            "REQUESTS",
+            "SLOW_IO",
+            "STRICT",
+            "Preset",
+            "preset",
+            "register",
+            "strict",
+        ),
         "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.quantile": ("Quantile",),
         "retrytemplate.control.remarks": ("Remark",),
@@ -147,8 +189,21 @@ __getattr__ = lazily(
 )
 
 __all__ = [
+    "AIOHTTP",
+    "AUTHENTICATION_ERRORS",
+    "FAST_IO",
+    "HTTPX",
+    "OPENAI",
+    "POSTGRESQL",
+    "PRESETS",
+    "REDIS",
+    "REQUESTS",
+    "SLOW_IO",
     "STREAMING",
+    "STRICT",
     "TRANSIENT_ERRORS",
+    "AuthenticationAlert",
+    "AuthenticationFailed",
     "BudgetSnapshot",
     "Bulkhead",
     "BulkheadSnapshot",
@@ -188,6 +243,7 @@ __all__ = [
     "Operations",
     "Permit",
     "Pipeline",
+    "Preset",
     "Propagation",
     "Quantile",
     "Remark",
@@ -209,8 +265,11 @@ __all__ = [
     "idempotency_key",
     "in_transaction",
     "mapped",
+    "preset",
+    "register",
     "requests_timeout",
     "statement_limit",
+    "strict",
     "time_left",
     "timeout_kind",
     "timeouts_of",

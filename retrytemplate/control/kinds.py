@@ -17,7 +17,7 @@ from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, R
 if TYPE_CHECKING:
     from retrytemplate.classify import Answer, ExceptionClassifier
 
-__all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds"]
+__all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds", "is_distrust"]
 
 
 class FailureKind(StrEnum):
@@ -218,7 +218,7 @@ class FailureKinds(CodeClassifier):
 
     def _own(self, exc: BaseException) -> Answer:
         found, value = super()._own(exc)
-        if not found and _is_distrust(exc):
+        if not found and is_distrust(exc):
             found, value = True, PERSISTENT
         if not found:
             found, value = USUAL._own(exc)
@@ -229,7 +229,7 @@ class FailureKinds(CodeClassifier):
         return worst
 
 
-def _is_distrust(exc: BaseException) -> bool:
+def is_distrust(exc: BaseException) -> bool:
     """Whether a certificate is not trusted; httpx says no more than that there is no connection."""
     ssl = sys.modules.get("ssl")
     return ssl is not None and any(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["described", "fewest_failures", "number", "span", "title", "waits"]
+__all__ = ["described", "fewest_failures", "grows", "number", "span", "spreads", "title", "waits"]
 
 # So many of the waits are told.
 SHOWN = 3
@@ -166,6 +166,23 @@ def waits(backoff: Backoff, drawn: float, count: int = 3) -> tuple[float, ...]:
     chance = _Draws(min(drawn, 1 - 2**-53))
     run = simulate(AlwaysRetryPolicy(), backoff, 1, chance, max_attempts_per_run=count + 1)
     return run.longest_sequence
+
+
+def spreads(backoff: Backoff) -> bool | None:
+    """Whether chance has a part in its waits; None: it cannot be told."""
+    try:
+        return waits(backoff, 1) != waits(backoff, 0)
+    except Exception:  # a function of the user's, asked about a failure that is none of his
+        return None
+
+
+def grows(backoff: Backoff) -> bool | None:
+    """Whether it may wait longer the more attempts have failed; None: it cannot be told."""
+    try:
+        longest = waits(backoff, 1)
+    except Exception:  # as above
+        return None
+    return bool(longest) and longest[0] < longest[-1]
 
 
 def _waiting(backoff: Backoff, attempts: int | None) -> str:

@@ -13,7 +13,7 @@ from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge import Hedge
 from retrytemplate.control.longest import calls, factors, longest, retrying
-from retrytemplate.control.reading import fewest_failures, number, span, title, waits
+from retrytemplate.control.reading import fewest_failures, number, span, spreads, title
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.control.windows import Consecutive
 from retrytemplate.errors import CircuitOpenError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Layers = Sequence[Any]
 
-__all__ = ["Remark", "remarks"]
+__all__ = ["Remark", "remarks", "retries_everything"]
 
 # Of so few failures in a row, or in a window, some come about without anything being down.
 TOO_FEW = 2
@@ -254,11 +254,7 @@ def _rejections(layers: Layers) -> Iterator[Remark]:
 def _no_jitter(layers: Layers) -> Iterator[Remark]:
     for _, layer in _retries(layers):
         backoff = layer.template.backoff.resolved()
-        try:
-            spread = waits(backoff, 1) != waits(backoff, 0)
-        except Exception:  # a function of the user's, asked about a failure that is none of his
-            continue
-        if not spread:
+        if spreads(backoff) is False:
             how = "does not wait" if backoff.never_waits else "always waits the same"
             yield Remark(
                 rule="no jitter",
@@ -271,9 +267,14 @@ class _NeverHeardOf(Exception):
     """An error of no class that a rule names."""
 
 
+def retries_everything(policy: RetryPolicy) -> bool:
+    """Whether it retries what nobody has named."""
+    return _retried(policy, _NeverHeardOf("to see"))
+
+
 def _every_error(layers: Layers) -> Iterator[Remark]:
     for _, layer in _retries(layers):
-        if _retried(layer.template.policy, _NeverHeardOf("to see")):
+        if retries_everything(layer.template.policy):
             yield Remark(
                 rule="every error",
                 reason=f"{title(layer)} retries whatever is raised, faults of the program and "

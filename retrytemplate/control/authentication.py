@@ -1,0 +1,131 @@
+"""Access that was refused: no second attempt, and somebody is told at once."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
+from retrytemplate.classify import ExceptionClassifier, attribute, causes
+from retrytemplate.control.codes import CodeClassifier
+from retrytemplate.listeners.base import RetryListener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from retrytemplate.context import RetryContext
+
+__all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed"]
+
+LOG = logging.getLogger("retrytemplate.control")
+TOLD = "_retrytemplate_told"
+
+AUTHENTICATION_ERRORS: ExceptionClassifier = CodeClassifier(
+    status={401: True, 407: True},
+    sqlstate={"28": True},
+    vendor={1045: True},  # MySQL
+    named={
+        "redis.exceptions.AuthenticationError": True,
+        "valkey.exceptions.AuthenticationError": True,
+    },
+)
+"""Credentials that are wrong, or have expired."""
+
+
+@frozen(kw_only=True)
+class AuthenticationFailed:
+    """What a notifier gets.
+
+    :param name: of the template.
+    :param attempt: which one it was, from 1.
+    :param error: the failure.
+    """
+
+    name: str | None
+    attempt: int
+    error: BaseException
+
+
+@frozen(eq=False)
+class AuthenticationAlert(RetryListener):
+    """Ends the attempts where access was refused, and tells somebody, once for each failure.
+
+    A listener for any template: in ``RetryTemplate(listeners=[AuthenticationAlert(notify)])``.  It
+    has the last word, whatever the policy says of such a failure.  Templates around each other, and
+    errors that are raised from one another, make no second message.
+
+    :param notify: called with an ``AuthenticationFailed``, in the calling thread, with no lock
+        held.  What it raises is logged, and the call goes on.
+    :param failures: an ``ExceptionClassifier`` that says which those are; causes, and what groups
+        hold, are looked at one by one.
+    :raises TypeError: for what is no function or classifier.
+
+    >>> import urllib.error
+    >>> from retrytemplate import RetryTemplate
+    >>> def page(event):
+    ...     print(f"{event.name}: {event.error}")
+    >>> template = RetryTemplate(name="billing", listeners=[AuthenticationAlert(page)])
+    >>> def expired():
+    ...     raise urllib.error.HTTPError("/", 401, "token expired", {}, None)
+    >>> template.outcome(expired).attempts
+    billing: HTTP Error 401: token expired
+    1
+    """
+
+    notify: Callable[[AuthenticationFailed], Any] = field(validator=checked_by(plain))
+    failures: ExceptionClassifier = field(
+        default=AUTHENTICATION_ERRORS,
+        kw_only=True,
+        validator=instance_of(ExceptionClassifier, "an ExceptionClassifier"),
+    )
+
+    def on_error(self, context: RetryContext, exception: BaseException) -> None:
+        for chain in _chains(exception):
+            refused = [each for each in chain if self.failures.classify(each)]
+            if not refused:
+                continue
+            context.give_up()
+            # Of errors that are raised from one another any may be all that another template sees.
+            told = [self._was_told(each) for each in refused]
+            if not any(told):
+                event = AuthenticationFailed(
+                    name=context.name, attempt=context.attempt, error=refused[0]
+                )
+                self._tell(event)
+
+    def _was_told(self, failure: BaseException) -> bool:
+        """Whether it was told before; from now on it was."""
+        told = attribute(failure, TOLD)
+        if isinstance(told, tuple) and any(each is self for each in told):
+            return True
+        with suppress(Exception):  # a frozen exception does not take it
+            setattr(failure, TOLD, (*(told or ()), self))
+        return False
+
+    def _tell(self, event: AuthenticationFailed) -> None:
+        try:
+            value = self.notify(event)
+            if is_awaitable(value):
+                close_unawaited(value)
+                LOG.error("%r has to be awaited: nobody does", self.notify)
+        except Exception:
+            LOG.exception("%r failed; the call goes on", self.notify)
+
+
+def _chains(exc: BaseException) -> Iterator[list[BaseException]]:
+    """The exception and its causes, and likewise each member of a group among them."""
+    waiting, seen = [exc], set[int]()
+    while waiting:
+        chain: list[BaseException] = []
+        for each in causes(waiting.pop()):
+            if id(each) in seen:
+                break
+            seen.add(id(each))
+            if isinstance(each, BaseExceptionGroup):
+                waiting += each.exceptions
+            else:
+                chain.append(each)
+        yield chain

@@ -1,0 +1,149 @@
+"""What may pass of the failures of one library, whose classes are known by their names only."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._checks import checked_by, plain
+from retrytemplate.backoff.retry_after import header
+from retrytemplate.classify import attribute, causes
+from retrytemplate.control.codes import sqlstate, wrapped
+from retrytemplate.control.derived import DerivedClassifier
+from retrytemplate.control.kinds import TRANSIENT_ERRORS, FailureKind, FailureKinds, is_distrust
+from retrytemplate.control.streams import FIRST
+from retrytemplate.errors import DeadlineExceededError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from retrytemplate.classify import ExceptionClassifier
+
+__all__ = ["MODEL_ERRORS", "POSTGRESQL_ERRORS", "REDIS_ERRORS", "STREAM_ERRORS"]
+
+TRANSIENT, PERSISTENT, CASCADING = (
+    FailureKind.TRANSIENT,
+    FailureKind.PERSISTENT,
+    FailureKind.CASCADING,
+)
+
+# Of redis-py, and of valkey-py, which has them under the same names.
+REDIS = {
+    "ConnectionError": TRANSIENT,
+    "TimeoutError": TRANSIENT,
+    "BusyLoadingError": TRANSIENT,  # LOADING: the server reads its data
+    "ReadOnlyError": TRANSIENT,  # READONLY: it is a replica since a moment ago
+    "ClusterDownError": TRANSIENT,
+    "MasterDownError": TRANSIENT,
+    "TryAgainError": TRANSIENT,  # slots of a cluster are on their way
+    "WatchError": TRANSIENT,  # somebody else has written: nothing was done
+    "AuthenticationError": PERSISTENT,
+    "AuthorizationError": PERSISTENT,
+    "MaxConnectionsError": CASCADING,  # of the pool, or of the server
+}
+# SDKs that are made alike.  Their other errors have a status, as litellm's have, which derive from
+# these classes.
+SDKS = ("openai", "anthropic", "groq")
+# A status 429 that no wait mends: somebody has to pay.
+UNPAID = (
+    "insufficient_quota",
+    "credit_balance_exhausted",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+)
+BUSY = re.compile("BUSY ")
+# psycopg knows no SQLSTATE of a connection that was refused; the server's words are all there is.
+TURNED_AWAY = re.compile(r"FATAL:\s+(?!the database system|terminating)")
+
+
+@frozen(eq=False, repr=False)
+class _Told(DerivedClassifier):
+    """What another classifier says, where the failure itself says no more than class and code.
+
+    :param says: True, False or None of one failure.
+    """
+
+    says: Callable[[BaseException], bool | None] = field(kw_only=True, validator=checked_by(plain))
+
+    def derived(self, value: Any, exc: BaseException | None) -> Any:
+        if exc is None:
+            return value
+        answers = [self.says(part) for part in self.parts(exc)]
+        if False in answers:
+            return False
+        return value if None in answers else True
+
+    def names(self, exc: BaseException) -> bool:
+        return self.of.names(exc) or self.says(exc) is True
+
+    def values(self) -> tuple[Any, ...]:
+        return (*self.of.values(), True, False)
+
+
+def _redis(exc: BaseException) -> bool | None:
+    """A script that takes long has no class of its own, only a word in front."""
+    kinds = {base.__name__ for base in type(exc).__mro__}
+    return True if "ResponseError" in kinds and BUSY.match(str(exc)) else None
+
+
+def _postgresql(exc: BaseException) -> bool | None:
+    """Whether the server was there and would not have us; else by the code."""
+    for each in causes(exc):
+        for part in wrapped(each):
+            is_login = type(part).__name__ == "OperationalError" and sqlstate(part) is None
+            if is_login and TURNED_AWAY.search(str(part)):
+                return False
+    return None
+
+
+def _model(exc: BaseException) -> bool | None:
+    if is_distrust(exc):
+        return False
+    for each in causes(exc):
+        headers = attribute(attribute(each, "response"), "headers")
+        if header(headers, "x-should-retry") == "false" or any(map(UNPAID.__contains__, _of(each))):
+            return False
+    return _stream(exc)
+
+
+def _of(exc: BaseException) -> Iterator[Any]:
+    """What an SDK calls the failure, in the places where they put it."""
+    body = attribute(exc, "body")
+    inner = body.get("error") if isinstance(body, dict) else None
+    for name in ("code", "type"):
+        yield attribute(exc, name)
+        for holder in (body, inner):
+            if isinstance(holder, dict):
+                yield holder.get(name)
+
+
+def _stream(exc: BaseException) -> bool | None:
+    """The limit of the first item: nothing has gone out, the stream may begin anew."""
+    return True if isinstance(exc, DeadlineExceededError) and exc.kind == FIRST else None
+
+
+def _among_transient(kinds: FailureKinds, says: Callable[[BaseException], bool | None]) -> Any:
+    return _Told({}, of=kinds.among(TRANSIENT), says=says)
+
+
+REDIS_ERRORS: ExceptionClassifier = _among_transient(
+    FailureKinds(
+        named={
+            f"{package}.exceptions.{name}": kind
+            for package in ("redis", "valkey")
+            for name, kind in REDIS.items()
+        }
+    ),
+    _redis,
+)
+POSTGRESQL_ERRORS: ExceptionClassifier = _among_transient(FailureKinds(), _postgresql)
+MODEL_ERRORS: ExceptionClassifier = _among_transient(
+    FailureKinds(
+        named={f"{package}.APIConnectionError": TRANSIENT for package in SDKS},
+        status={409: TRANSIENT},  # two requests at one lock
+    ),
+    _model,
+)
+STREAM_ERRORS: ExceptionClassifier = _Told({}, of=TRANSIENT_ERRORS, says=_stream)

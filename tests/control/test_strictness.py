@@ -1,0 +1,192 @@
+"""What a retry in production must have, and that nothing of it can be missing unseen."""
+
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    ExceptionClassifier,
+    ExponentialBackoff,
+    FixedBackoff,
+    MaxAttemptsRetryPolicy,
+    NeverRetryPolicy,
+    NoBackoff,
+    PredicateRetryPolicy,
+    ResultRetryPolicy,
+    RetryAfterBackoff,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+    UniformRandomBackoff,
+    UnsafeRetryError,
+)
+from retrytemplate.control import (
+    FAST_IO,
+    HTTPX,
+    OPENAI,
+    POSTGRESQL,
+    REDIS,
+    STRICT,
+    RequireIdempotency,
+    RetryBudget,
+    http_retry,
+    strict,
+)
+
+LIMIT, GROWTH, CHANCE, TWICE, BUDGET, LIST = (
+    "a limit",
+    "waits that grow",
+    "chance",
+    "made twice",
+    "a budget",
+    "a list",
+)
+
+
+def sound(**changes):
+    """A template that is missing nothing, but for the changes."""
+    settings = {
+        "policy": SimpleRetryPolicy(3, retry_on=OSError),
+        "backoff": ExponentialBackoff(jitter="full"),
+        "guards": [RequireIdempotency(), RetryBudget()],
+    }
+    return RetryTemplate(**{**settings, **changes})
+
+
+def missing(made):
+    with pytest.raises(UnsafeRetryError) as refusal:
+        strict(made)
+    return refusal.value.missing
+
+
+def in_order(found, *expected):
+    assert len(found) == len(expected)
+    assert all(word in told for word, told in zip(expected, found, strict=True))
+
+
+def test_what_has_it_all_is_given_back():
+    template = sound()
+    assert strict(template) is template
+    bound = template.bind(label="night")
+    assert strict(bound) is bound
+
+
+@pytest.mark.statement("S3-01", "S3-22")
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"policy": PredicateRetryPolicy(lambda error: isinstance(error, OSError))}, LIMIT),
+        ({"backoff": UniformRandomBackoff(1.0, 2.0)}, GROWTH),
+        ({"backoff": ExponentialBackoff(1.0, maximum=1.0, jitter="full")}, GROWTH),
+        ({"backoff": ExponentialBackoff(1.0, 1.0, jitter="full")}, GROWTH),
+        ({"backoff": ExponentialBackoff()}, CHANCE),
+        ({"guards": [RetryBudget()]}, TWICE),
+        ({"guards": [RequireIdempotency()]}, BUDGET),
+        ({"policy": SimpleRetryPolicy(3)}, LIST),
+        ({"policy": MaxAttemptsRetryPolicy(3)}, LIST),
+        ({"policy": SimpleRetryPolicy(3, classifier=ExceptionClassifier({}, True))}, LIST),
+    ],
+)
+def test_one_thing_that_is_missing_is_enough(changes, what):
+    in_order(missing(sound(**changes)), what)
+
+
+@pytest.mark.statement("S3-01", "S3-22")
+def test_all_that_is_missing_is_said_at_once():
+    in_order(
+        missing(RetryTemplate(AlwaysRetryPolicy(), NoBackoff())),
+        *(LIMIT, GROWTH, CHANCE, TWICE, BUDGET, LIST),
+    )
+
+
+@pytest.mark.statement("S3-01")
+def test_the_error_says_it_in_words():
+    with pytest.raises(UnsafeRetryError) as refusal:
+        strict(RetryTemplate(backoff=FixedBackoff(1.0), name="orders"))
+    assert str(refusal.value).startswith("RetryTemplate 'orders' is missing waits that grow")
+    assert isinstance(refusal.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": TimeoutRetryPolicy(30) & PredicateRetryPolicy(lambda error: False)},
+        {"policy": SimpleRetryPolicy(lambda: 3, retry_on=OSError)},
+        {"policy": NeverRetryPolicy()},
+        {"policy": NeverRetryPolicy(), "backoff": NoBackoff(), "guards": ()},
+        {"backoff": ExponentialBackoff(lambda: 1.0, jitter="full")},
+        {"backoff": ExponentialBackoff(jitter="decorrelated")},
+        {"backoff": RetryAfterBackoff(ExponentialBackoff(jitter="equal"))},
+        {"guards": [RequireIdempotency(idempotent=True), RetryBudget.tokens()]},
+    ],
+)
+def test_there_is_more_than_one_way_to_have_it(changes):
+    strict(sound(**changes))
+
+
+@pytest.mark.statement("S3-01")
+def test_a_backoff_of_which_nothing_can_be_told_is_none_that_grows():
+    odd = FixedBackoff(lambda failures, error: error.seconds)
+    in_order(missing(sound(backoff=odd)), GROWTH, CHANCE)
+
+
+def test_a_request_that_says_whether_it_may_come_again_is_enough():
+    template = http_retry()
+    budget = RetryBudget()
+    strict(template.with_(guards=(*template.guards, budget)))
+    by_result = ResultRetryPolicy(lambda value: not value, template.policy)
+    strict(template.with_(policy=by_result, guards=[budget]))
+    both = template.policy & TimeoutRetryPolicy(9.0)
+    strict(template.with_(policy=both, guards=[budget]))
+
+
+@pytest.mark.statement("S3-01")
+def test_it_is_not_where_another_policy_retries_past_it():
+    template = http_retry()
+    past = template.policy | SimpleRetryPolicy(2, retry_on=OSError)
+    in_order(missing(template.with_(policy=past, guards=[RetryBudget()])), TWICE)
+
+
+# Presets.
+
+
+@pytest.mark.statement("S3-01")
+def test_the_presets_say_what_they_leave_to_you():
+    in_order(missing(FAST_IO), TWICE, BUDGET)
+    in_order(missing(POSTGRESQL), TWICE)
+    in_order(missing(REDIS), TWICE)
+
+
+@pytest.mark.parametrize("made", [STRICT, HTTPX, OPENAI], ids=lambda each: each.name)
+def test_some_have_it_all(made):
+    assert strict(made) == made.with_(strict=True)
+
+
+@pytest.mark.statement("S3-01", "S3-22")
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"jitter": None}, CHANCE),
+        ({"multiplier": 1.0}, GROWTH),
+        ({"initial": 0.0}, GROWTH),
+        ({"budget": False}, BUDGET),
+        ({"idempotent": None}, TWICE),
+        ({"retry_on": Exception}, LIST),
+    ],
+)
+def test_a_strict_preset_is_not_made_without_one_of_them(change, what):
+    with pytest.raises(UnsafeRetryError, match=r"Preset 'strict' is missing") as refusal:
+        STRICT.with_(**change)
+    assert any(what in told for told in refusal.value.missing)
+
+
+def test_strict_stays_strict():
+    production = strict(FAST_IO.with_(idempotent=False, budget=True))
+    with pytest.raises(UnsafeRetryError):
+        production.with_(budget=False)
+    assert strict(production) == production
+
+
+@pytest.mark.parametrize("value", [None, SimpleRetryPolicy(3), "fast-io"])
+def test_it_takes_templates_and_presets_only(value):
+    with pytest.raises(TypeError, match="takes a template or a preset"):
+        strict(value)
