@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker import CircuitBreaker
     from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
     from retrytemplate.control.bulkhead import Bulkhead, BulkheadSnapshot, Slot
+    from retrytemplate.control.circuits.store import RedisCircuitStore
     from retrytemplate.control.client_errors import timeout_kind, timeouts_of
     from retrytemplate.control.clients import (
         aiohttp_timeout,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from retrytemplate.control.events import (
         CallRejected,
         CircuitChanged,
+        CircuitStoreBack,
+        CircuitStoreLost,
         ControlEvent,
         ControlListener,
         LateResult,
@@ -91,6 +94,34 @@ if TYPE_CHECKING:
     from retrytemplate.control.sql_limits import statement_limit
     from retrytemplate.control.strategy import Strategy
     from retrytemplate.control.streams import STREAMING, StreamTimeout
+    from retrytemplate.control.switch.entries import (
+        AuditRecord,
+        Decision,
+        SwitchEntry,
+    )
+    from retrytemplate.control.switch.events import (
+        SwitchChanged,
+        SwitchStoreBack,
+        SwitchStoreLost,
+    )
+    from retrytemplate.control.switch.guard import SwitchGuard
+    from retrytemplate.control.switch.report import (
+        ReportLine,
+        SwitchReport,
+        SwitchSnapshot,
+    )
+    from retrytemplate.control.switch.scopes import SwitchScope
+    from retrytemplate.control.switch.stores import (
+        MemorySwitchStore,
+        StoredRecord,
+        SwitchStore,
+    )
+    from retrytemplate.control.switch.switch import KillSwitch
+    from retrytemplate.control.switch.triggers import (
+        DEFAULT_TRIGGERS,
+        HUMAN,
+        Automatic,
+    )
     from retrytemplate.control.timeout import TimedOut, Timeout
     from retrytemplate.control.transactions import OpenTransaction, in_transaction
     from retrytemplate.control.windows import Calls, Consecutive, Seconds
@@ -106,6 +137,7 @@ __getattr__ = lazily(
         "retrytemplate.control.breaker": ("CircuitBreaker",),
         "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
         "retrytemplate.control.bulkhead": ("Bulkhead", "BulkheadSnapshot", "Slot"),
+        "retrytemplate.control.circuits.store": ("RedisCircuitStore",),
         "retrytemplate.control.client_errors": ("timeout_kind", "timeouts_of"),
         "retrytemplate.control.clients": (
             "aiohttp_timeout",
@@ -118,6 +150,8 @@ __getattr__ = lazily(
         "retrytemplate.control.events": (
             "CallRejected",
             "CircuitChanged",
+            "CircuitStoreBack",
+            "CircuitStoreLost",
             "ControlEvent",
             "ControlListener",
             "LateResult",
@@ -182,6 +216,34 @@ __getattr__ = lazily(
         "retrytemplate.control.sql_limits": ("statement_limit",),
         "retrytemplate.control.strategy": ("Strategy",),
         "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),
+        "retrytemplate.control.switch.entries": (
+            "AuditRecord",
+            "Decision",
+            "SwitchEntry",
+        ),
+        "retrytemplate.control.switch.events": (
+            "SwitchChanged",
+            "SwitchStoreBack",
+            "SwitchStoreLost",
+        ),
+        "retrytemplate.control.switch.guard": ("SwitchGuard",),
+        "retrytemplate.control.switch.report": (
+            "ReportLine",
+            "SwitchReport",
+            "SwitchSnapshot",
+        ),
+        "retrytemplate.control.switch.scopes": ("SwitchScope",),
+        "retrytemplate.control.switch.stores": (
+            "MemorySwitchStore",
+            "StoredRecord",
+            "SwitchStore",
+        ),
+        "retrytemplate.control.switch.switch": ("KillSwitch",),
+        "retrytemplate.control.switch.triggers": (
+            "DEFAULT_TRIGGERS",
+            "HUMAN",
+            "Automatic",
+        ),
         "retrytemplate.control.timeout": ("TimedOut", "Timeout"),
         "retrytemplate.control.transactions": ("OpenTransaction", "in_transaction"),
         "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
@@ -191,8 +253,10 @@ __getattr__ = lazily(
 __all__ = [
     "AIOHTTP",
     "AUTHENTICATION_ERRORS",
+    "DEFAULT_TRIGGERS",
     "FAST_IO",
     "HTTPX",
+    "HUMAN",
     "OPENAI",
     "POSTGRESQL",
     "PRESETS",
@@ -202,8 +266,10 @@ __all__ = [
     "STREAMING",
     "STRICT",
     "TRANSIENT_ERRORS",
+    "AuditRecord",
     "AuthenticationAlert",
     "AuthenticationFailed",
+    "Automatic",
     "BudgetSnapshot",
     "Bulkhead",
     "BulkheadSnapshot",
@@ -214,10 +280,13 @@ __all__ = [
     "CircuitBreaker",
     "CircuitChanged",
     "CircuitSnapshot",
+    "CircuitStoreBack",
+    "CircuitStoreLost",
     "CodeClassifier",
     "Consecutive",
     "ControlEvent",
     "ControlListener",
+    "Decision",
     "FailureKind",
     "FailureKinds",
     "Fallback",
@@ -229,7 +298,9 @@ __all__ = [
     "HedgeSnapshot",
     "HedgeStarted",
     "HedgeWon",
+    "KillSwitch",
     "LateResult",
+    "MemorySwitchStore",
     "NestedRetries",
     "NestedRetry",
     "Nesting",
@@ -246,14 +317,26 @@ __all__ = [
     "Preset",
     "Propagation",
     "Quantile",
+    "RedisCircuitStore",
     "Remark",
+    "ReportLine",
     "RequireIdempotency",
     "RetryBudget",
     "Seconds",
     "ServiceErrors",
     "Slot",
+    "StoredRecord",
     "Strategy",
     "StreamTimeout",
+    "SwitchChanged",
+    "SwitchEntry",
+    "SwitchGuard",
+    "SwitchReport",
+    "SwitchScope",
+    "SwitchSnapshot",
+    "SwitchStore",
+    "SwitchStoreBack",
+    "SwitchStoreLost",
     "TimedOut",
     "Timeout",
     "aiohttp_timeout",

@@ -12,6 +12,7 @@ from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, tex
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.judging import judge_of
+from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.together import failed_together
 from retrytemplate.endings import shown
@@ -79,7 +80,8 @@ class Fallback(Wraps):
         failed; wrapped in guards of their own, if they are to have any.
     :param on: what is worth falling back for: exception classes, a predicate, or an
         ``ExceptionClassifier``.  What else is raised leaves at once.  A refusal, of an open circuit
-        say, is an ``Exception`` like others here.
+        say, is an ``Exception`` like others here; but that of a kill switch is answered only where
+        ``KillSwitchActiveError`` itself is named.
     :param accept: whether an answer will do, whoever gives it; one that will not is a failure.
     :param name: in events.
     :param listeners: told whenever another one answers, or nobody.
@@ -149,6 +151,8 @@ class Fallback(Wraps):
         try:
             for who, each in self._chain(fn):
                 try:
+                    if failures:
+                        ask()
                     value = each(*args, **kwargs)
                     refuse_awaitable(value, each)
                     self._check(value)
@@ -172,6 +176,8 @@ class Fallback(Wraps):
         try:
             for who, each in self._chain(fn):
                 try:
+                    if failures:
+                        await ask_async()
                     value = each(*args, **kwargs)
                     if is_awaitable(value):
                         value = await value

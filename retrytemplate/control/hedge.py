@@ -17,6 +17,7 @@ from retrytemplate.control.judging import judge_of
 from retrytemplate.control.lanes import PoolLanes, task_lanes
 from retrytemplate.control.quantile import Quantile
 from retrytemplate.control.race import Race
+from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps
 from retrytemplate.control.together import failed_together
 from retrytemplate.deadline import Deadline
@@ -166,7 +167,10 @@ class Hedge(Wraps):
         with race, PoolLanes(self.executor, race) as lanes:
             race.begin(lanes.start)
             while race.is_open:
-                race.go_on(lanes.wait(race.patience()), lanes.start)
+                ended = lanes.wait(race.patience())
+                if race.may_hedge(ended):
+                    race.barred = _refusal()
+                race.go_on(ended, lanes.start)
         return self._over(race, began)
 
     async def outcome_async(
@@ -178,7 +182,10 @@ class Hedge(Wraps):
             async with task_lanes() as lanes:
                 race.begin(lanes.start)
                 while race.is_open:
-                    race.go_on(await lanes.wait(race.patience()), lanes.start)
+                    ended = await lanes.wait(race.patience())
+                    if race.may_hedge(ended):
+                        race.barred = await _refusal_async()
+                    race.go_on(ended, lanes.start)
         return self._over(race, began)
 
     def snapshot(self) -> HedgeSnapshot:
@@ -242,3 +249,22 @@ class Hedge(Wraps):
             f"the hedge {self.name!r} has no threads to ask in more than once: give it an "
             "executor=ThreadPoolExecutor(...), or use call_async()"
         )
+
+
+# What the guards around a hedge say to one more call: the calls that are made already go on.
+
+
+def _refusal() -> Exception | None:
+    try:
+        ask()
+    except Exception as exc:
+        return exc
+    return None
+
+
+async def _refusal_async() -> Exception | None:
+    try:
+        await ask_async()
+    except Exception as exc:
+        return exc
+    return None

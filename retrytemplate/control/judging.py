@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify import ExceptionClassifier, leaves
 from retrytemplate.deadline import Deadline
-from retrytemplate.errors import Rejected
+from retrytemplate.errors import KillSwitchActiveError, Rejected
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
 from retrytemplate.verdicts import is_barred
 
@@ -22,7 +22,8 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
 
     :param name: of the setting that says it, for the errors.
     :param wanted: exception classes, a predicate, or an ``ExceptionClassifier``.
-    :param refusals: whether another guard's ``Rejected`` counts where it is not named.
+    :param refusals: whether another guard's ``Rejected`` counts where it is not named; that of a
+        kill switch never does.
     """
     if isinstance(wanted, ExceptionClassifier):
         rules = SimpleRetryPolicy(2, classifier=wanted)
@@ -32,9 +33,14 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
         rules = SimpleRetryPolicy(2, retry_on=wanted)
 
     def covers(exc: BaseException) -> bool:
-        if not refusals and isinstance(exc, Rejected) and is_barred(rules, exc, None):
+        if _is_refusal(exc) and is_barred(rules, exc, None):
             return False
         return rules.allows(1, exc)
+
+    def _is_refusal(exc: BaseException) -> bool:
+        if not refusals and isinstance(exc, Rejected):
+            return True
+        return any(isinstance(each, KillSwitchActiveError) for each in leaves(exc))
 
     return covers
 

@@ -15,6 +15,7 @@ from retrytemplate.control.nesting import NestedRetries, Nesting
 from retrytemplate.control.operations import Once
 from retrytemplate.control.quantile import Quantile
 from retrytemplate.control.service_errors import ServiceErrors
+from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.simulation import worst_case
 from retrytemplate.template import BoundTemplate, RetryTemplate
@@ -94,6 +95,7 @@ def _(layer: Hedge, inside: float, each: float) -> float:
 
 @_around.register(Once)
 @_around.register(ServiceErrors)
+@_around.register(SwitchGuard)
 def _(layer: Any, inside: float, each: float) -> float:
     return inside
 
@@ -132,6 +134,7 @@ def _calls(layer: Any) -> float:
 @_calls.register(Fallback)
 @_calls.register(Once)
 @_calls.register(ServiceErrors)
+@_calls.register(SwitchGuard)
 def _(layer: Any) -> float:
     return 1
 

@@ -17,6 +17,7 @@ from retrytemplate.control.longest import calls, longest
 from retrytemplate.control.reading import described, number, title
 from retrytemplate.control.remarks import remarks
 from retrytemplate.control.strategy import Strategy, refuse_awaitable
+from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.guards import Guard
 from retrytemplate.outcome import Outcome
@@ -38,7 +39,7 @@ __all__ = ["Pipeline"]
 
 ALLOWED = "objects with call, call_async and wrap, such as a RetryTemplate or a Timeout"
 # They hold nothing that a call changes: one of them may stand in a pipeline twice.
-STATELESS = (Timeout, RetryTemplate, BoundTemplate)
+STATELESS = (Timeout, RetryTemplate, BoundTemplate, SwitchGuard)
 
 
 def _flat(layers: Iterable[Any]) -> tuple[Any, ...]:
@@ -252,7 +253,7 @@ def _is_blind(layer: Any) -> bool:
     """Whether it does the same whatever function it is given, with whatever arguments."""
     if type(layer) is RetryTemplate:
         return not hasattr(type(layer.recovery), "of_call")
-    return type(layer) in (Timeout, CircuitBreaker, Bulkhead)
+    return type(layer) in (Timeout, CircuitBreaker, Bulkhead, SwitchGuard)
 
 
 def _ways(

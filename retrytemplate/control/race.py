@@ -122,6 +122,7 @@ class Race:
     winner: Runner | None = None
     error: BaseException | None = None
     is_open: bool = True
+    barred: Exception | None = None  # by a guard around it: no further call is to be made
     _won: float = 0.0
     _heard: int = 0
     _hedge_is_next: bool = False
@@ -146,6 +147,10 @@ class Race:
         end = inf if self.deadline is None else self.deadline.remaining()
         self._hedge_is_next = hedge < end
         return min(hedge, end)
+
+    def may_hedge(self, ended: Sequence[Runner]) -> bool:
+        """Whether one more may have to be started: nobody has answered, and some are left."""
+        return bool(self.left) and all(runner.error is not None for runner in ended)
 
     def go_on(self, ended: Sequence[Runner], start: Start) -> None:
         """Hear those that have ended, who has answered first; none: the patience is over."""
@@ -175,6 +180,9 @@ class Race:
     def _hedge(self, start: Start, after: BaseException | None) -> None:
         """Start one more, if there may be one and it is granted."""
         if not self.left or self._is_late():
+            return
+        if self.barred is not None:
+            self._refused(self.barred)
             return
         try:
             self.account.take(after)
@@ -275,7 +283,7 @@ class Race:
         """Let go of all that ran and was raised: that leads back here, and would be cycles."""
         for runner in self._here():
             runner.error = runner.after = None
-        self.winner = self.error = None
+        self.winner = self.error = self.barred = None
         self.runners = []
 
     def _here(self) -> list[Runner]:

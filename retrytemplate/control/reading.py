@@ -16,6 +16,7 @@ from retrytemplate.control.hedge import Hedge
 from retrytemplate.control.operations import Once
 from retrytemplate.control.quantile import Quantile
 from retrytemplate.control.service_errors import ServiceErrors
+from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import RAISE, Timeout
 from retrytemplate.control.windows import Calls, Consecutive
 from retrytemplate.policies.always import AlwaysRetryPolicy
@@ -129,6 +130,11 @@ def _(layer: Once) -> str:
 @described.register
 def _(layer: ServiceErrors) -> str:
     return "timeouts become errors of the service"
+
+
+@described.register
+def _(layer: SwitchGuard) -> str:
+    return f"no call, attempt, hedge or other answer while {layer.what} is stopped"
 
 
 # Policies and backoffs.

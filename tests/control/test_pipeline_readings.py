@@ -25,6 +25,7 @@ from retrytemplate.control import (
     Consecutive,
     Fallback,
     Hedge,
+    KillSwitch,
     NestedRetries,
     Operations,
     Pipeline,
@@ -447,3 +448,42 @@ def test_calls_are_counted_through_the_layers():
     assert "At most any number of calls of the function, any time in all." in (
         Pipeline(Own()).explain()
     )
+
+
+# -- kill switches -------------------------------------------------------------------------------
+
+SWITCH = KillSwitch().guard(segment="billing")
+
+
+def queue_remarks(*layers):
+    found = Pipeline(Timeout(2.0), *layers).remarks()
+    return [each for each in found if each.rule == "switch outside queue"]
+
+
+def test_a_switch_is_told_of_in_words():
+    explained = Pipeline(Timeout(2.0), SWITCH).explain()
+    assert (
+        "2. SwitchGuard 'switch': no call, attempt, hedge or other answer while everything or "
+        "segment 'billing' is stopped"
+    ) in explained
+
+
+def test_a_switch_takes_no_time_and_makes_no_calls():
+    assert Pipeline(SWITCH).worst_case(attempt_duration=2.0) == 2.0
+    assert "At most 1 call of the function" in Pipeline(SWITCH).explain()
+
+
+def test_the_same_guard_of_a_switch_may_be_there_twice():
+    assert Pipeline(SWITCH, Bulkhead("llm", limit=3), SWITCH).call(int, "17") == 17
+
+
+@pytest.mark.parametrize("outer", [SWITCH, template(guards=[SWITCH])], ids=["layer", "guard"])
+def test_it_warns_of_a_queue_inside_of_a_switch(outer):
+    (remark,) = queue_remarks(outer, Bulkhead("llm", limit=3, queue=10))
+    assert "Bulkhead 'llm'" in remark.reason
+
+
+def test_it_warns_of_no_queue_where_the_switch_is_asked_after_it():
+    assert queue_remarks(SWITCH, Bulkhead("llm", limit=3, queue=10), SWITCH) == []
+    assert queue_remarks(Bulkhead("llm", limit=3, queue=10), template(guards=[SWITCH])) == []
+    assert queue_remarks(SWITCH, Bulkhead("llm", limit=3, queue=0)) == []

@@ -10,7 +10,7 @@ from retrytemplate.errors import SwitchRefusedError
 from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
-    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.scopes import SwitchScope
 
 __all__ = ["DEFAULT_CANARY", "place_of", "shares_of"]
 
@@ -19,7 +19,7 @@ ALL = 100.0
 PERSON = b"rt canary 1"  # another number: other keys
 
 
-def place_of(scope: Scope, key: Any) -> float:
+def place_of(scope: SwitchScope, key: Any) -> float:
     """Where a key stands in the queue of its scope, from 0 up to, but without, 100.
 
     It is in where that is below the share; so those of a small share are part of a larger one.  The
@@ -27,8 +27,8 @@ def place_of(scope: Scope, key: Any) -> float:
 
     :raises InconsistentKeyError: for what is no key.
 
-    >>> from retrytemplate.control.switch.scopes import Scope
-    >>> place_of(Scope("segment", "finance"), "user-17") < 100
+    >>> from retrytemplate.control.switch.scopes import SwitchScope
+    >>> place_of(SwitchScope("segment", "finance"), "user-17") < 100
     True
     """
     parts = scope.kind, scope.name or "", encode_key(key)

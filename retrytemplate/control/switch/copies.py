@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
-    from retrytemplate.control.switch.entries import Entry
-    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.entries import SwitchEntry
+    from retrytemplate.control.switch.scopes import SwitchScope
     from retrytemplate.control.switch.stores import SwitchStore
 
 __all__ = ["Copy", "View", "read", "ticks_of"]
@@ -39,7 +39,7 @@ class View:
     document: Document
 
     @property
-    def entries(self) -> Mapping[Scope, Entry]:
+    def entries(self) -> Mapping[SwitchScope, SwitchEntry]:
         """What is stopped."""
         return self.document.entries
 
@@ -93,7 +93,7 @@ class Copy:
     trusted_until: float = -inf
     quiet_until: float = -inf
     quiet_version: int = -1
-    missing: dict[Scope, Entry] = field(factory=dict)
+    missing: dict[SwitchScope, SwitchEntry] = field(factory=dict)
     asked: float | None = None  # when the last answer was asked for
     lost_at: float | None = None
     error: Exception | None = None

@@ -10,7 +10,7 @@ from attrs import asdict, field, frozen
 
 from retrytemplate.caches import fields
 from retrytemplate.control.switch.expiry import WHEN_EXPIRED
-from retrytemplate.control.switch.scopes import GLOBAL, NAMED, Scope
+from retrytemplate.control.switch.scopes import GLOBAL, NAMED, SwitchScope
 from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.fields import Field
 
-__all__ = ["ACTIONS", "AuditRecord", "Decision", "Document", "Entry"]
+__all__ = ["ACTIONS", "AuditRecord", "Decision", "Document", "SwitchEntry"]
 
 FORMAT = 1
 ACTIONS = (
@@ -33,7 +33,7 @@ ACTIONS = (
 
 
 @frozen(kw_only=True)
-class Entry:
+class SwitchEntry:
     """One thing that is stopped, wholly or for a part of the keys.
 
     :param reason: why, and ``by``: who said so.
@@ -45,7 +45,7 @@ class Entry:
     :param reminded: when somebody was last told that it is overdue.
     """
 
-    scope: Scope
+    scope: SwitchScope
     reason: str
     by: str
     since: float
@@ -94,7 +94,7 @@ class AuditRecord:
     """
 
     action: str
-    scope: Scope
+    scope: SwitchScope
     at: float
     by: str
     reason: str
@@ -136,7 +136,7 @@ class Decision:
 
     allowed: bool
     reason: str = ""
-    entry: Entry | None = None
+    entry: SwitchEntry | None = None
 
     @property
     def scope(self) -> str | None:
@@ -162,7 +162,7 @@ class Document:
     :param store: an id that the first write gives it: one that has lost all gets another.
     """
 
-    entries: Mapping[Scope, Entry] = field(factory=dict)
+    entries: Mapping[SwitchScope, SwitchEntry] = field(factory=dict)
     store: str | None = None
 
     def to_text(self) -> str:
@@ -192,7 +192,7 @@ class Document:
 # To JSON.
 
 
-def _flat(value: Entry | AuditRecord) -> dict[str, Any]:
+def _flat(value: SwitchEntry | AuditRecord) -> dict[str, Any]:
     data = asdict(value, recurse=False)
     scope = data.pop("scope")
     return {"kind": scope.kind, "name": scope.name, **data}
@@ -271,17 +271,17 @@ def _scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
     kind, name = data["kind"], data["name"]
     if (kind == GLOBAL) != (name is None):
         raise _rubbish(what, f"name must be {'null' if kind == GLOBAL else 'a text'}")
-    return {**found, "scope": Scope(kind, name)}
+    return {**found, "scope": SwitchScope(kind, name)}
 
 
-def _entry(what: str, data: Any) -> Entry:
+def _entry(what: str, data: Any) -> SwitchEntry:
     if not isinstance(data, dict):
         raise _rubbish(what, "it must be a JSON object")
     found = _scoped(what, data, ENTRY)
     found["canary"] = tuple(found["canary"])
     if found["step"] > len(found["canary"]):
         raise _rubbish(what, "step must be one of the canary's")
-    return Entry(**found)
+    return SwitchEntry(**found)
 
 
 def _refuse(what: str, why: str | None) -> None:

@@ -9,6 +9,7 @@ from attrs import define, field
 from retrytemplate._checks import is_awaitable
 from retrytemplate.context import current_context
 from retrytemplate.control.events import CallRejected
+from retrytemplate.control.stops import Around
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.threads import in_thread
 from retrytemplate.errors import KillSwitchActiveError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.context import RetryContext
     from retrytemplate.control.switch.entries import Decision
-    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.scopes import SwitchScope
     from retrytemplate.control.switch.switch import KillSwitch
 
 __all__ = ["SwitchGuard"]
@@ -29,8 +30,9 @@ __all__ = ["SwitchGuard"]
 class SwitchGuard(Guard, Wraps):
     """Lets pass what a switch does not stop; made by ``KillSwitch.guard``.
 
-    In ``RetryTemplate(guards=[...])`` it is asked before every attempt, also of the templates
-    inside.  As a strategy, ``guard.call(fn)`` or in a ``Pipeline``, before the call.
+    In ``RetryTemplate(guards=[...])`` it is asked before every attempt.  It is a strategy as well:
+    ``guard.call(fn)``, or in a ``Pipeline``, asks before the call.  Either way, every attempt of a
+    template inside, every hedge, and whoever is to answer instead is asked for, too.
 
     >>> from retrytemplate.control import KillSwitch
     >>> switch = KillSwitch()
@@ -48,13 +50,18 @@ class SwitchGuard(Guard, Wraps):
     inherited = True
 
     _switch: KillSwitch
-    scopes: tuple[Scope, ...]
+    scopes: tuple[SwitchScope, ...]
     _key: Any
     name: str = field(init=False)
     _is_quiet: Callable[[], bool] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.name, self._is_quiet = self._switch.name, self._switch._is_quiet
+
+    @property
+    def what(self) -> str:
+        """What has to run for a call to be made, in words."""
+        return " or ".join(map(str, self.scopes))
 
     def admit(self, context: RetryContext | None) -> None:
         """Refuse what is stopped.
@@ -75,15 +82,17 @@ class SwitchGuard(Guard, Wraps):
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function, unless it is stopped."""
         self.admit(current_context())
-        value = fn(*args, **kwargs)
+        with Around(self):
+            value = fn(*args, **kwargs)
         refuse_awaitable(value, fn)
         return value
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, unless it is stopped, and await it."""
         await self.admit_async(current_context())
-        value = fn(*args, **kwargs)
-        return await value if is_awaitable(value) else value
+        with Around(self):
+            value = fn(*args, **kwargs)
+            return await value if is_awaitable(value) else value
 
     def _ask(self, context: RetryContext | None) -> None:
         self._judge(self._switch._decide(self.scopes, lambda: self._key_of(context)))
@@ -104,4 +113,4 @@ class SwitchGuard(Guard, Wraps):
             del error  # its traceback holds this frame
 
     def __repr__(self) -> str:
-        return f"<SwitchGuard {self.name!r}: {', '.join(map(str, self.scopes))}>"
+        return f"<SwitchGuard {self.name!r}: {self.what}>"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from retrytemplate.control.switch.entries import Entry
+    from retrytemplate.control.switch.entries import SwitchEntry
 
 __all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "moment", "span"]
 
@@ -25,7 +25,7 @@ class SwitchSnapshot:
 
     name: str
     version: int | None
-    entries: tuple[Entry, ...]
+    entries: tuple[SwitchEntry, ...]
     age: float | None
     error: str | None
 
@@ -43,7 +43,7 @@ class ReportLine:
     :param left: seconds until that ends, negative where it is overdue; None: it has no end.
     """
 
-    entry: Entry
+    entry: SwitchEntry
     age: float
     left: float | None
 

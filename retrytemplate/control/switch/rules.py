@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from retrytemplate.control.switch.canary import ALL, place_of
-from retrytemplate.control.switch.entries import AuditRecord, Decision, Entry
+from retrytemplate.control.switch.entries import AuditRecord, Decision, SwitchEntry
 from retrytemplate.control.switch.scopes import GLOBAL
 from retrytemplate.errors import SwitchRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.scopes import SwitchScope
 
-    Entries = Mapping[Scope, Entry]
+    Entries = Mapping[SwitchScope, SwitchEntry]
 
 __all__ = [
     "ALLOWED",
@@ -45,7 +45,7 @@ class Change:
     entries: Entries
     records: tuple[AuditRecord, ...] = ()
 
-    def then(self, record: AuditRecord, entry: Entry | None) -> Change:
+    def then(self, record: AuditRecord, entry: SwitchEntry | None) -> Change:
         """This one, and one more; None: the entry is gone."""
         entries = {**self.entries}
         entries.pop(record.scope, None)
@@ -55,7 +55,7 @@ class Change:
 
 
 def decide(
-    entries: Entries, asked: Iterable[Scope], key: Callable[[], Any], now: float
+    entries: Entries, asked: Iterable[SwitchScope], key: Callable[[], Any], now: float
 ) -> Decision:
     """Whether all of these may run: the first that may not says why.
 
@@ -77,7 +77,7 @@ def decide(
     return answer
 
 
-def _part(entry: Entry, why: str) -> str:
+def _part(entry: SwitchEntry, why: str) -> str:
     return f"{entry.scope} is back for {entry.share:g} % of the keys, and {why}: {entry.reason}"
 
 
@@ -86,7 +86,7 @@ def _part(entry: Entry, why: str) -> str:
 
 def stop(
     entries: Entries,
-    scope: Scope,
+    scope: SwitchScope,
     *,
     reason: str,
     by: str,
@@ -106,7 +106,7 @@ def stop(
             return before if not old.step else _fail_back(before, old, by, reason, now)
         until = _later(until, old.until)
         when_expired = "stay" if "stay" in (when_expired, old.when_expired) else "lift"
-    new = Entry(
+    new = SwitchEntry(
         scope=scope,
         reason=reason,
         by=by,
@@ -124,7 +124,7 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 def resume(
     entries: Entries,
-    scope: Scope,
+    scope: SwitchScope,
     *,
     by: str,
     justification: str,
@@ -152,7 +152,7 @@ def resume(
     return before.then(record, new)
 
 
-def canary_of(entries: Entries, scope: Scope) -> Entry:
+def canary_of(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     """The entry that has a next step.
 
     :raises SwitchRefusedError: there is none.
@@ -167,7 +167,7 @@ def canary_of(entries: Entries, scope: Scope) -> Entry:
 
 def advance(
     entries: Entries,
-    seen: Entry,
+    seen: SwitchEntry,
     *,
     by: str,
     justification: str,
@@ -192,12 +192,12 @@ def advance(
     return before.then(_record("advanced", new or entry, now, by, justification, share), new)
 
 
-def _fail_back(before: Change, entry: Entry, by: str, reason: str, now: float) -> Change:
+def _fail_back(before: Change, entry: SwitchEntry, by: str, reason: str, now: float) -> Change:
     new = evolve(entry, canary=(), step=0)
     return before.then(_record("failed back", new, now, by, reason), new)
 
 
-def _stopped(entries: Entries, scope: Scope) -> Entry:
+def _stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     entry = entries.get(scope)
     if entry is None:
         some = ", ".join(map(str, entries)) or "nothing"
@@ -225,7 +225,7 @@ def due(entries: Entries, now: float, nag_every: float | None = None) -> Change:
     return change
 
 
-def _is_forgotten(entry: Entry, now: float, nag_every: float) -> bool:
+def _is_forgotten(entry: SwitchEntry, now: float, nag_every: float) -> bool:
     return entry.reminded is None or now - entry.reminded >= nag_every
 
 
@@ -241,7 +241,7 @@ def restore(entries: Entries, lost: Entries, now: float) -> Change:
 
 def _record(
     action: str,
-    entry: Entry,
+    entry: SwitchEntry,
     now: float,
     by: str,
     reason: str,

@@ -12,7 +12,7 @@ from retrytemplate.errors import SwitchRefusedError, UnknownScopeError
 if TYPE_CHECKING:
     from collections.abc import Set
 
-__all__ = ["EVERYTHING", "GLOBAL", "NAMED", "Scope", "Scopes", "scope_of"]
+__all__ = ["EVERYTHING", "GLOBAL", "NAMED", "Scopes", "SwitchScope", "scope_of"]
 
 GLOBAL = "global"
 NAMED = ("segment", "feature", "experiment")
@@ -20,13 +20,13 @@ NAMED = ("segment", "feature", "experiment")
 
 
 @frozen
-class Scope:
+class SwitchScope:
     """One thing that can be stopped.
 
     :param kind: ``"global"``, ``"segment"``, ``"feature"`` or ``"experiment"``.
     :param name: which one; None: everything.
 
-    >>> str(Scope("segment", "finance")), str(Scope("global"))
+    >>> str(SwitchScope("segment", "finance")), str(SwitchScope("global"))
     ("segment 'finance'", 'everything')
     """
 
@@ -37,19 +37,19 @@ class Scope:
         return "everything" if self.name is None else f"{self.kind} {self.name!r}"
 
 
-EVERYTHING = Scope(GLOBAL)
+EVERYTHING = SwitchScope(GLOBAL)
 
 
 def scope_of(
     everything: Any = False, segment: Any = None, feature: Any = None, experiment: Any = None
-) -> Scope:
+) -> SwitchScope:
     """The one scope that was named.
 
     :raises SwitchRefusedError: none was, or more than one.
     :raises TypeError: for what is no name.
 
     >>> scope_of(segment="finance")
-    Scope(kind='segment', name='finance')
+    SwitchScope(kind='segment', name='finance')
     """
     if not isinstance(everything, bool):
         raise TypeError(f"everything must be True or False, got {everything!r}")
@@ -64,12 +64,12 @@ def scope_of(
     return found[0]
 
 
-def _named(kind: str, name: Any) -> Scope:
+def _named(kind: str, name: Any) -> SwitchScope:
     if not isinstance(name, str) or not name or name != name.strip():
         raise TypeError(
             f"{kind} must be a name: a text that neither begins nor ends with a space, got {name!r}"
         )
-    return Scope(kind, name)
+    return SwitchScope(kind, name)
 
 
 # Of the combinations that are asked for, so many are remembered.
@@ -81,13 +81,13 @@ class Scopes:
     """Which scopes there are; None: any name is one."""
 
     _declared: Mapping[str, Set[str]] | None
-    _asked: dict[tuple[Any, Any, Any], tuple[Scope, ...]]
+    _asked: dict[tuple[Any, Any, Any], tuple[SwitchScope, ...]]
 
     def __init__(self, declared: Mapping[str, Iterable[str]] | None) -> None:
         self._declared = None if declared is None else _checked(declared)
         self._asked = {}
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: SwitchScope) -> None:
         """Raise unless it is one that was declared.
 
         :raises UnknownScopeError: it is none of them.
@@ -99,7 +99,7 @@ class Scopes:
             some = ", ".join(map(repr, sorted(known))) or "none"
             raise UnknownScopeError(f"there is no {scope}; the {scope.kind}s declared are: {some}")
 
-    def asked(self, segment: Any, feature: Any, experiment: Any) -> tuple[Scope, ...]:
+    def asked(self, segment: Any, feature: Any, experiment: Any) -> tuple[SwitchScope, ...]:
         """What has to run for a call, in the order in which it is asked.
 
         :raises UnknownScopeError: one of them was not declared.

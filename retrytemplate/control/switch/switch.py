@@ -20,7 +20,7 @@ from retrytemplate.control.switch.entries import AuditRecord, Decision, Document
 from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired, until
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.switch.report import ReportLine, SwitchReport, SwitchSnapshot
-from retrytemplate.control.switch.scopes import Scope, Scopes, scope_of
+from retrytemplate.control.switch.scopes import Scopes, SwitchScope, scope_of
 from retrytemplate.control.switch.stores import MemorySwitchStore
 from retrytemplate.control.switch.telling import Chronicle, check_notifiers
 from retrytemplate.control.switch.triggers import DEFAULT_TRIGGERS, allowed_by, check_triggers
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
-    from retrytemplate.control.switch.entries import Entry
+    from retrytemplate.control.switch.entries import SwitchEntry
     from retrytemplate.control.switch.stores import SwitchStore
 
-    Command = Callable[[Mapping[Scope, Entry], float], rules.Change]
+    Command = Callable[[Mapping[SwitchScope, SwitchEntry], float], rules.Change]
 
 __all__ = ["KillSwitch"]
 
@@ -187,7 +187,7 @@ class KillSwitch:
         check_when_expired("when_expired", when_expired)
         until(expires_in, permanent, 0.0)
 
-        def command(entries: Mapping[Scope, Entry], now: float) -> rules.Change:
+        def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
             return rules.stop(
                 entries,
                 scope,
@@ -266,7 +266,7 @@ class KillSwitch:
         seen = rules.canary_of(read(self.store).entries, scope)
         well, why = _verdict(healthy, justification)
 
-        def command(entries: Mapping[Scope, Entry], now: float) -> rules.Change:
+        def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
             return rules.advance(entries, seen, by=by, justification=why, now=now, healthy=well)
 
         return self._write(command)[-1]
@@ -298,7 +298,7 @@ class KillSwitch:
         seconds: float = rule.expires_in if expires_in is None else duration(expires_in)
         check_expires_in("expires_in", seconds)
 
-        def command(entries: Mapping[Scope, Entry], now: float) -> rules.Change:
+        def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
             return rules.stop(
                 entries,
                 scope,
@@ -313,7 +313,7 @@ class KillSwitch:
         records = self._write(command)
         return records[-1] if records and records[-1].scope == scope else None
 
-    def _scope(self, *given: Any) -> Scope:
+    def _scope(self, *given: Any) -> SwitchScope:
         scope = scope_of(*given)
         self._scopes.check(scope)
         return scope
@@ -377,13 +377,13 @@ class KillSwitch:
             encode_key(key)
         return SwitchGuard(self, asked, key)
 
-    def _decide(self, asked: tuple[Scope, ...], key: Callable[[], Any]) -> Decision:
+    def _decide(self, asked: tuple[SwitchScope, ...], key: Callable[[], Any]) -> Decision:
         """Look at what is stopped, and ask the store where that is due."""
         if not self._copy.is_fresh():
             self._catch_up()
         return self._known(asked, key)
 
-    def _known(self, asked: tuple[Scope, ...], key: Callable[[], Any]) -> Decision:
+    def _known(self, asked: tuple[SwitchScope, ...], key: Callable[[], Any]) -> Decision:
         view = self._copy.view
         if view is None:
             return self._unknown
@@ -605,7 +605,9 @@ def quietness(copy: Copy) -> Callable[[], bool]:
     return lambda: now() < copy.quiet_until
 
 
-def _resume(entries: Mapping[Scope, Entry], now: float, **settings: Any) -> rules.Change:
+def _resume(
+    entries: Mapping[SwitchScope, SwitchEntry], now: float, **settings: Any
+) -> rules.Change:
     return rules.resume(entries, now=now, **settings)
 
 

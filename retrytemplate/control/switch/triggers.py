@@ -13,7 +13,7 @@ from retrytemplate.control.switch.scopes import NAMED
 from retrytemplate.errors import TriggerRefusedError
 
 if TYPE_CHECKING:
-    from retrytemplate.control.switch.scopes import Scope
+    from retrytemplate.control.switch.scopes import SwitchScope
 
 __all__ = ["DEFAULT_TRIGGERS", "HUMAN", "Automatic", "allowed_by", "check_triggers"]
 
@@ -78,7 +78,7 @@ def check_triggers(name: str, value: Any) -> None:
             raise TypeError(f"{name}: {cause!r} must be Automatic(...) or HUMAN, got {rule!r}")
 
 
-def allowed_by(triggers: Mapping[str, Any], cause: str, scope: Scope) -> Automatic:
+def allowed_by(triggers: Mapping[str, Any], cause: str, scope: SwitchScope) -> Automatic:
     """The rule by which a cause may stop this.
 
     :raises TriggerRefusedError: there is none.
