@@ -18,10 +18,22 @@ if TYPE_CHECKING:
 
     from retrytemplate.stores.entries import Entries
 
-__all__ = ["NAMED", "hidden", "opened", "options", "refused", "url_of", "without_secrets"]
+__all__ = [
+    "NAMED",
+    "REDIS",
+    "SQL",
+    "hidden",
+    "located",
+    "opened",
+    "options",
+    "refused",
+    "url_of",
+    "without_secrets",
+]
 
 NAMED = "RETRYTEMPLATE_STORE"
 SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?://", re.IGNORECASE)
+SQL, REDIS = "sql", "redis"
 ON_SQL = ("sqlite", "postgresql")
 # By what redis-py calls them.
 ON_REDIS = {
@@ -67,7 +79,7 @@ def opened(args: Namespace) -> Iterator[Entries]:
     :raises UsageError: there is no URL, or none that can serve.
     :raises WorkError: the store cannot be reached, or has nothing there.
     """
-    url = url_of(args, ALLOWED)
+    url = url_of(args)
     try:
         entries = _entries(url, args.store_prefix)
         try:
@@ -78,7 +90,7 @@ def opened(args: Namespace) -> Iterator[Entries]:
         raise WorkError(without_secrets(error, url)) from None
 
 
-def url_of(args: Namespace, allowed: str) -> str:
+def url_of(args: Namespace, allowed: str = ALLOWED) -> str:
     """The URL that the arguments or the environment give.
 
     :raises UsageError: there is none.
@@ -90,26 +102,36 @@ def url_of(args: Namespace, allowed: str) -> str:
 
 
 def _entries(url: str, prefix: str) -> Entries:
+    family, driven = located(url)
+    kind: Callable[[str, str], Entries]
+    if family == SQL:
+        from retrytemplate.stores.sql_entries import SQLEntries as kind
+    else:
+        from retrytemplate.stores.redis_entries import RedisEntries as kind
+    try:
+        return kind(driven, prefix)
+    except (TypeError, ValueError) as error:
+        raise refused(error, url) from None
+
+
+def located(url: str) -> tuple[str, str]:
+    """What a URL leads to, ``SQL`` or ``REDIS``, and the URL for a driver that blocks.
+
+    :raises UsageError: it leads to neither.
+
+    >>> located("valkey://localhost/0"), located("sqlite+aiosqlite:///retry.db")
+    (('redis', 'redis://localhost/0'), ('sql', 'sqlite:///retry.db'))
+    """
     found = SCHEME.match(url)
     if found is None:
         raise UsageError(f"--store: this is no URL; one {ALLOWED}")
     scheme = found[1].lower()
-    kind: Callable[[str, str], Entries]
     if scheme in ON_SQL:
-        from retrytemplate.stores.sql_entries import SQLEntries as kind
-
-        if found[2] in ASYNCHRONOUS:  # of the service; the command waits by itself
-            url = url.replace(found[2], "", 1)
-    elif scheme in ON_REDIS:
-        from retrytemplate.stores.redis_entries import RedisEntries as kind
-
-        url = ON_REDIS[scheme] + url[len(scheme) :]
-    else:
-        raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
-    try:
-        return kind(url, prefix)
-    except (TypeError, ValueError) as error:
-        raise refused(error, url) from None
+        # Of the service; the command waits by itself.
+        return SQL, url.replace(found[2], "", 1) if found[2] in ASYNCHRONOUS else url
+    if scheme in ON_REDIS:
+        return REDIS, ON_REDIS[scheme] + url[len(scheme) :]
+    raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
 
 
 def refused(error: Exception, url: str) -> UsageError:

@@ -16,6 +16,7 @@ from retrytemplate.cli.usage import (
     print_json,
     stored_text,
     text,
+    who,
     whole_number,
 )
 
@@ -228,7 +229,7 @@ def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
     try:
-        done = letters.discard(args.ids, by=_who(args.by), why=args.why)
+        done = letters.discard(args.ids, by=who(args.by), why=args.why)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     if args.json:
@@ -259,7 +260,7 @@ def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
 def _replay(args: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
         step = _jobs.load(args.job)
-        asked = {"error": args.error, "key": args.key, "by": _who(args.by)}
+        asked = {"error": args.error, "key": args.key, "by": who(args.by)}
         ids = args.ids or None
         try:
             report = _jobs.performed(
@@ -293,17 +294,6 @@ def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
     if report.error is not None:
         raise WorkError(f"the replay has ended before its time: {report.error}")
     return 1 if any(missed.values()) else 0
-
-
-def _who(named: str | None) -> str:
-    if named is not None:
-        return named
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # as the versions of Python have it
-        raise UsageError("--by: nobody is logged in: say who you are") from None
 
 
 def _letters(ids: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "seconds",
     "stored_text",
     "text",
+    "who",
     "whole_number",
 ]
 
@@ -86,6 +87,21 @@ def stored_text(given: str) -> str:
     if storable(text(given)) != given:
         raise ArgumentTypeError(f"must be a text that a database can store, got {given!r}")
     return given
+
+
+def who(named: str | None) -> str:
+    """Who does it: as they say, else whoever is logged in.
+
+    :raises UsageError: nobody is.
+    """
+    if named is not None:
+        return named
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # as the versions of Python have it
+        raise UsageError("--by: nobody is logged in: say who you are") from None
 
 
 def whole_number(most: int) -> Callable[[str], int]:
