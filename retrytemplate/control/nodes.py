@@ -19,7 +19,7 @@ from retrytemplate.control.timeout import RAISE, Timeout
 from retrytemplate.declarative.fitting import Taker, signature_of
 from retrytemplate.errors import CircuitOpenError, MisuseError
 from retrytemplate.policies.base import RetryPolicy
-from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
 from retrytemplate.template import BoundTemplate, RetryTemplate
 from retrytemplate.wrapping import decorated
 
@@ -36,6 +36,8 @@ __all__ = ["with_breaker", "with_bulkhead", "with_retry", "with_switch", "with_t
 F = TypeVar("F")
 
 LATE: Final = object()
+REFUSED: Final = (CircuitOpenError,)
+TEMPLATES: Final = (RetryTemplate, BoundTemplate)
 
 
 def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Callable[[F], F]:
@@ -65,7 +67,7 @@ def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Call
     if not callable(on_timeout):
         return _around(Timeout(seconds, kind="node", on_timeout=on_timeout))
     timeout = Timeout(seconds, kind="node", on_timeout=LATE)
-    return _decorator(lambda node: InTime(timeout, Instead("on_timeout", on_timeout, node)))
+    return _decorator(lambda node: InTime(timeout, FromArguments("on_timeout", on_timeout, node)))
 
 
 def with_retry(
@@ -106,11 +108,12 @@ def with_retry(
                 "name what is worth retrying, with_retry(retryable=(ConnectionError,)), or give a "
                 "policy or a template"
             )
+        check_retryable("retryable", types_or_predicate(retryable))
         template = SimpleRetryPolicy(3 if max_attempts is None else max_attempts, retryable)
     elif isinstance(template, RetryPolicy):
         _refuse_beside(template, given)
     else:
-        _check_kind("template", template, (RetryTemplate, BoundTemplate), "a RetryTemplate")
+        _check_kind("template", template, TEMPLATES, "a RetryTemplate or a RetryPolicy")
         _refuse_beside(template, given | {"backoff": backoff})
         return _around(CountingAnew(template))
     usual = ExponentialBackoff(0.2, maximum=2.0, jitter="full")
@@ -121,7 +124,7 @@ def with_breaker(
     breaker: CircuitBreaker,
     *,
     fallback: Callable[..., Any] | None = None,
-    on: Any = (CircuitOpenError,),
+    on: Any = REFUSED,
 ) -> Callable[[F], F]:
     """Stop running a node that keeps failing, until it may work again.
 
@@ -132,6 +135,7 @@ def with_breaker(
         ``ExceptionClassifier``; ``Exception`` means every failure, and then a retry around it
         sees none.
     :raises TypeError: for an asynchronous fallback of a node that is not.
+    :raises MisuseError: for ``on`` without a fallback.
 
     The listeners of the breaker are told of each answer, with a ``FellBack``.
 
@@ -146,12 +150,14 @@ def with_breaker(
     """
     _check_kind("breaker", breaker, CircuitBreaker, "a CircuitBreaker")
     if fallback is None:
+        if on is not REFUSED:
+            raise MisuseError(f"on={on!r} says what a fallback answers for: there is none")
         return _around(breaker)
     if not callable(fallback):
         raise TypeError(f"fallback must be a function of the node's state, got {fallback!r}")
 
     def strategy(node: Any) -> Pipeline:
-        instead = Instead("fallback", fallback, node)
+        instead = FromArguments("fallback", fallback, node)
         return Pipeline(
             Fallback(instead, on=on, name=breaker.name, listeners=breaker.listeners), breaker
         )
@@ -173,14 +179,28 @@ def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
     return _around(bulkhead)
 
 
-def with_switch(guard: Strategy) -> Callable[[F], F]:
+def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
     """Ask a kill switch before each run of a node, with one of its guards.
 
-    :param guard: what the switch's ``guard()`` gives; or any other ``Strategy``.
+    :param guard: what the switch's ``guard()`` gives; or a function of the node's arguments, or of
+        as many of them as it takes, from the left, that gives it.  Any other ``Strategy`` will do.
+
+    >>> from retrytemplate.control import KillSwitch
+    >>> switch = KillSwitch()
+    >>> @with_switch(lambda state: switch.guard(feature="weather", key=state["user"]))
+    ... def ask(state: dict) -> dict:
+    ...     return {**state, "answer": "31"}
+    >>> ask({"user": "kim"})
+    {'user': 'kim', 'answer': '31'}
     """
-    if not isinstance(guard, Strategy):
-        raise TypeError(f"guard must be what a kill switch's guard() gives, got {guard!r}")
-    return _around(guard)
+    if isinstance(guard, Strategy) and not isinstance(guard, type):
+        return _around(guard)
+    if not callable(guard) or isinstance(guard, type) or is_async(guard):
+        raise TypeError(
+            "guard must be what a kill switch's guard() gives, or a plain function that gives it, "
+            f"got {guard!r}"
+        )
+    return _decorator(lambda node: ByArguments(FromArguments("guard", guard, node)))
 
 
 @frozen
@@ -196,13 +216,27 @@ class InTime(Wraps):
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         value = await self.timeout.call_async(fn, *args, **kwargs)
-        if value is LATE:
-            value = self.instead(*args, **kwargs)
-        return await value if is_awaitable(value) else value
+        if value is not LATE:
+            return value
+        state = self.instead(*args, **kwargs)
+        return await state if is_awaitable(state) else state
 
 
-class Instead:
-    """A function that answers in the place of a node, from as many of its arguments as it takes."""
+@frozen
+class ByArguments(Wraps):
+    """The strategy that is chosen for the arguments of the call."""
+
+    choose: Callable[..., Any]
+
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self.choose(*args, **kwargs).call(fn, *args, **kwargs)
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self.choose(*args, **kwargs).call_async(fn, *args, **kwargs)
+
+
+class FromArguments:
+    """A function of a node's arguments, or of as many of them as it takes, from the left."""
 
     def __init__(self, name: str, function: Any, node: Any) -> None:
         if is_async(function) and not is_async(node):

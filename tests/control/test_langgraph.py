@@ -217,6 +217,25 @@ def test_a_node_that_is_an_object_is_known_by_its_class_and_gets_the_state_it_na
     assert (given["answer"], given["path"]) == ("city", ["city"])
 
 
+def test_nodes_that_run_side_by_side_share_a_bulkhead():
+    model, inside = Bulkhead("model", limit=1), []
+
+    def asking(name):
+        @with_bulkhead(model)
+        async def ask(state: State) -> State:
+            inside.append(model.snapshot().inside)
+            await asyncio.sleep(0)
+            return {"path": [name]}
+
+        return ask
+
+    graph = StateGraph(State)
+    for name in ("one", "two", "three"):
+        graph.add_node(name, asking(name)).add_edge(START, name)
+    assert len(asyncio.run(graph.compile().ainvoke({}))["path"]) == 3
+    assert inside == [1, 1, 1]
+
+
 def test_a_jump_that_a_node_gives_is_followed():
     @around_all
     async def choose(state: State) -> Command:

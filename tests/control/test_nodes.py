@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections import Counter
+from contextlib import suppress
 from functools import partial, update_wrapper, wraps
 from itertools import permutations
 
@@ -11,6 +12,7 @@ import pytest
 from retrytemplate import (
     CircuitOpenError,
     DeadlineExceededError,
+    KillSwitchActiveError,
     MaxAttemptsRetryPolicy,
     MisuseError,
     NoBackoff,
@@ -22,6 +24,7 @@ from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
     FellBack,
+    KillSwitch,
     Timeout,
     with_breaker,
     with_bulkhead,
@@ -161,8 +164,9 @@ def test_settings_wait_longer_each_time_and_by_chance(monkeypatch):
             "max_attempts and backoff cannot stand next to",
         ),
         (lambda: with_timeout(Timeout(1.0), on_timeout={}), "put it into the Timeout"),
+        (lambda: with_breaker(CircuitBreaker("b"), on=Down), "fallback answers for: there is none"),
     ],
-    ids=["nothing", "policy", "template", "timeout"],
+    ids=["nothing", "policy", "template", "timeout", "breaker"],
 )
 def test_settings_that_say_too_little_or_a_thing_twice_are_misuse(decorate, message):
     with pytest.raises(MisuseError, match=message):
@@ -176,15 +180,17 @@ async def asynchronous(state):
 @pytest.mark.parametrize(
     "decorate, message",
     [
-        (lambda: with_retry(3), "template must be a RetryTemplate, got 3"),
-        (lambda: with_retry(retryable="Down"), "retry_on must be an exception class"),
+        (lambda: with_retry(3), "template must be a RetryTemplate or a RetryPolicy, got 3"),
+        (lambda: with_retry(retryable="Down"), "retryable must be an exception class"),
         (lambda: with_breaker("billing"), "breaker must be a CircuitBreaker, got 'billing'"),
         (
             lambda: with_breaker(CircuitBreaker("b"), fallback={"answer": None}),
             "fallback must be a function of the node's state, got {'answer': None}",
         ),
         (lambda: with_bulkhead(3), "bulkhead must be a Bulkhead, got 3"),
-        (lambda: with_switch(len), "guard must be what a kill switch's guard"),
+        (lambda: with_switch(3), "guard must be what a kill switch's guard.. gives, .* got 3"),
+        (lambda: with_switch(Timeout), "guard must be .* got <class"),
+        (lambda: with_switch(asynchronous), "guard must be .* a plain function"),
         (lambda: with_timeout("fast"), "seconds must be"),
         (lambda: with_timeout(1.0)("node"), "wrap.. takes a function"),
         (lambda: with_timeout(1.0)(Script), "wrap.. takes a function, got the class"),
@@ -265,6 +271,15 @@ def test_an_open_circuit_refuses_the_run_and_the_fallback_gives_the_state(made):
         awaited(with_breaker(breaker)(made(script)), {})
 
 
+def test_a_decorator_that_hides_that_a_node_is_asynchronous_is_misuse():
+    def hidden(state):
+        return asynchronous(state)
+
+    for decorator in guards().values():
+        with pytest.raises(MisuseError, match="await"):
+            decorator(hidden)({})
+
+
 @every_node
 def test_a_fallback_answers_for_every_failure_where_it_is_said(made):
     breaker = CircuitBreaker("weather", window=Consecutive(9))
@@ -288,13 +303,42 @@ def test_a_bulkhead_lets_so_many_runs_go_on():
     assert (seen, bulkhead.snapshot().inside) == ([1], 0)
 
 
+def stopped(**scope):
+    switch = KillSwitch()
+    switch.stop(**scope, reason="leak suspected", by="kim", permanent=True)
+    return switch
+
+
+@every_node
+def test_what_a_kill_switch_stops_is_not_run(made):
+    switch, script = stopped(segment="finance"), Script()
+    with pytest.raises(KillSwitchActiveError, match="leak suspected"):
+        awaited(with_switch(switch.guard(segment="finance"))(made(script)), {})
+    assert script.runs == 0
+    assert awaited(with_switch(switch.guard(segment="sales"))(made(script)), {})["answer"] == 31
+
+
+@every_node
+def test_a_switch_is_asked_for_whom_the_state_names(made):
+    switch = stopped(feature="weather")
+    switch.resume(feature="weather", by="kim", justification="found, mended", canary=(50, 100))
+    node = with_switch(lambda state: switch.guard(feature="weather", key=state["user"]))
+    node, let_in = node(made(Script())), []
+    for user in range(20):
+        with suppress(KillSwitchActiveError):
+            let_in.append(awaited(node, {"user": user})["user"])
+    assert let_in == [user for user in range(20) if switch.check(feature="weather", key=user)]
+    assert 0 < len(let_in) < 20
+
+
 # Together.
 
-NAMES = ("timeout", "retry", "breaker", "bulkhead")
+NAMES = ("timeout", "retry", "breaker", "bulkhead", "switch")
 
 
-def guards():
+def guards(switch=None):
     return {
+        "switch": with_switch((switch or KillSwitch()).guard(feature="service")),
         "timeout": with_timeout(60),
         "retry": retry(),
         "breaker": with_breaker(CircuitBreaker("service", minimum_calls=50), fallback=unknown),
@@ -309,10 +353,11 @@ def around(decorators, node):
     return node
 
 
+@pytest.mark.statement("S4-01")
 @pytest.mark.statement("S4-92")
 @every_node
 def test_they_compose_in_any_order_with_one_left_out_or_all_there(made):
-    for number in range(1, len(NAMES) + 1):
+    for number in (1, 2, len(NAMES)):
         for order in permutations(NAMES, number):
             script = Script(Down(), Down())
             decorators = guards()
@@ -324,6 +369,18 @@ def test_they_compose_in_any_order_with_one_left_out_or_all_there(made):
                 with pytest.raises(Down):
                     awaited(node, {})
                 assert script.runs == 1
+
+
+@pytest.mark.statement("S4-01")
+@every_node
+def test_what_is_stopped_is_not_run_in_any_order(made):
+    switch, script = stopped(everything=True), Script()
+    for order in permutations(NAMES):
+        decorators = guards(switch)
+        decorators["breaker"] = with_breaker(CircuitBreaker("b"), fallback=unknown, on=Exception)
+        with pytest.raises(KillSwitchActiveError):
+            awaited(around([decorators[name] for name in order], made(script)), {})
+    assert script.runs == 0
 
 
 def checked(node):
@@ -376,7 +433,7 @@ class Checks:
     "other", [checked, Checked, Checks(checked_output)], ids=["function", "object", "factory"]
 )
 def test_decorators_of_another_layer_chain_with_them_in_either_order(other):
-    for order in permutations([*NAMES, "other"]):
+    for order in permutations(["timeout", "retry", "breaker", "other"]):
         script = Script(Down(), Down())
         decorators = guards() | {"other": other}
         node = around([decorators[name] for name in order], node_of(script))
@@ -386,7 +443,7 @@ def test_decorators_of_another_layer_chain_with_them_in_either_order(other):
 
 
 def test_synchronous_ones_too():
-    for order in permutations([*NAMES, "other"]):
+    for order in permutations(["timeout", "retry", "breaker", "other"]):
         decorators = guards() | {"other": checked}
         node = around([decorators[name] for name in order], sync_node_of(Script(Down())))
         assert (order, node({})) == (order, {"answer": 31, "checked": 1})
@@ -476,7 +533,7 @@ def test_each_attempt_gets_the_state_that_the_call_was_made_with():
 @every_loop
 def test_a_cancelled_run_is_not_made_again_and_leaves_nothing_behind(loop):
     async def main():
-        for order in permutations(NAMES):
+        for order in permutations(["timeout", "retry", "breaker", "bulkhead"]):
             breaker, bulkhead = CircuitBreaker("service"), Bulkhead("service", limit=1)
             decorators = guards() | {
                 "breaker": with_breaker(breaker, fallback=unknown, on=Exception),
