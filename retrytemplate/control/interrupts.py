@@ -7,7 +7,7 @@ counts anew; one inside of the node has to as well, or a question gets the answe
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import update_wrapper
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,10 @@ class Questions:
             settings = config.get_config()["configurable"]
         except (AttributeError, KeyError, RuntimeError):
             return None
-        counter = getattr(settings.get(SCRATCHPAD), "interrupt_counter", None)
-        return None if counter is None else cls(settings, counter())
+        notes = settings.get(SCRATCHPAD)
+        if not is_dataclass(notes) or not hasattr(notes, "interrupt_counter"):
+            return None
+        return cls(settings, notes.interrupt_counter())
 
     def before_each(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, whose questions have the same numbers in each call."""

@@ -195,12 +195,13 @@ def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
     """
     if isinstance(guard, Strategy) and not isinstance(guard, type):
         return _around(guard)
-    if not callable(guard) or isinstance(guard, type) or is_async(guard):
+    choose: Any = guard
+    if not callable(choose) or isinstance(choose, type) or is_async(choose):
         raise TypeError(
             "guard must be what a kill switch's guard() gives, or a plain function that gives it, "
             f"got {guard!r}"
         )
-    return _decorator(lambda node: ByArguments(FromArguments("guard", guard, node)))
+    return _decorator(lambda node: ByArguments(FromArguments("guard", choose, node)))
 
 
 @frozen

@@ -30,6 +30,7 @@ pytest.importorskip("langgraph", reason="langgraph is not installed: pip install
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
@@ -398,6 +399,30 @@ def test_what_a_guard_outside_has_asked_is_not_counted_anew():
         return await graph.ainvoke(Command(resume="Rome"), THREAD)
 
     assert asyncio.run(answered()) == {"city": "Rome", "path": ["yes"]}
+
+
+def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
+    failures, of_flow = [OSError(), OSError()], [OSError()]
+
+    @task
+    @retry()
+    def double(number: int) -> int:
+        if failures:
+            raise failures.pop()
+        return 2 * number
+
+    @entrypoint(checkpointer=InMemorySaver())
+    @with_timeout(60)
+    @retry()
+    def flow(number: int, config: RunnableConfig) -> str:
+        doubled = double(number).result()
+        city = interrupt("which city?")
+        if of_flow:
+            raise of_flow.pop()
+        return f"{city} {doubled} {config['configurable']['thread_id']}"
+
+    assert "__interrupt__" in flow.invoke(21, THREAD)
+    assert flow.invoke(Command(resume="Rome"), THREAD) == "Rome 42 1"
 
 
 # Limits and cancellation.

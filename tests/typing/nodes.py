@@ -34,6 +34,10 @@ async def later(state: State) -> State:
     return state
 
 
+def guard_of(state: State) -> Timeout:
+    return Timeout(1.0)
+
+
 template = RetryTemplate()
 weather = CircuitBreaker("weather")
 
@@ -64,6 +68,7 @@ def by_policy(state: State) -> State:
     return state
 
 
+@with_switch(guard_of)
 @with_retry(retryable=lambda exc: bool(exc.args))
 def by_predicate(state: State) -> State:
     return state
