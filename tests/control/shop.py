@@ -1,6 +1,8 @@
 """A shop that is called over HTTP, by the real libraries, and fails as it is told to."""
 
 import asyncio
+import json
+import select
 import socket
 import struct
 import urllib.error
@@ -12,11 +14,19 @@ import httpx
 import pytest
 import requests
 
+from retrytemplate.testing import VirtualClock
+
 RESET = "reset"
+SILENCE = "silence"
+PATIENCE = 20.0
+SENT = 1_700_000_000.0
 
 
 class Shop(BaseHTTPRequestHandler):
-    """Answers as it is told, then with 200; a path of its own for each test."""
+    """Answers as it is told, then with 200; a path of its own for each test.
+
+    An answer is a status, its headers, and a body for JSON, if there is one.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -24,7 +34,12 @@ class Shop(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         clock, answers, asked = self.server.scripts[self.path]
         asked.append((self.command, clock.monotonic()))
-        status, headers = answers.pop(0) if answers else (200, {})
+        status, headers, *content = answers.pop(0) if answers else (200, {})
+        body = json.dumps(content[0]).encode() if content else b""
+        if status == SILENCE:
+            select.select([self.connection], [], [], PATIENCE)  # until the client hangs up
+            self.close_connection = True
+            return
         if status == RESET:
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -34,9 +49,12 @@ class Shop(BaseHTTPRequestHandler):
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", "0")
+        if body:
+            self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
         self.end_headers()
+        self.wfile.write(body)
 
     do_GET = do_HEAD = do_OPTIONS = do_PUT = do_DELETE = do_POST = do_PATCH = answer
 
@@ -110,3 +128,28 @@ def with_each(*clients):
 
 every_client = with_each(HTTPX, REQUESTS, AIOHTTP, URLLIB)
 that_tells = with_each(HTTPX, REQUESTS, AIOHTTP)
+
+
+class Page:
+    """A path of the shop, how it is to answer, and when it was asked."""
+
+    def __init__(self, server, below=""):
+        self.clock = VirtualClock(epoch=SENT)
+        self.requests = []
+        self.server = server
+        self.base = f"/{len(server.scripts)}"
+        self.path = self.base + below
+        self.answers()
+
+    def answers(self, *answers):
+        script = [each if isinstance(each, tuple) else (each, {}) for each in answers]
+        self.server.scripts[self.path] = self.clock, script, self.requests
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_port}{self.base}"
+
+    @property
+    def times(self):
+        """When the requests came, by the template's clock."""
+        return [at for _, at in self.requests]

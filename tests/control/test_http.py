@@ -22,31 +22,22 @@ from tests.control.shop import (
     HTTPX,
     REQUESTS,
     RESET,
+    SENT,
     URLLIB,
+    Page,
     every_client,
     that_tells,
     with_each,
 )
 from tests.stores.postgres import free_port
 
-SENT = 1_700_000_000.0
 KEY = {"Idempotency-Key": "order-17"}
 NORMAL = FixedBackoff(1000.0)
 """What nobody should ever wait."""
 
 
-class Asked:
+class Asked(Page):
     """A path of the shop, and how its calls went."""
-
-    def __init__(self, server):
-        self.clock = VirtualClock(epoch=SENT)
-        self.requests = []
-        self.server = server
-        self.path = f"/{len(server.scripts)}"
-
-    def answers(self, *answers):
-        script = [each if isinstance(each, tuple) else (each, {}) for each in answers]
-        self.server.scripts[self.path] = self.clock, script, self.requests
 
     def by(self, client, method="GET", headers=None, **settings):
         """The outcome of one call through a template."""
@@ -55,13 +46,7 @@ class Asked:
         return self.through(client, template, method, headers)
 
     def through(self, client, template, method="GET", headers=None):
-        url = f"http://127.0.0.1:{self.server.server_port}{self.path}"
-        return client.outcome(template, method, url, headers or {})
-
-    @property
-    def times(self):
-        """When the requests came, by the template's clock."""
-        return [at for _, at in self.requests]
+        return client.outcome(template, method, self.url, headers or {})
 
 
 @pytest.fixture

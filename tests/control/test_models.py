@@ -1,0 +1,154 @@
+"""The preset for models: what the real SDK of OpenAI raises, asking a real server."""
+
+import asyncio
+from contextlib import contextmanager
+
+import pytest
+
+from retrytemplate import current_context
+from retrytemplate.control import OPENAI, AuthenticationAlert
+from tests.control.shop import RESET, SILENCE, Page
+from tests.stores.postgres import free_port
+
+openai = pytest.importorskip("openai", reason="no openai: pip install retrytemplate[test]")
+
+ERROR = {"message": "no", "type": "some_error", "param": None, "code": None}
+UNPAID = {"error": ERROR | {"type": "insufficient_quota", "code": "insufficient_quota"}}
+MESSAGES = [{"role": "user", "content": "What does it cost?"}]
+
+
+@pytest.fixture
+def model(server):
+    return Page(server, "/chat/completions")
+
+
+@contextmanager
+def sdk(url, seconds=10.0):
+    """The client as the page says, and what asks it."""
+    http = openai.DefaultHttpxClient(trust_env=False, verify=False)
+    with openai.OpenAI(
+        api_key="k", base_url=url, max_retries=0, timeout=seconds, http_client=http
+    ) as client:
+        yield lambda: client.chat.completions.create(model="m", messages=MESSAGES)
+
+
+def ask(asked, url=None, seconds=10.0, **settings):
+    with sdk(url or asked.url, seconds) as call:
+        return OPENAI.template(clock=asked.clock, **settings).outcome(call)
+
+
+@pytest.mark.statement("S4-21")
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (408, "APIStatusError"),
+        (409, "ConflictError"),
+        (429, "RateLimitError"),
+        (500, "InternalServerError"),
+        (503, "InternalServerError"),
+        (529, "InternalServerError"),
+    ],
+)
+def test_a_model_that_is_busy_is_asked_again(model, status, name):
+    model.answers((status, {}, {"error": ERROR}))
+    outcome = ask(model)
+    assert (outcome.exception, outcome.attempts, len(model.requests)) == (None, 2, 2)
+    assert outcome.history[0].type_name == f"openai.{name}"
+
+
+@pytest.mark.statement("S4-21")
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (400, "BadRequestError"),
+        (401, "AuthenticationError"),
+        (403, "PermissionDeniedError"),
+        (404, "NotFoundError"),
+        (422, "UnprocessableEntityError"),
+    ],
+)
+def test_what_no_wait_mends_is_asked_once(model, status, name):
+    model.answers((status, {}, {"error": ERROR}))
+    outcome = ask(model)
+    assert (outcome.attempts, len(model.requests)) == (1, 1)
+    assert type(outcome.exception) is getattr(openai, name)
+
+
+@pytest.mark.statement("S4-21")
+def test_a_rate_that_somebody_has_to_pay_for_first_is_not_waited_for(model):
+    model.answers((429, {}, UNPAID))
+    outcome = ask(model)
+    assert (outcome.attempts, type(outcome.exception)) == (1, openai.RateLimitError)
+
+
+def test_a_server_that_wants_no_retry_gets_none(model):
+    model.answers((503, {"x-should-retry": "false"}))
+    assert ask(model).attempts == 1
+
+
+def test_a_rate_limit_is_waited_out(model):
+    model.answers((429, {"Retry-After": "20"}, {"error": ERROR}))
+    assert ask(model).attempts == 2
+    assert 20.0 <= model.times[1] <= 22.0
+
+
+@pytest.mark.statement("S4-21")
+def test_a_model_without_a_connection_is_asked_again(model):
+    outcome = ask(model, f"http://127.0.0.1:{free_port()}")
+    assert (outcome.attempts, type(outcome.exception)) == (4, openai.APIConnectionError)
+    model.answers(RESET)
+    assert ask(model).attempts == 2
+
+
+@pytest.mark.statement("S4-21")
+def test_a_model_that_does_not_answer_in_time_is_asked_again(model):
+    model.answers(SILENCE)
+    outcome = ask(model, seconds=0.05)
+    assert (outcome.exception, outcome.attempts) == (None, 2)
+    assert outcome.history[0].type_name == "openai.APITimeoutError"
+
+
+@pytest.mark.statement("S4-21")
+def test_so_it_is_with_the_asynchronous_client_and_with_a_limit_around_it(model):
+    model.answers(429, SILENCE, 503, 401)
+
+    async def main():
+        http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
+        async with openai.AsyncOpenAI(
+            api_key="k", base_url=model.url, max_retries=0, http_client=http
+        ) as client:
+
+            async def call():
+                create = client.chat.completions.create(model="m", messages=MESSAGES)
+                async with asyncio.timeout(0.1 if current_context().attempt == 2 else 10):
+                    return await create
+
+            return await OPENAI.template(clock=model.clock).outcome_async(call)
+
+    outcome = asyncio.run(main())
+    names = [each.type_name.rpartition(".")[2] for each in outcome.history]
+    assert names == [
+        "RateLimitError",
+        "TimeoutError",
+        "InternalServerError",
+        "AuthenticationError",
+    ]
+
+
+@pytest.mark.statement("S4-76")
+def test_a_key_that_has_expired_is_told_of_at_once_and_once(model):
+    model.answers((401, {}, {"error": ERROR}))
+    told = []
+    outcome = ask(model, name="answers", listeners=[AuthenticationAlert(told.append)])
+    assert (outcome.attempts, len(model.requests)) == (1, 1)
+    assert [(each.name, each.error) for each in told] == [("answers", outcome.exception)]
+
+
+def test_the_retries_of_the_sdk_multiply_unless_they_are_switched_off(model):
+    model.answers((500, {"retry-after-ms": "1"}), (500, {"retry-after-ms": "1"}), 500)
+    http = openai.DefaultHttpxClient(trust_env=False, verify=False)
+    with openai.OpenAI(api_key="k", base_url=model.url, http_client=http) as client:
+        template = OPENAI.template(clock=model.clock)
+        create = client.chat.completions.create
+        outcome = template.outcome(create, model="m", messages=MESSAGES)
+    assert (outcome.attempts, len(model.requests)) == (2, 4)
