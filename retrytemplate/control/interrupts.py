@@ -43,9 +43,10 @@ class Questions:
         except (AttributeError, KeyError, RuntimeError):
             return None
         notes = settings.get(SCRATCHPAD)
-        if not is_dataclass(notes) or not hasattr(notes, "interrupt_counter"):
+        counter = getattr(notes, "interrupt_counter", None)
+        if counter is None or not is_dataclass(notes):
             return None
-        return cls(settings, notes.interrupt_counter())
+        return cls(settings, counter())
 
     def before_each(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, whose questions have the same numbers in each call."""
