@@ -16,6 +16,7 @@ __all__ = [
     "BulkheadFullError",
     "CacheUnavailableError",
     "CircuitOpenError",
+    "CircuitStoreError",
     "DeadlineExceededError",
     "ExhaustedRetryError",
     "IdempotencyKeyReusedError",
@@ -264,6 +265,15 @@ class SwitchStoreError(RetryError):
 
     Raised by a store, and by the commands of a ``KillSwitch``: nothing was changed.  A check does
     not raise it: it goes by what was last known.
+    """
+
+
+class CircuitStoreError(RetryError):
+    """The store of a shared circuit cannot be reached, or holds what is no circuit of these rules.
+
+    Raised by a ``CircuitBreaker`` with a store: by commands, by ``snapshot``, and, where the store
+    says ``on_store_error="raise"``, before a call, which was not made then.  See to the store; a
+    circuit that others use by other rules, give another name.
     """
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from attrs import define, field
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._checks import Seconds as Duration
     from retrytemplate.control.circuit import State, Verdict
+    from retrytemplate.control.circuits.store import RedisCircuitStore
     from retrytemplate.control.events import ControlEvent
     from retrytemplate.control.local import Admission, Keeper
     from retrytemplate.control.snapshot import CircuitSnapshot
@@ -80,8 +83,29 @@ def _random(name: str, value: Any) -> None:
         has_methods(name, value, "random")
 
 
+def _store(name: str, value: Any) -> None:
+    if value is None:
+        return
+    from retrytemplate.control.circuits.store import RedisCircuitStore
+
+    if not isinstance(value, RedisCircuitStore):
+        raise TypeError(f"{name} must be a RedisCircuitStore or None, got {value!r}")
+
+
 def _clock(name: str, value: Any) -> None:
     check_clock(name, value)
+
+
+def _drawn(jitter: float, random: Any) -> float:
+    """What an open time is multiplied by."""
+    return 1.0 + jitter * float(random.random())
+
+
+def _tell(told: ref[CircuitBreaker]) -> None:
+    """Tell the listeners what has happened, if the breaker is still there."""
+    breaker = told()
+    if breaker is not None:
+        breaker._tell([])
 
 
 @define(eq=False, kw_only=True)
@@ -111,6 +135,8 @@ class CircuitBreaker(Wraps):
     :param permit_timeout: seconds after which a call that was made to see, and of which nothing was
         heard, gives its place to another; None: as *reset_timeout*.
     :param listeners: told of changes, refusals and late results.
+    :param store: a ``RedisCircuitStore``, where the circuit is shared with the breakers of the same
+        name in other processes; None: it is of this process alone.
     :param clock: measures.
     :param random: chance: an object with ``random()``.
     :raises ValueError: for a number that makes no sense.
@@ -159,6 +185,7 @@ class CircuitBreaker(Wraps):
     listeners: tuple[Any, ...] = field(
         default=(), converter=listeners_of, validator=checked_by(check_listeners)
     )
+    store: RedisCircuitStore | None = field(default=None, validator=checked_by(_store))
     clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
     random: Any = field(default=None, validator=checked_by(_random), repr=False)
     _covers: Callable[[BaseException], Any] = field(init=False, repr=False)
@@ -204,10 +231,13 @@ class CircuitBreaker(Wraps):
             required_successes=self.required_successes,
             permit_timeout=self.permit_timeout or self.reset_timeout,
         )
-        self._keeper = Local(rules, self._draw)
-
-    def _draw(self) -> float:
-        return 1.0 + self.reset_jitter * float(self.random.random())
+        draw = partial(_drawn, self.reset_jitter, self.random)
+        if self.store is None:
+            self._keeper = Local(rules, draw)
+        else:
+            tell = partial(_tell, ref(self))
+            place = self.store.place(self.name, rules, self.slow_call)
+            self._keeper = self.store.keeper(place, rules, draw, self._ticks, tell)
 
     # Calls.
 
@@ -456,6 +486,10 @@ class CircuitBreaker(Wraps):
         shown = self._keeper.snapshot(self.name, self._ticks.now())
         self._tell([])
         return shown
+
+    def close(self) -> None:
+        """Report to the store what was kept back, and watch it no more; without one nothing."""
+        self._keeper.close()
 
     def force_open(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
         """Refuse every call, whatever happens, until it is ended by ``reset``.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CallRejected",
     "CircuitChanged",
+    "CircuitStoreBack",
+    "CircuitStoreLost",
     "ControlEvent",
     "ControlListener",
     "LateResult",
@@ -68,6 +70,26 @@ class LateResult(ControlEvent):
     """
 
     verdict: str
+
+
+@frozen(kw_only=True)
+class CircuitStoreLost(ControlEvent):
+    """The store of a shared circuit is away, or what it holds cannot be used.
+
+    :param error: why.
+    """
+
+    error: Exception
+
+
+@frozen(kw_only=True)
+class CircuitStoreBack(ControlEvent):
+    """The store of a shared circuit is there again, and in use.
+
+    :param lost_for: seconds since it was lost.
+    """
+
+    lost_for: float
 
 
 @frozen(kw_only=True)

@@ -76,9 +76,11 @@ class Local:
 
     waits = False
 
-    def __init__(self, rules: Rules, draw: Callable[[], float]) -> None:
-        self.watched = self.circuit = circuit = Circuit(rules, stretch=draw())
-        self.happened = circuit.changes
+    def __init__(
+        self, rules: Rules, draw: Callable[[], float], happened: list[Any] | None = None
+    ) -> None:
+        self.happened: list[Any] = [] if happened is None else happened
+        self.watched = self.circuit = Circuit(rules, stretch=draw(), changes=self.happened)
         self._draw = draw
         self._lock = threading.Lock()
 
@@ -101,16 +103,21 @@ class Local:
 
     report_at_once = report
 
-    def taken(self) -> list[Change]:
+    def count(self, verdict: Verdict, slow: bool, now: float) -> None:
+        """Count a call that was admitted elsewhere."""
+        with self._lock:
+            self.circuit.report(self.circuit.generation, 0, verdict, slow, now)
+
+    def taken(self) -> list[Any]:
         """What has happened since this was asked last."""
         with self._lock:
-            changes = self.happened[:]
-            self.happened.clear()
-        if changes:
+            happened = self.happened[:]
+            del self.happened[: len(happened)]
+        if happened:
             stretch = self._draw()
             with self._lock:
                 self.circuit.stretch = stretch
-        return changes
+        return happened
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot:
         """All that can be known of it at this moment."""

@@ -118,7 +118,7 @@ def replay(
         raise TypeError(f"breaker must be a CircuitBreaker, got {breaker!r}")
     clock = VirtualClock()
     watch, tape = _Watch(clock), _Tape(clock)
-    other: dict[str, Any] = {"clock": clock, "listeners": (watch,)}
+    other: dict[str, Any] = {"clock": clock, "listeners": (watch,), "store": None}
     tried = evolve(breaker, **other)
     recorded, refused = Counter[str](), Counter[str]()
     for call in sorted(map(_call, calls), key=attrgetter("time")):

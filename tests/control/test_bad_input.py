@@ -36,6 +36,7 @@ NEEDED = {
     control.Pipeline: {"layers": Timeout(1)},
     control.Propagation: {},
     control.Quantile: {"q": 0.5},
+    control.RedisCircuitStore: {"url": "redis://localhost"},
     control.RequireIdempotency: {},
     control.RetryBudget: {},
     control.Seconds: {"seconds": 3},

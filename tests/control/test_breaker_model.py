@@ -279,7 +279,10 @@ class Breaker(RuleBasedStateMachine):
             self.breaker.reset()
         else:
             does = self.breaker.disable if state == "disabled" else self.breaker.force_open
-            does(by="kim", reason="a test", seconds=seconds)
+            self.put(does, by="kim", reason="a test", seconds=seconds)
+
+    def put(self, does, **how):
+        does(**how)
 
     @invariant()
     def agrees(self):

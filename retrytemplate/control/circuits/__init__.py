@@ -1,0 +1,1 @@
+"""Circuits that the processes of several machines share."""

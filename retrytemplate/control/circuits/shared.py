@@ -1,0 +1,366 @@
+"""A circuit in a store: what one process knows of it, and how it asks and reports."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.control.circuit import Manual, code_of
+from retrytemplate.control.circuits.records import BY_HAND, OPEN_TO_ALL, change, restored
+from retrytemplate.control.circuits.store import Move
+from retrytemplate.control.circuits.watcher import Watcher
+from retrytemplate.control.events import CircuitStoreBack, CircuitStoreLost
+from retrytemplate.control.local import Local
+from retrytemplate.control.snapshot import CircuitSnapshot
+from retrytemplate.errors import CircuitStoreError
+from retrytemplate.stores.forks import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.control.circuit import Circuit, Rules, State, Verdict
+    from retrytemplate.control.circuits.records import Seen
+    from retrytemplate.control.circuits.store import Place, RedisCircuitStore
+    from retrytemplate.control.local import Admission, Watched
+    from retrytemplate.control.windows import Counter
+
+__all__ = ["Shared"]
+
+LOG = logging.getLogger("retrytemplate.control")
+
+
+class Shared:
+    """The strict one: the store is asked before each call.
+
+    A success that nothing depends on is not reported by itself: it goes with the next question.
+    """
+
+    waits = True
+    closed: Counter | None = None
+
+    def __init__(
+        self,
+        store: RedisCircuitStore,
+        place: Place,
+        rules: Rules,
+        draw: Callable[[], float],
+        ticks: Any,
+        tell: Callable[[], None],
+    ) -> None:
+        self.watched: Watched = self
+        self.happened: list[Any] = []
+        self._store = store
+        self._place = place
+        self._name = place.name
+        self._rules = rules
+        self._draw = draw
+        self._ticks = ticks
+        self._tell = tell
+        self._watcher = Watcher(self, store.stale_after)
+        self._begin()
+        follow(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._origin = os.urandom(8).hex()
+        self._numbers = count(1)
+        self._questions = count(1)
+        self._answered = 0  # the last question whose answer was taken in
+        self._seen: Seen | None = None
+        self._waiting: list[tuple[int, int]] = []  # what has ended, and was not reported yet
+        self._well = 0  # after it, so many went well
+        self._seen_at = 0.0
+        self._lost_at: float | None = None
+        self._local = Local(self._rules, self._draw, self.happened)
+        self._rejected = self._late = self._expired = 0
+
+    def _forked(self) -> None:
+        """In a child process: what the parent has in hand it reports itself."""
+        self._begin()
+        self._watcher.forked()
+
+    # -- before the call -------------------------------------------------------------------------
+
+    def admit_at_once(self, now: float) -> Admission | None:
+        """Where the store is lost, and this process judges for itself."""
+        if not self._alone():
+            return None
+        self._watcher.ensure()
+        return self._local.admit(now)
+
+    def admit(self, now: float) -> Admission:
+        """A permit, or none: what the store says."""
+        found = self.admit_at_once(now)
+        if found is not None:
+            return found
+        try:
+            return self._admitted()
+        except CircuitStoreError as exc:
+            self._lose(exc)
+            if not self._alone():
+                raise
+            return self._local.admit(now)
+
+    def _admitted(self) -> Admission:
+        wanted = f"{self._origin}.{next(self._numbers)}"
+        era, counted = self._to_report()
+        seen = self._ask(wanted=wanted, era=era, counted=counted)
+        while True:
+            circuit = self._looked(seen)
+            if not circuit.changes:
+                break
+            seen = self._move(seen, circuit, wanted)
+        if seen.state in OPEN_TO_ALL:
+            return "", seen, seen.state, None
+        if seen.granted:
+            return wanted, seen, seen.state, None
+        with self._lock:
+            self._rejected += 1
+        return None, seen, seen.state, circuit.retry_after(seen.now)
+
+    def _looked(self, seen: Seen) -> Circuit:
+        """The circuit after what time, and what others have reported, change by themselves."""
+        circuit = restored(self._rules, seen, 1.0)
+        circuit.look(seen.now)
+        if not circuit.changes and seen.state == "closed" and not seen.quiet:
+            self._judge(circuit, "success", False, seen)
+        return circuit
+
+    # -- after it --------------------------------------------------------------------------------
+
+    def report_at_once(
+        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
+    ) -> bool | None:
+        """What need not be said to the store now; False: too late to count."""
+        if isinstance(generation, int):
+            return self._local.report(generation, permit, verdict, slow, now)
+        if permit:
+            return None
+        if generation.state == "disabled" or verdict not in ("success", "failure"):
+            return True
+        return self._kept(generation, verdict, slow)
+
+    def _kept(self, ticket: Seen, verdict: Verdict, slow: bool) -> bool | None:
+        """Keep a success back until something else is said."""
+        if slow or verdict == "failure" or not ticket.quiet:
+            return None
+        with self._lock:
+            if self._seen is None or self._seen.era != ticket.era:
+                self._late += 1
+                return False
+            self._well += 1
+            return True
+
+    def report(
+        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
+    ) -> bool:
+        """How an admitted call ended; False: too late to count."""
+        found = self.report_at_once(generation, permit, verdict, slow, now)
+        if found is not None:
+            return found
+        try:
+            return self._reported(generation, permit, verdict, slow)
+        except CircuitStoreError as exc:  # the call was made: nothing is raised in its place
+            self._lose(exc)
+            self._local.count(verdict, slow, now)
+            return True
+
+    def _reported(self, ticket: Seen, permit: str, verdict: Verdict, slow: bool) -> bool:
+        if permit:
+            good = verdict == "success" and not slow
+            # Recognised by its name: given back, it cannot be given back again.
+            seen = self._ask(era=ticket.era, returned=permit, good=good, again=False)
+        else:
+            era, counted = self._to_report()
+            before = counted if era == ticket.era else []
+            counted = [*before, (0, code_of(verdict, slow))]
+            seen = self._ask(era=ticket.era, counted=counted, again=False)
+        if seen.late:
+            with self._lock:
+                self._late += 1
+            return False
+        self._settle(seen, verdict, slow)
+        return True
+
+    def _settle(self, seen: Seen, verdict: Verdict, slow: bool) -> None:
+        """Let follow what follows from what has been counted."""
+        circuit = restored(self._rules, seen, 1.0)
+        self._judge(circuit, verdict, slow, seen)
+        if circuit.changes:
+            self._move(seen, circuit, "")
+
+    def _judge(self, circuit: Circuit, verdict: Verdict, slow: bool, seen: Seen) -> None:
+        circuit.stretch = self._draw()
+        circuit.judge(verdict, slow, seen.now)
+
+    # -- with the store --------------------------------------------------------------------------
+
+    def _to_report(self) -> tuple[str, list[tuple[int, int]]]:
+        """What was kept back, and of which era it is."""
+        with self._lock:
+            counted, self._waiting = self._waiting, []
+            if self._well:
+                counted.append((self._well, -1))
+                self._well = 0
+            return "" if self._seen is None or not counted else self._seen.era, counted
+
+    def _ask(self, **question: Any) -> Seen:
+        number = next(self._questions)
+        return self._take_in(self._store.call(self._place, **question), number)
+
+    def _move(self, seen: Seen, circuit: Circuit, wanted: str) -> Seen:
+        number = next(self._questions)
+        length = None
+        if circuit.state == "open":
+            length = circuit.until - seen.now
+        move = Move(
+            circuit.state,
+            length,
+            circuit.opened,
+            limited=circuit.state == "half-open",
+            clears=circuit.state not in ("open", "half-open"),
+            by=None,
+            reason=None,
+        )
+        moved = self._store.move(self._place, move, era=seen.era, wanted=wanted)
+        return self._take_in(moved, number)
+
+    def _take_in(self, seen: Seen, number: int) -> Seen:
+        """Note what the store says now, and what has happened since."""
+        with self._lock:
+            self._expired += seen.expired
+            state = self._back() if self._lost_at is not None else self._state
+            if self._is_news(seen, number):
+                self._answered = max(number, self._answered)
+                self._note(state, seen)
+        return seen
+
+    def _back(self) -> State:
+        """The store answers again; the state that this process has gone by meanwhile."""
+        assert self._lost_at is not None
+        lost_for = self._ticks.now() - self._lost_at
+        self._lost_at = None
+        self.happened.append(CircuitStoreBack(name=self._name, lost_for=lost_for))
+        return self._local.circuit.state
+
+    def _is_news(self, seen: Seen, number: int) -> bool:
+        known = self._seen
+        if known is not None and known.born == seen.born:
+            return seen.generation >= known.generation
+        return number > self._answered  # the server has lost the circuit, and made another
+
+    def _note(self, before: State, seen: Seen) -> None:
+        known, self._seen, self._seen_at = self._seen, seen, self._ticks.now()
+        changed = known is None or known.era != seen.era
+        if changed:
+            self._waiting, self._well = [], 0
+        if before != seen.state or (changed and known is not None and seen.manual is not None):
+            self.happened.append(change(before, seen))
+
+    @property
+    def _state(self) -> State:
+        return "closed" if self._seen is None else self._seen.state
+
+    # -- without it ------------------------------------------------------------------------------
+
+    def _alone(self) -> bool:
+        """Whether this process judges for itself."""
+        return self._lost_at is not None and self._store.on_store_error == "local"
+
+    def _lose(self, error: CircuitStoreError) -> None:
+        """Judge by what this process sees, from what was known last on."""
+        now = self._ticks.now()
+        with self._lock:
+            if self._lost_at is not None:
+                return
+            self._lost_at = now
+            self.happened.append(CircuitStoreLost(name=self._name, error=error))
+            self._local = self._as_known()
+        LOG.warning("the circuit %r has lost its store: %s", self._name, error)
+        self._watcher.ensure()
+
+    def _as_known(self) -> Local:
+        """A circuit of this process that begins where the shared one was seen last."""
+        local, seen = Local(self._rules, lambda: 1.0, self.happened), self._seen
+        circuit = local.circuit
+        circuit.generation = circuit.counter.generation = self._local.circuit.generation + 1
+        if seen is not None:
+            until = None if seen.until is None else seen.until - seen.now + self._seen_at
+            circuit.state, circuit.until, circuit.opened = seen.state, until or 0.0, seen.opened
+            if seen.state in BY_HAND:
+                circuit.manual = Manual(seen.by, seen.reason, until)
+        return local
+
+    def watch(self) -> bool:
+        """Look whether a store that was lost is back; False: nothing is left to look for."""
+        if self._lost_at is None:
+            return False
+        try:
+            self._ask()
+        except CircuitStoreError:
+            return True
+        self._tell()
+        return False
+
+    # -- looking, and by hand --------------------------------------------------------------------
+
+    def taken(self) -> list[Any]:
+        """What has happened since this was asked last."""
+        return self._local.taken()
+
+    def snapshot(self, name: str, now: float) -> CircuitSnapshot:
+        """All that can be known of it at this moment: where the store is lost, of this process."""
+        if self._alone():
+            return self._local.snapshot(name, now)
+        try:
+            return self._snapshot(name)
+        except CircuitStoreError as exc:
+            self._lose(exc)
+            if not self._alone():
+                raise
+            return self._local.snapshot(name, now)
+
+    def _snapshot(self, name: str) -> CircuitSnapshot:
+        era, counted = self._to_report()
+        seen = self._ask(era=era, counted=counted)
+        circuit = self._looked(seen)
+        if circuit.changes:
+            seen = self._move(seen, circuit, "")
+            circuit = restored(self._rules, seen, 1.0)
+        return CircuitSnapshot(
+            name=name,
+            state=seen.state,
+            generation=seen.generation,
+            calls=seen.calls,
+            failures=seen.failures,
+            slow=seen.slow,
+            retry_after=circuit.retry_after(seen.now),
+            probes=seen.probes,
+            successes=seen.successes,
+            rejected=self._rejected,
+            late=self._late,
+            expired=self._expired,
+            by=seen.by,
+            reason=seen.reason,
+        )
+
+    def put(
+        self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
+    ) -> None:
+        """Put it into a state by hand, in all processes."""
+        number = next(self._questions)
+        move = Move(state, seconds, 0, limited=False, clears=True, by=by, reason=reason)
+        self._take_in(self._store.move(self._place, move), number)
+
+    def close(self) -> None:
+        """Report what was kept back, and watch no more."""
+        self._watcher.close()
+        era, counted = self._to_report()
+        if counted and self._lost_at is None:
+            try:
+                self._ask(era=era, counted=counted)
+            except CircuitStoreError as exc:
+                LOG.warning("what the circuit %r kept back is not counted: %s", self._name, exc)

@@ -1,0 +1,12 @@
+"""A server on which breakers share circuits."""
+
+import pytest
+
+from tests.control.circuits.shared import Sharing
+
+
+@pytest.fixture
+def sharing(valkey_url):
+    made = Sharing(valkey_url)
+    yield made
+    made.close()
