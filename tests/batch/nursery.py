@@ -1,15 +1,13 @@
 """Processes by the dozen: forked from one that has all modules loaded and no threads."""
 
-import multiprocessing
 import os
 import sys
 import traceback
 from contextlib import contextmanager
 
-__all__ = ["Nursery", "nursery"]
+from tests.forking import processes
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["pytest", "tests.batch.killing"])
+__all__ = ["Nursery", "nursery"]
 
 
 class Nursery:

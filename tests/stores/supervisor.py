@@ -1,11 +1,11 @@
 """Who starts the workers that hammer, and sees to it that they have trouble."""
 
-import multiprocessing
 import os
 import signal
 import time
 from random import Random
 
+from tests.forking import processes
 from tests.stores.hammering import ATTEMPTS, KEYS, LEASE, PAST_LEASE, WORKERS, Hammer
 from tests.stores.hearing import Hearing
 from tests.stores.witness import Witness
@@ -13,9 +13,6 @@ from tests.stores.witness import Witness
 __all__ = ["Supervisor"]
 
 PATIENCE = 50.0
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["pytest", "tests.stores.hammering"])
 
 
 class Supervisor:

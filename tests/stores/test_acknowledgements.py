@@ -1,14 +1,10 @@
 """A worker that is killed between its work and the acknowledgement: what is done how often."""
 
-import multiprocessing
-
 import pytest
 
+from tests.forking import processes
 from tests.stores.acknowledging import deliver
 from tests.stores.witness import Witness
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["pytest", "tests.stores.acknowledging"])
 
 
 @pytest.fixture

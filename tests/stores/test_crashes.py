@@ -3,11 +3,10 @@
 Leases are real and short.  What happened is told by a file that is written before the worker dies.
 """
 
-import multiprocessing
-
 import pytest
 
 from retrytemplate import SimpleRetryPolicy
+from tests.forking import processes
 from tests.stores.crashing import DEATHS, POISON, consume
 from tests.stores.witness import Witness
 
@@ -21,9 +20,6 @@ POLICIES = {
     "retrying connection errors": {"policy": SimpleRetryPolicy(ATTEMPTS, retry_on=ConnectionError)},
 }
 LOST = "retrytemplate.errors.AttemptLostError"
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["pytest", "tests.stores.crashing"])
 
 
 @pytest.fixture

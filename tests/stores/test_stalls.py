@@ -1,6 +1,5 @@
 """A holder that stands still past its lease, while another takes its key and comes to an end."""
 
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -14,13 +13,11 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
+from tests.forking import processes
 from tests.stores.stalling import STATE, WAYS, stall
 from tests.stores.witness import Witness
 
 PATIENCE = 50.0
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["pytest", "tests.stores.stalling"])
 
 
 @pytest.fixture

@@ -29,9 +29,10 @@ class Witness:
         assert len(text) == LENGTH, row
         os.write(self._file, text)
 
-    def rows(self, *what):
-        """The rows, or those of these kinds only."""
+    def rows(self, *what, after=0):
+        """The rows behind so many, or those of these kinds only."""
         with open(self.path, "rb") as file:
+            file.seek(after * LENGTH)
             rows = [json.loads(line) for line in file]
         return [row for row in rows if not what or row["what"] in what]
 

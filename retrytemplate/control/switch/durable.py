@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["KILL_SWITCH", "DurableSwitchStore", "Steps", "kept", "unreadable"]
+__all__ = ["KILL_SWITCH", "DurableSwitchStore", "Steps", "kept", "typed", "unreadable"]
 
 KILL_SWITCH = Owner(
     "kill switch",
@@ -70,7 +70,7 @@ class DurableSwitchStore(ABC):
 
     def load(self, known: int | None) -> tuple[int, str] | None:
         """The version and the document, in one round trip; None: the version is still *known*."""
-        with _typed():
+        with typed():
             return self._perform(self._steps.load(known))
 
     def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
@@ -78,35 +78,30 @@ class DurableSwitchStore(ABC):
 
         Where the answer was lost, what was written is recognised by its records.
         """
-        with _typed():
+        with typed():
             try:
                 return self._together(self._steps.commit(expected, document, records, False))
             except (AnswerLateError, AnswerLostError):
                 return self._commit_again(expected, document, records)
 
     def _commit_again(self, expected: int, document: str, records: Sequence[str]) -> bool:
-        try:
-            return self._together(self._steps.commit(expected, document, records, True))
-        except CacheUnavailableError as exc:
-            raise SwitchStoreError(
-                f"{exc}; it may have been written all the same: look before you repeat it"
-            ) from exc.__cause__
+        return self._together(self._steps.commit(expected, document, records, True))
 
     def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
         """The newest records, newest first; of those with a number below *before*."""
-        with _typed():
+        with typed():
             return self._perform(self._steps.records(before, limit))
 
     def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed."""
-        with _typed():
+        with typed():
             return self._perform(self._steps.claim_untold(worker, lease, limit))
 
     def told(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these; those that another has claimed since stay his."""
         if not numbers:
             return
-        with _typed():
+        with typed():
             try:
                 self._together(self._steps.told(numbers, worker))
             except AnswerLostError:
@@ -141,7 +136,7 @@ class DurableSwitchStore(ABC):
 
 
 @contextmanager
-def _typed() -> Iterator[None]:
+def typed() -> Iterator[None]:
     """Let what the store is refused be an error of the switch."""
     try:
         yield

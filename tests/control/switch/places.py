@@ -109,6 +109,10 @@ class SQLPlace(_Shared):
         """Let the records be refused."""
         self.sql("DROP TABLE {0}_switch_audit")
 
+    def versions(self):
+        """The version that each record made, in their order."""
+        return [row[0] for row in self.sql("SELECT version FROM {0}_switch_audit ORDER BY number")]
+
     def document(self):
         return self.sql("SELECT document FROM {0}_switch")[0][0]
 
@@ -151,6 +155,12 @@ class ValkeyPlace(_Shared):
 
     def refuse(self):
         self.client.set(f"{self.name}:audit", "no list")
+
+    def versions(self):
+        """The version that each record made, in their order."""
+        return [
+            int(each.partition("\n")[0]) for each in self.client.lrange(f"{self.name}:audit", 0, -1)
+        ]
 
     def document(self):
         return self.client.hget(self.name, "document")

@@ -257,5 +257,5 @@ def test_in_any_order_every_store_does_what_the_model_says(kind, request):
     stores = [place.open(), place.open()]
     stores[0].load(None)  # the tables are there
     run_state_machine_as_test(
-        lambda: Orders(place, stores), settings=settings(max_examples=40, stateful_step_count=20)
+        lambda: Orders(place, stores), settings=settings(max_examples=25, stateful_step_count=20)
     )

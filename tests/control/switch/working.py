@@ -1,0 +1,77 @@
+"""Processes that share a kill switch: some watch it and tell, some command."""
+
+import os
+import time
+from contextlib import closing
+from random import Random
+
+from attrs import frozen
+
+from retrytemplate.control.switch.redis import RedisSwitchStore
+from retrytemplate.control.switch.sql import SQLSwitchStore
+from retrytemplate.control.switch.switch import KillSwitch
+from retrytemplate.errors import SwitchRefusedError
+
+__all__ = ["STALE_AFTER", "WORK", "Worker"]
+
+STALE_AFTER = 0.2
+WORK = "finance"
+REASON = "an exercise of the switch"
+FEATURES = 3
+
+
+@frozen
+class Worker:
+    """What a process needs to know; it works until the file *stop* appears."""
+
+    url: str
+    prefix: str
+    witness: object
+    stop: str
+    number: int
+
+    def store(self):
+        kind = RedisSwitchStore if self.url.startswith("redis:") else SQLSwitchStore
+        return closing(kind(self.url, self.prefix, timeout=20.0))
+
+    def goes_on(self):
+        time.sleep(0.005)
+        return not os.path.exists(self.stop)
+
+    def watch(self):
+        """Look at the switch before each bit of work, and tell of what happens to it."""
+        with self.store() as store, KillSwitch(store, STALE_AFTER, notifiers=[self.tell]) as switch:
+            while self.goes_on():
+                at = time.monotonic()
+                allowed = switch.check(segment=WORK).allowed
+                self.witness.add("works" if allowed else "refuses", WORK, at=at)
+
+    def tell(self, record):
+        self.witness.add("tells", record.id)
+        time.sleep(0.002)
+
+    def command(self):
+        """Stop this and that, and let it run again; tell nobody."""
+        random = Random(self.number)
+        with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
+            while self.goes_on():
+                feature, by = f"job {random.randrange(FEATURES)}", f"worker {self.number}"
+                try:
+                    if random.random() < 0.5:
+                        record = switch.stop(feature=feature, reason=REASON, by=by, permanent=True)
+                    else:
+                        record = switch.resume(feature=feature, by=by, justification=REASON)
+                except SwitchRefusedError:
+                    continue
+                self.witness.add("has changed", record.id)
+
+    def fork(self):
+        """Use a switch, and again in parent and child after a fork."""
+        with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
+            switch.stop(feature="one", reason=REASON, by="parent", permanent=True)
+            child = os.fork()
+            if child == 0:
+                switch.stop(feature="two", reason=REASON, by="child", permanent=True)
+                os._exit(0 if not switch.check(feature="one").allowed else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            switch.stop(feature="three", reason=REASON, by="parent", permanent=True)
