@@ -1,18 +1,20 @@
-"""What a LangGraph node asks with ``interrupt()``, counted from the first again by each attempt.
+"""What a LangGraph node asks with ``interrupt()``, under the same numbers in each attempt.
 
 An answer is found by the number of its question in this run of the node.  LangGraph's own retry
-counts anew; one inside of the node has to as well, or a question gets the answer of another.
+counts anew; one inside of the node has to as well, or a question gets the answer of another.  Only
+for what is asked in the attempt, though: elsewhere in the node the count goes on.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import is_dataclass, replace
+import threading
+from contextvars import ContextVar
+from dataclasses import is_dataclass
 from functools import update_wrapper
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from retrytemplate.control.strategy import Wraps
 
@@ -20,59 +22,106 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-__all__ = ["CountingAnew"]
+__all__ = ["SameQuestions"]
 
-SCRATCHPAD = "__pregel_scratchpad"
+SCRATCHPAD, COUNTER = "__pregel_scratchpad", "interrupt_counter"
 
 
-@define
+@define(eq=False)
 class Questions:
-    """Those of the run of a node, from a place in it on."""
+    """Those of a function that is called again and again, while the block is open."""
 
-    settings: dict[str, Any]
-    asked: int
+    counter: Counter
+    around: Questions | None
+    numbers: list[int] = field(init=False, factory=list)
+    asked: int = field(init=False, default=0)
+    lock: threading.Lock = field(init=False, factory=threading.Lock)
 
     @classmethod
-    def from_here(cls) -> Self | None:
-        """Those that are yet to be asked; None outside of a graph."""
-        config = sys.modules.get("langgraph.config")
-        if config is None:
-            return None
-        try:
-            settings = config.get_config()["configurable"]
-        except (AttributeError, KeyError, RuntimeError):
-            return None
-        notes = settings.get(SCRATCHPAD)
-        counter = getattr(notes, "interrupt_counter", None)
-        if counter is None or not is_dataclass(notes):
-            return None
-        return cls(settings, counter())
+    def of_this_run(cls) -> Self | None:
+        """None outside of a graph."""
+        counter = _counter()
+        return None if counter is None else cls(counter, ASKING.get())
 
-    def before_each(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose questions have the same numbers in each call."""
+    def __enter__(self) -> Self:
+        ASKING.set(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        ASKING.set(self.around)
+
+    def from_the_first(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, each call of which begins with the first question."""
 
         def attempt(*args: Any, **kwargs: Any) -> Any:
-            counter = count(self.asked).__next__
-            self.settings[SCRATCHPAD] = replace(
-                self.settings[SCRATCHPAD], interrupt_counter=counter
-            )
+            self.asked = 0
             return fn(*args, **kwargs)
 
         return update_wrapper(attempt, fn)
 
+    def number(self) -> int:
+        """That of the next one: as in the attempt before, if it was asked there."""
+        with self.lock:
+            if self.asked == len(self.numbers):
+                self.numbers.append(self.counter.number(self.around))
+            self.asked += 1
+            return self.numbers[self.asked - 1]
+
+
+@define(eq=False)
+class Counter:
+    """In the place of LangGraph's own."""
+
+    usual: Callable[[], int]
+
+    def __call__(self) -> int:
+        return self.number(ASKING.get())
+
+    def number(self, asking: Questions | None) -> int:
+        """From whom it is that asks, unless they belong to a graph outside of this one."""
+        if asking is None or asking.counter is not self:
+            return self.usual()
+        return asking.number()
+
+
+ASKING: ContextVar[Questions | None] = ContextVar("retrytemplate.interrupts", default=None)
+
+
+def _counter() -> Counter | None:
+    """The counter of the node that runs, ours now."""
+    config = sys.modules.get("langgraph.config")
+    if config is None:
+        return None
+    try:
+        notes = config.get_config()["configurable"][SCRATCHPAD]
+    except (AttributeError, KeyError, RuntimeError):
+        return None
+    usual = getattr(notes, COUNTER, None)
+    if isinstance(usual, Counter):
+        return usual
+    if usual is None or not is_dataclass(notes):
+        return None
+    counter = Counter(usual)
+    object.__setattr__(notes, COUNTER, counter)  # one object for all that copy the configuration
+    return counter
+
 
 @frozen
-class CountingAnew(Wraps):
+class SameQuestions(Wraps):
     """A template whose attempts ask the same questions."""
 
     template: Any
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        questions = Questions.from_here()
-        attempt = fn if questions is None else questions.before_each(fn)
-        return self.template.call(attempt, *args, **kwargs)
+        questions = Questions.of_this_run()
+        if questions is None:
+            return self.template.call(fn, *args, **kwargs)
+        with questions:
+            return self.template.call(questions.from_the_first(fn), *args, **kwargs)
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        questions = Questions.from_here()
-        attempt = fn if questions is None else questions.before_each(fn)
-        return await self.template.call_async(attempt, *args, **kwargs)
+        questions = Questions.of_this_run()
+        if questions is None:
+            return await self.template.call_async(fn, *args, **kwargs)
+        with questions:
+            return await self.template.call_async(questions.from_the_first(fn), *args, **kwargs)

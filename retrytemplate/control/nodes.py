@@ -12,7 +12,7 @@ from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
-from retrytemplate.control.interrupts import CountingAnew
+from retrytemplate.control.interrupts import SameQuestions
 from retrytemplate.control.pipeline import Pipeline
 from retrytemplate.control.strategy import Strategy, Wraps
 from retrytemplate.control.timeout import RAISE, Timeout
@@ -115,9 +115,9 @@ def with_retry(
     else:
         _check_kind("template", template, TEMPLATES, "a RetryTemplate or a RetryPolicy")
         _refuse_beside(template, given | {"backoff": backoff})
-        return _around(CountingAnew(template))
+        return _around(SameQuestions(template))
     usual = ExponentialBackoff(0.2, maximum=2.0, jitter="full")
-    return _around(CountingAnew(RetryTemplate(template, usual if backoff is None else backoff)))
+    return _around(SameQuestions(RetryTemplate(template, usual if backoff is None else backoff)))
 
 
 def with_breaker(

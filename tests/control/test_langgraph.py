@@ -28,6 +28,7 @@ from retrytemplate.control import (
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install langgraph")
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.func import entrypoint, task
@@ -399,6 +400,80 @@ def test_what_a_guard_outside_has_asked_is_not_counted_anew():
         return await graph.ainvoke(Command(resume="Rome"), THREAD)
 
     assert asyncio.run(answered()) == {"city": "Rome", "path": ["yes"]}
+
+
+def test_what_is_asked_beside_a_function_that_is_retried_is_not_asked_again():
+    async def ask(state: State) -> State:
+        asked = asyncio.Event()
+        failures = [OSError()]
+
+        @retry()
+        async def lookup():
+            await asked.wait()
+            if failures:
+                raise failures.pop()
+
+        async def question():
+            try:
+                return interrupt("which city?")
+            finally:
+                asked.set()
+
+        _, city = await asyncio.gather(lookup(), question())
+        return {"city": city, "answer": interrupt("which day?")}
+
+    graph = graph_of(ask, checkpointer=InMemorySaver())
+
+    async def answered():
+        await graph.ainvoke({}, THREAD)
+        await graph.ainvoke(Command(resume="Rome"), THREAD)
+        return await graph.ainvoke(Command(resume="Monday"), THREAD)
+
+    assert asyncio.run(answered()) == {"city": "Rome", "answer": "Monday", "path": []}
+
+
+def test_a_tool_that_is_handed_the_config_finds_its_answer_in_a_further_attempt():
+    failures = [OSError()]
+
+    @tool
+    async def which_day(city: str) -> str:
+        """Asks."""
+        return interrupt(f"which day in {city}?")
+
+    @retry()
+    async def ask(state: State, config: RunnableConfig) -> State:
+        day = await which_day.ainvoke({"city": "Rome"}, config)
+        if failures:
+            raise failures.pop()
+        return {"answer": day, "city": interrupt("really Rome?")}
+
+    graph = graph_of(ask, checkpointer=InMemorySaver())
+
+    async def answered():
+        await graph.ainvoke({}, THREAD)
+        await graph.ainvoke(Command(resume="Monday"), THREAD)
+        return await graph.ainvoke(Command(resume="yes"), THREAD)
+
+    assert asyncio.run(answered()) == {"answer": "Monday", "city": "yes", "path": []}
+
+
+def test_a_graph_inside_a_node_that_is_retried_has_questions_of_its_own():
+    @retry()
+    def day(state: State) -> State:
+        return {"answer": interrupt("which day?")}
+
+    inside = graph_of(day)
+
+    @retry()
+    def ask(state: State) -> State:
+        city = interrupt("which city?")
+        return {**inside.invoke({}), "city": city}
+
+    graph = graph_of(ask, checkpointer=InMemorySaver())
+    graph.invoke({}, THREAD)
+    graph.invoke(Command(resume="Rome"), THREAD)
+    given = graph.invoke(Command(resume="Monday"), THREAD)
+    assert (given["city"], given["answer"]) == ("Rome", "Monday")
 
 
 def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
