@@ -13,11 +13,11 @@ from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge import Hedge
 from retrytemplate.control.nesting import NestedRetries, Nesting
 from retrytemplate.control.operations import Once
+from retrytemplate.control.probing import retrying
 from retrytemplate.control.quantile import Quantile
 from retrytemplate.control.service_errors import ServiceErrors
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
-from retrytemplate.simulation import worst_case
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._checks import Seconds
 
-__all__ = ["calls", "factors", "longest", "retrying"]
+__all__ = ["calls", "factors", "longest"]
 
 
 def longest(layers: Sequence[Any], attempt_duration: Seconds | None = None) -> float:
@@ -59,16 +59,6 @@ def _(layer: Timeout, inside: float, each: float) -> float:
 def _(layer: Any, inside: float, each: float) -> float:
     timeout = layer.template.attempt_timeout
     return retrying(layer.template, inside if timeout is None else min(inside, timeout.seconds))
-
-
-def retrying(template: RetryTemplate, attempt: float) -> float:
-    """All attempts of so many seconds, and the waits between them."""
-    if attempt == inf:
-        return inf
-    try:
-        return worst_case(template.policy, template.backoff, attempt_duration=attempt).duration
-    except Exception:  # a function of the user's, asked about a failure that is none of his
-        return inf
 
 
 @_around.register

@@ -14,7 +14,8 @@ from retrytemplate.clock import given_or_system
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.longest import calls, longest
-from retrytemplate.control.reading import described, number, title
+from retrytemplate.control.probing import title
+from retrytemplate.control.reading import described, number
 from retrytemplate.control.remarks import remarks
 from retrytemplate.control.strategy import Strategy, refuse_awaitable
 from retrytemplate.control.switch.guard import SwitchGuard

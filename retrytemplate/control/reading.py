@@ -6,14 +6,13 @@ from functools import singledispatch
 from math import ceil, inf, isinf
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge import Hedge
 from retrytemplate.control.operations import Once
+from retrytemplate.control.probing import title, waits
 from retrytemplate.control.quantile import Quantile
 from retrytemplate.control.service_errors import ServiceErrors
 from retrytemplate.control.switch.guard import SwitchGuard
@@ -22,25 +21,16 @@ from retrytemplate.control.windows import Calls, Consecutive
 from retrytemplate.policies.always import AlwaysRetryPolicy
 from retrytemplate.policies.max_attempts import MaxAttemptsRetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
-from retrytemplate.simulation import simulate
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["described", "fewest_failures", "grows", "number", "span", "spreads", "title", "waits"]
+__all__ = ["described", "fewest_failures", "number", "span"]
 
 # So many of the waits are told.
 SHOWN = 3
-
-
-def title(layer: Any) -> str:
-    """What it is called: its class, and its name where it has one."""
-    name = getattr(layer, "kind", None) or getattr(layer, "label", None)
-    name = name or getattr(layer, "name", None)
-    kind = type(layer).__name__
-    return f"{kind} {name!r}" if isinstance(name, str) else kind
 
 
 @singledispatch
@@ -155,40 +145,6 @@ def _attempts(policy: RetryPolicy) -> str:
 
 def _classes(classes: tuple[type, ...]) -> str:
     return " or ".join("every Exception" if one is Exception else one.__name__ for one in classes)
-
-
-@frozen
-class _Draws:
-    """Chance that is always the same."""
-
-    number: float
-
-    def random(self) -> float:
-        return self.number
-
-
-def waits(backoff: Backoff, drawn: float, count: int = 3) -> tuple[float, ...]:
-    """The first waits when every draw is this number, from 0 to 1."""
-    chance = _Draws(min(drawn, 1 - 2**-53))
-    run = simulate(AlwaysRetryPolicy(), backoff, 1, chance, max_attempts_per_run=count + 1)
-    return run.longest_sequence
-
-
-def spreads(backoff: Backoff) -> bool | None:
-    """Whether chance has a part in its waits; None: it cannot be told."""
-    try:
-        return waits(backoff, 1) != waits(backoff, 0)
-    except Exception:  # a function of the user's, asked about a failure that is none of his
-        return None
-
-
-def grows(backoff: Backoff) -> bool | None:
-    """Whether it may wait longer the more attempts have failed; None: it cannot be told."""
-    try:
-        longest = waits(backoff, 1)
-    except Exception:  # as above
-        return None
-    return bool(longest) and longest[0] < longest[-1]
 
 
 def _waiting(backoff: Backoff, attempts: int | None) -> str:

@@ -12,25 +12,23 @@ from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge import Hedge
-from retrytemplate.control.longest import calls, factors, longest, retrying
-from retrytemplate.control.reading import fewest_failures, number, span, spreads, title
+from retrytemplate.control.longest import calls, factors, longest
+from retrytemplate.control.probing import is_retried, retries_everything, retrying, spreads, title
+from retrytemplate.control.reading import fewest_failures, number, span
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.control.windows import Consecutive
 from retrytemplate.errors import CircuitOpenError
-from retrytemplate.policies._member import keeping_state
 from retrytemplate.template import BoundTemplate, RetryTemplate
-from retrytemplate.verdicts import is_barred
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from retrytemplate._checks import Seconds
-    from retrytemplate.policies.base import RetryPolicy
 
     Layers = Sequence[Any]
 
-__all__ = ["Remark", "remarks", "retries_everything"]
+__all__ = ["Remark", "remarks"]
 
 # Of so few failures in a row, or in a window, some come about without anything being down.
 TOO_FEW = 2
@@ -270,7 +268,7 @@ def _rejections(layers: Layers) -> Iterator[Remark]:
         if guard is None or isinstance(backoff, RetryAfterBackoff):
             continue
         refusal = CircuitOpenError("to see", name="to see", retry_after=1.0)
-        if policy.names(refusal) and _retried(policy, refusal):
+        if policy.names(refusal) and is_retried(policy, refusal):
             yield Remark(
                 rule="refusals retried",
                 reason=f"{title(layer)} tries again when {title(guard)} refuses a call, without a "
@@ -292,15 +290,6 @@ def _no_jitter(layers: Layers) -> Iterator[Remark]:
             )
 
 
-class _NeverHeardOf(Exception):
-    """An error of no class that a rule names."""
-
-
-def retries_everything(policy: RetryPolicy) -> bool:
-    """Whether it retries what nobody has named."""
-    return _retried(policy, _NeverHeardOf("to see"))
-
-
 def _every_error(layers: Layers) -> Iterator[Remark]:
     for _, layer in _retries(layers):
         if retries_everything(layer.template.policy):
@@ -310,17 +299,6 @@ def _every_error(layers: Layers) -> Iterator[Remark]:
                 "wrong input too",
                 remedy="Name in retry_on what may go away by itself",
             )
-
-
-def _retried(policy: RetryPolicy, failure: Exception) -> bool:
-    """Whether a first failure of that kind is retried."""
-    member = keeping_state(policy.resolved())
-    try:
-        _, state = member.decide(member.start(0.0), 0.0)
-        allowed, _ = member.decide(member.record(state, failure, 0.0), 0.0)
-        return allowed and not is_barred(policy, failure, None)
-    except Exception:  # a predicate of the user's that knows nothing of this one
-        return False
 
 
 def _too_sensitive(layers: Layers) -> Iterator[Remark]:

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.control.budget import RetryBudget
 from retrytemplate.control.http import RepeatableClassifier
 from retrytemplate.control.idempotency import RequireIdempotency
-from retrytemplate.control.longest import calls, longest
-from retrytemplate.control.reading import grows, spreads, title
-from retrytemplate.control.remarks import retries_everything
+from retrytemplate.control.probing import grows, retries_everything, retrying, spreads, title
 from retrytemplate.errors import UnsafeRetryError
 from retrytemplate.policies.composite import CompositeRetryPolicy
-from retrytemplate.policies.result import ResultRetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 
 if TYPE_CHECKING:
@@ -27,20 +24,21 @@ __all__ = ["check"]
 
 def check(template: RetryTemplate, whose: Any) -> None:
     """Raise unless a template that retries has all of it; *whose* is named in the error."""
-    missing = tuple(_missing(template)) if calls([template]) > 1 else ()
+    limit = template.policy.resolved().attempt_limit
+    missing = () if limit == 1 else tuple(_missing(template))
     if missing:
         raise UnsafeRetryError(f"{title(whose)} is missing {'; '.join(missing)}", missing=missing)
 
 
 def _missing(template: RetryTemplate) -> Iterator[str]:
     backoff, guards = template.backoff.resolved(), template.guards
-    if calls([template]) == inf and longest([template], 0.0) == inf:
+    if template.policy.resolved().attempt_limit is None and retrying(template, 0.0) == inf:
         yield "a limit (max_attempts, or a time)"
     if not grows(backoff):
         yield "waits that grow (a backoff such as ExponentialBackoff)"
     if not spreads(backoff):
         yield "chance in its waits (jitter)"
-    if not (_has(guards, RequireIdempotency) or _asks_the_request(template.policy)):
+    if not (_has(guards, RequireIdempotency) or _is_by_request(template.policy)):
         yield "an answer to whether a call may be made twice (RequireIdempotency, or http_retry)"
     if not _has(guards, RetryBudget):
         yield "a budget (RetryBudget)"
@@ -52,12 +50,12 @@ def _has(guards: tuple[Any, ...], kind: type) -> bool:
     return any(isinstance(each, kind) for each in guards)
 
 
-def _asks_the_request(policy: RetryPolicy) -> bool:
+def _is_by_request(policy: RetryPolicy) -> bool:
     """Whether nothing is retried whose request does not say that it may come twice."""
+    if policy.result_rules():
+        return False  # a result has no request
     if isinstance(policy, CompositeRetryPolicy):
         enough = all if policy.optimistic else any
-        return enough(map(_asks_the_request, policy.policies))
-    if isinstance(policy, ResultRetryPolicy):
-        return _asks_the_request(policy.policy)
+        return enough(map(_is_by_request, policy.policies))
     classifier = policy.classifier if isinstance(policy, SimpleRetryPolicy) else None
     return isinstance(classifier, RepeatableClassifier)

@@ -133,8 +133,6 @@ def test_a_request_that_says_whether_it_may_come_again_is_enough():
     template = http_retry()
     budget = RetryBudget()
     strict(template.with_(guards=(*template.guards, budget)))
-    by_result = ResultRetryPolicy(lambda value: not value, template.policy)
-    strict(template.with_(policy=by_result, guards=[budget]))
     both = template.policy & TimeoutRetryPolicy(9.0)
     strict(template.with_(policy=both, guards=[budget]))
 
@@ -144,6 +142,14 @@ def test_it_is_not_where_another_policy_retries_past_it():
     template = http_retry()
     past = template.policy | SimpleRetryPolicy(2, retry_on=OSError)
     in_order(missing(template.with_(policy=past, guards=[RetryBudget()])), TWICE)
+
+
+@pytest.mark.statement("S3-01")
+def test_nor_is_it_for_results_which_have_no_request():
+    template = http_retry()
+    by_result = ResultRetryPolicy(lambda value: value == 202, template.policy)
+    for policy in (by_result, by_result & TimeoutRetryPolicy(9.0)):
+        in_order(missing(template.with_(policy=policy, guards=[RetryBudget()])), TWICE)
 
 
 # Presets.

@@ -1,0 +1,92 @@
+"""What templates, policies and backoffs do, found out by asking them."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate.policies._member import keeping_state
+from retrytemplate.policies.always import AlwaysRetryPolicy
+from retrytemplate.simulation import simulate, worst_case
+from retrytemplate.verdicts import is_barred
+
+if TYPE_CHECKING:
+    from retrytemplate.backoff.base import Backoff
+    from retrytemplate.policies.base import RetryPolicy
+    from retrytemplate.template import RetryTemplate
+
+__all__ = ["grows", "is_retried", "retries_everything", "retrying", "spreads", "title", "waits"]
+
+
+def title(layer: Any) -> str:
+    """What it is called: its class, and its name where it has one."""
+    name = getattr(layer, "kind", None) or getattr(layer, "label", None)
+    name = name or getattr(layer, "name", None)
+    kind = type(layer).__name__
+    return f"{kind} {name!r}" if isinstance(name, str) else kind
+
+
+@frozen
+class _Draws:
+    """Chance that is always the same."""
+
+    number: float
+
+    def random(self) -> float:
+        return self.number
+
+
+def waits(backoff: Backoff, drawn: float, count: int = 3) -> tuple[float, ...]:
+    """The first waits when every draw is this number, from 0 to 1."""
+    chance = _Draws(min(drawn, 1 - 2**-53))
+    run = simulate(AlwaysRetryPolicy(), backoff, 1, chance, max_attempts_per_run=count + 1)
+    return run.longest_sequence
+
+
+def spreads(backoff: Backoff) -> bool | None:
+    """Whether chance has a part in its waits; None: it cannot be told."""
+    try:
+        return waits(backoff, 1) != waits(backoff, 0)
+    except Exception:  # a function of the user's, asked about a failure that is none of his
+        return None
+
+
+def grows(backoff: Backoff) -> bool | None:
+    """Whether it may wait longer the more attempts have failed; None: it cannot be told."""
+    try:
+        longest = waits(backoff, 1)
+    except Exception:  # as above
+        return None
+    return bool(longest) and longest[0] < longest[-1]
+
+
+def retrying(template: RetryTemplate, attempt: float) -> float:
+    """All attempts of so many seconds, and the waits between them."""
+    if attempt == inf:
+        return inf
+    try:
+        return worst_case(template.policy, template.backoff, attempt_duration=attempt).duration
+    except Exception:  # a function of the user's, asked about a failure that is none of his
+        return inf
+
+
+def is_retried(policy: RetryPolicy, failure: Exception) -> bool:
+    """Whether a first failure of that kind is retried."""
+    member = keeping_state(policy.resolved())
+    try:
+        _, state = member.decide(member.start(0.0), 0.0)
+        allowed, _ = member.decide(member.record(state, failure, 0.0), 0.0)
+        return allowed and not is_barred(policy, failure, None)
+    except Exception:  # a predicate of the user's that knows nothing of this one
+        return False
+
+
+class _NeverHeardOf(Exception):
+    """An error of no class that a rule names."""
+
+
+def retries_everything(policy: RetryPolicy) -> bool:
+    """Whether it retries what nobody has named."""
+    return is_retried(policy, _NeverHeardOf("to see"))
