@@ -54,8 +54,9 @@ class AuthenticationAlert(RetryListener):
     """Ends the attempts where access was refused, and tells somebody, once for each failure.
 
     A listener for any template: in ``RetryTemplate(listeners=[AuthenticationAlert(notify)])``.  It
-    has the last word, whatever the policy says of such a failure.  Templates around each other, and
-    errors that are raised from one another, make no second message.
+    has the last word, whatever the policy says of such a failure.  With a key the failure leaves as
+    any other does, and the next delivery is an attempt.  Templates around each other, and errors
+    that are raised from one another, make no second message.
 
     :param notify: called with an ``AuthenticationFailed``, in the calling thread, with no lock
         held.  What it raises is logged, and the call goes on.
@@ -87,7 +88,8 @@ class AuthenticationAlert(RetryListener):
             refused = [each for each in chain if self.failures.classify(each)]
             if not refused:
                 continue
-            context.give_up()
+            if not context.rethrows(exception):  # what leaves is not retried here
+                context.give_up()
             # Of errors that are raised from one another any may be all that another template sees.
             told = [self._was_told(each) for each in refused]
             if not any(told):

@@ -70,10 +70,11 @@ class _Told(DerivedClassifier):
     def derived(self, value: Any, exc: BaseException | None) -> Any:
         if exc is None:
             return value
-        answers = [self.says(part) for part in self.parts(exc)]
-        if False in answers:
-            return False
-        return value if None in answers else True
+        parts = list(self.parts(exc))
+        if parts[0] is not exc:  # a group is worth it if all that it holds is
+            return all(map(self.classify, parts))
+        answer = self.says(exc)
+        return value if answer is None else answer
 
     def names(self, exc: BaseException) -> bool:
         return self.of.names(exc) or self.says(exc) is True

@@ -7,7 +7,9 @@ import urllib.error
 import pytest
 
 from retrytemplate import (
+    ExhaustedRetryError,
     MaxAttemptsRetryPolicy,
+    RetryState,
     RetryTemplate,
 )
 from retrytemplate.control import (
@@ -225,6 +227,25 @@ def test_a_failure_of_your_own_may_be_one(told):
     assert template.outcome(raising, TokenExpired()).attempts == 1
     assert template.outcome(raising, refused()).attempts == 3
     assert len(told) == 1
+
+
+def test_a_message_that_comes_again_is_tried_again(template, told):
+    """Somebody may have renewed the credentials meanwhile."""
+
+    def work(context):
+        raise refused()
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="expired"):
+            template.execute(work, state=RetryState("order-17"))
+    assert [each.attempt for each in told] == [1, 2]
+
+
+def test_where_a_keyed_call_stays_it_ends(template, told):
+    state = RetryState("order-17", rollback_for=lambda error: False)
+    with pytest.raises(ExhaustedRetryError):
+        template.execute(lambda context: raising(refused()), state=state)
+    assert [each.attempt for each in told] == [1]
 
 
 def test_with_a_preset_it_is_a_listener_like_any(told):

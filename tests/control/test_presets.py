@@ -1,6 +1,7 @@
 """Settings by name: what they are, how they change, how they are found."""
 
 import re
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -12,6 +13,7 @@ import attrs
 import pytest
 
 from retrytemplate import (
+    DeadlineExceededError,
     ExponentialBackoff,
     Guard,
     IdempotencyRequiredError,
@@ -32,13 +34,14 @@ from retrytemplate.control import (
     STREAMING,
     Preset,
     RetryBudget,
+    StreamTimeout,
     idempotency_key,
     preset,
     presets,
     register,
 )
 from retrytemplate.control.added_jitter import AddedJitter
-from retrytemplate.testing import BackoffConformance, ScriptedRandom, VirtualClock
+from retrytemplate.testing import BackoffConformance, ScriptedRandom, VirtualClock, run
 
 BY_REQUEST = presets.BY_REQUEST
 SHIPPED = dict(PRESETS)
@@ -362,6 +365,57 @@ def test_streaming_by_name_is_the_retry_that_goes_with_the_limits_of_that_name()
     assert OPENAI.stream is STREAMING
 
 
+@pytest.mark.parametrize("name", ["streaming", "openai"])
+def test_a_stream_is_begun_anew_until_its_first_item(clock, name):
+    begun = []
+
+    async def answer():
+        begun.append(len(begun))
+        if len(begun) == 1:
+            await clock.sleep_async(31)
+        yield "Once"
+        await clock.sleep_async(16)
+        yield "upon"
+
+    made = preset(name).with_(stream=StreamTimeout(clock=clock))
+
+    @made.template(clock=clock).wrap
+    async def tokens():
+        async for token in made.stream.over(answer()):
+            yield token
+
+    async def main():
+        items = []
+        with pytest.raises(DeadlineExceededError) as late:
+            async for token in tokens():
+                items.append(token)
+        return items, late.value.kind
+
+    assert run(main(), clock=clock) == (["Once"], "next item")
+    assert len(begun) == 2
+
+
+def test_the_end_of_another_limit_is_no_reason_to_begin_anew(clock):
+    template = preset("streaming").template(clock=clock)
+    late = DeadlineExceededError("late", kind="request")
+    assert template.outcome(raising, late).attempts == 1
+    assert FAST_IO.template(clock=clock).outcome(raising, late).attempts == 1
+
+
+def test_of_a_group_all_must_be_worth_it(clock):
+    template = OPENAI.template(clock=clock)
+    late = DeadlineExceededError("late", kind="first item")
+    assert template.outcome(raising, ExceptionGroup("both", [late, TimeoutError()])).attempts == 4
+    assert template.outcome(raising, ExceptionGroup("both", [late, ValueError()])).attempts == 1
+
+
+def test_a_certificate_that_is_not_trusted_is_not_asked_for_again(clock):
+    distrusted = ConnectionError("no connection")
+    distrusted.__cause__ = ssl.SSLCertVerificationError(1, "self-signed")
+    for made in (OPENAI, HTTPX.with_(idempotent=True)):
+        assert made.template(clock=clock).outcome(raising, distrusted).attempts == 1
+
+
 def test_no_library_is_imported_by_its_preset():
     libraries = {"httpx", "requests", "aiohttp", "sqlalchemy", "psycopg", "redis", "openai"}
     code = (
@@ -369,8 +423,8 @@ def test_no_library_is_imported_by_its_preset():
         "[each.template().outcome(lambda: 1 / 0) for each in PRESETS.values()]\n"
         f"print(sorted({libraries!r} & sys.modules.keys()))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "[]"
 
 
 # The page.
