@@ -383,6 +383,21 @@ def test_what_is_stopped_is_not_run_in_any_order(made):
     assert script.runs == 0
 
 
+@every_node
+def test_what_is_stopped_between_two_attempts_is_not_run_again(made):
+    switch, runs = KillSwitch(), []
+
+    def answer(state):
+        runs.append("run")
+        switch.stop(feature="service", reason="paid twice, stop", by="kim", permanent=True)
+        raise Down
+
+    node = retry()(with_switch(switch.guard(feature="service"))(made(answer)))
+    with pytest.raises(KillSwitchActiveError):
+        awaited(node, {})
+    assert runs == ["run"]
+
+
 def checked(node):
     """A guard of another layer, as one writes it."""
     if inspect.iscoroutinefunction(node):
