@@ -62,7 +62,9 @@ def _view(answer: Any) -> View:
     try:
         version, text = answer
     except (TypeError, ValueError):
-        raise SwitchStoreError(f"the store of the kill switch answers with {answer!r}") from None
+        version = text = None
+    if type(version) is not int or not isinstance(text, str):
+        raise SwitchStoreError(f"the store of the kill switch answers with {answer!r}")
     return View(version, text, Document.from_text(text))
 
 
@@ -96,9 +98,10 @@ class Copy:
     missing: dict[SwitchScope, SwitchEntry] = field(factory=dict)
     asked: float | None = None  # when the last answer was asked for
     lost_at: float | None = None
-    error: Exception | None = None
-    _lock: Any = field(factory=threading.Lock)
-    _one_at_a_time: Any = field(factory=threading.Lock)
+    error: str | None = None
+    # The collector may run anything in the very thread that holds them.
+    _lock: Any = field(factory=threading.RLock)
+    _one_at_a_time: Any = field(factory=threading.RLock)
 
     @property
     def age(self) -> float | None:
@@ -134,14 +137,19 @@ class Copy:
             return self._lost(exc)
         return self.accept(view, asked)
 
-    def accept(self, view: View, asked: float, since: float | None = None) -> list[ControlEvent]:
+    def accept(
+        self, view: View, asked: float, since: float | None = None, *, written: bool = False
+    ) -> list[ControlEvent]:
         """Go by this view, unless a later one is here already.
 
         :param asked: by when it was there, and ``since``, since when it surely was, if earlier.
+        :param written: it was written here, with all that was missing.
         """
         with self._lock:
             if self.asked is not None and asked < self.asked:
                 return []
+            if written:
+                self.missing = {}
             self._replace(view)
             self.asked = asked
             self._trust((asked if since is None else since) + self.stale_after)
@@ -179,7 +187,7 @@ class Copy:
             is_news = self.lost_at is None
             if is_news:
                 self.lost_at = now
-            self.error = error.with_traceback(None)
+            self.error = str(error)
             self._trust(now + self.stale_after)  # the watcher goes on asking, and nobody else
         if not is_news:
             return []
@@ -189,7 +197,7 @@ class Copy:
 
     def forked(self) -> None:
         """In a child process: others may have held the locks."""
-        self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
+        self._lock, self._one_at_a_time = threading.RLock(), threading.RLock()
         self.trusted_until = self.quiet_until = -inf
 
 

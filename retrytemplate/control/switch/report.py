@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from retrytemplate.control.switch.entries import SwitchEntry
 
-__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "moment", "span"]
+__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "lines_of", "moment", "span"]
 
 
 @frozen(kw_only=True)
@@ -53,21 +55,29 @@ class ReportLine:
 
         An overdue stop still stops: its time is up, and it was told to stay.
         """
-        overdue = self.left is not None and self.left <= 0
         share = f"back for {self.entry.share:g} %" if self.entry.step else "stopped"
-        return f"{share}, overdue" if overdue else share
+        return f"{share}, overdue" if self.overdue else share
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its time is up."""
+        return self.left is not None and self.left <= 0
+
+    @property
+    def end(self) -> str:
+        """What its end is, in words."""
+        entry = self.entry
+        if entry.until is None or self.left is None:
+            return "permanent"
+        if self.overdue:
+            return f"overdue since {moment(entry.until)}"
+        what, after = ("lifted", "") if entry.when_expired == "lift" else ("due", ", stays stopped")
+        return f"{what} in {span(self.left)}, {moment(entry.until)}{after}"
 
     def __str__(self) -> str:
         entry = self.entry
-        if entry.until is None:
-            end = "permanent"
-        elif self.left is not None and self.left > 0:
-            what = "lifted" if entry.when_expired == "lift" else "overdue"
-            end = f"{what} in {span(self.left)}, {moment(entry.until)}"
-        else:
-            end = f"overdue since {moment(entry.until)}"
         state = f"{entry.scope}: {self.state}, for {span(self.age)}, by {entry.by}"
-        return f"{state}, {end}: {entry.reason}"
+        return f"{state}, {self.end}: {entry.reason}"
 
 
 @frozen(kw_only=True)
@@ -75,6 +85,7 @@ class SwitchReport:
     """All that is stopped, for a weekly look: with age, reason, who did it, and the end.
 
     :param at: seconds since the epoch.
+    :param lines: what is overdue first, and of each the oldest first.
     :param stale: seconds since the store has answered, where it does not now; None: it does.
     """
 
@@ -89,6 +100,20 @@ class SwitchReport:
         if self.stale is not None:
             title += f" (the store does not answer; as known {span(self.stale)} ago)"
         return "\n".join([title, *(f"- {line}" for line in self.lines)])
+
+
+def lines_of(entries: Iterable[SwitchEntry], now: float) -> tuple[ReportLine, ...]:
+    """A line for each that is not lifted yet: what is overdue first, and of each the oldest."""
+    lines = [
+        ReportLine(
+            entry=each,
+            age=max(0.0, now - each.since),
+            left=None if each.until is None else each.until - now,
+        )
+        for each in entries
+        if not each.is_lifted(now)
+    ]
+    return tuple(sorted(lines, key=lambda line: (not line.overdue, line.entry.since)))
 
 
 def moment(at: float) -> str:
@@ -106,13 +131,13 @@ def moment(at: float) -> str:
 def span(seconds: float) -> str:
     """A length of time, for people.
 
-    >>> span(90), span(86400 * 3 + 7200)
-    ('2 min', '3 days 2 h')
+    >>> span(90), span(86400 * 3 + 7200), span(86399.9), span(7)
+    ('2 min', '3 days 2 h', '1 day 0 h', '7 s')
     """
-    days, rest = divmod(max(0.0, seconds), 86400)
-    hours, rest = divmod(rest, 3600)
+    if seconds < 59.5:
+        return f"{max(0.0, seconds):.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, rest = divmod(hours, 24)
     if days:
-        return f"{days:.0f} day{'' if days == 1 else 's'} {hours:.0f} h"
-    if hours:
-        return f"{hours:.0f} h {rest / 60:.0f} min"
-    return f"{rest / 60:.0f} min" if rest >= 60 else f"{rest:.0f} s"
+        return f"{days} day{'' if days == 1 else 's'} {rest} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

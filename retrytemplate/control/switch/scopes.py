@@ -78,14 +78,17 @@ MOST_ASKED = 1024
 
 @define(eq=False, init=False)
 class Scopes:
-    """Which scopes there are; None: any name is one."""
+    """Which scopes there are; None: any name is one.
+
+    :param known: what was asked for so far, by the three names.
+    """
 
     _declared: Mapping[str, Set[str]] | None
-    _asked: dict[tuple[Any, Any, Any], tuple[SwitchScope, ...]]
+    known: dict[tuple[Any, Any, Any], tuple[SwitchScope, ...]]
 
     def __init__(self, declared: Mapping[str, Iterable[str]] | None) -> None:
         self._declared = None if declared is None else _checked(declared)
-        self._asked = {}
+        self.known = {}
 
     def check(self, scope: SwitchScope) -> None:
         """Raise unless it is one that was declared.
@@ -106,17 +109,13 @@ class Scopes:
         :raises TypeError: for what is no name.
         """
         names = segment, feature, experiment
-        try:
-            return self._asked[names]
-        except (KeyError, TypeError):  # the latter: no name at all
-            pass
         pairs = zip(NAMED, names, strict=True)
         found = (EVERYTHING, *(_named(kind, name) for kind, name in pairs if name is not None))
         for scope in found:
             self.check(scope)
-        if len(self._asked) >= MOST_ASKED:
-            self._asked.clear()
-        self._asked[names] = found
+        if len(self.known) >= MOST_ASKED:
+            self.known.clear()
+        self.known[names] = found
         return found
 
 

@@ -113,7 +113,7 @@ class MemorySwitchStore:
         self._state = 0, ""
         self._records: dict[int, _Kept] = {}
         self._last = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         follow(self)
 
     def load(self, known: int | None) -> tuple[int, str] | None:
@@ -163,7 +163,7 @@ class MemorySwitchStore:
         """Nothing is held that would have to be given back."""
 
     def _forked(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 def _is_free(kept: _Kept, worker: str, now: float) -> bool:

@@ -19,7 +19,7 @@ from retrytemplate.control.switch.copies import Copy, View, read, ticks_of
 from retrytemplate.control.switch.entries import AuditRecord, Decision, Document
 from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired, until
 from retrytemplate.control.switch.guard import SwitchGuard
-from retrytemplate.control.switch.report import ReportLine, SwitchReport, SwitchSnapshot
+from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, lines_of
 from retrytemplate.control.switch.scopes import Scopes, SwitchScope, scope_of
 from retrytemplate.control.switch.stores import MemorySwitchStore
 from retrytemplate.control.switch.telling import Chronicle, check_notifiers
@@ -51,8 +51,8 @@ STORE = "load", "commit", "records", "claim_untold", "told", "close"
 TRIES = 100
 LOOK_BACK = 100
 FEWEST_LETTERS = 4
-# Seconds between two rounds of the watcher where nothing is to be kept fresh.
-ROUND = 1.0
+# Seconds between two rounds of the watcher; a check finds out by itself what is older than it may.
+SHORTEST_ROUND, LONGEST_ROUND = 0.05, 60.0
 UNTOLD = Decision(False, "what is stopped is not known: the store has not answered yet")
 
 
@@ -94,6 +94,7 @@ class KillSwitch:
     name: str
     store: SwitchStore
     _scopes: Scopes
+    _asked: Mapping[Any, tuple[SwitchScope, ...]]
     _triggers: Mapping[str, Any]
     _unknown: Decision
     _reason_length: int
@@ -133,6 +134,7 @@ class KillSwitch:
         whole("reason_length", reason_length, 1)
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
+        self._asked = self._scopes.known
         self._unknown = rules.ALLOWED if unknown == "run" else UNTOLD
         self._reason_length, self._incident = reason_length, _pattern(incident)
         self._nag_every = duration(nag_every)
@@ -143,7 +145,7 @@ class KillSwitch:
         now = ticks_of(self._clock)
         self._copy = Copy(self.store, name, age, now)
         self._chronicle = Chronicle(self.store, name, tellers, now)
-        self._watcher = Watcher(self, age / 2 or ROUND)
+        self._watcher = Watcher(self, min(max(age / 2, SHORTEST_ROUND), LONGEST_ROUND))
         self._is_quiet = quietness(self._copy)
         follow(self)
 
@@ -294,24 +296,25 @@ class KillSwitch:
         scope = self._scope(False, segment, feature, experiment)
         text("cause", cause)
         rule = allowed_by(self._triggers, cause, scope)
-        self._check_words("reason", reason)
+        text("reason", reason)  # however short: nobody is there who could find a better one
         seconds: float = rule.expires_in if expires_in is None else duration(expires_in)
         check_expires_in("expires_in", seconds)
+        by = f"automatic: {cause}"
 
         def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
             return rules.stop(
                 entries,
                 scope,
                 reason=reason,
-                by=f"automatic: {cause}",
+                by=by,
                 now=now,
                 until=now + seconds,
                 when_expired=rule.when_expired,
                 cause=cause,
             )
 
-        records = self._write(command)
-        return records[-1] if records and records[-1].scope == scope else None
+        made = [each for each in self._write(command) if (each.scope, each.by) == (scope, by)]
+        return made[-1] if made else None
 
     def _scope(self, *given: Any) -> SwitchScope:
         scope = scope_of(*given)
@@ -347,10 +350,13 @@ class KillSwitch:
         It gives a pair, too: ``allowed, reason = switch.check(...)``.  A store that does not answer
         makes it raise nothing: what was last known holds.
         """
-        asked = self._scopes.asked(segment, feature, experiment)
+        try:
+            asked = self._asked[segment, feature, experiment]
+        except (KeyError, TypeError):  # the latter: no name at all
+            asked = self._scopes.asked(segment, feature, experiment)
         if key is not None and type(key) is not str:
             encode_key(key)
-        return rules.ALLOWED if self._is_quiet() else self._decide(asked, lambda: key)
+        return rules.ALLOWED if self._is_quiet() else self._decide(asked, _giving(key))
 
     def guard(
         self,
@@ -424,8 +430,8 @@ class KillSwitch:
             self._look_after()
             self._tell_news(before)
             self._chronicle.notify()
-        except SwitchStoreError as exc:
-            LOG.warning("%s: the store was lost on the way: %s", self.name, exc)
+        except Exception:
+            LOG.warning("%s: the store was lost on the way", self.name, exc_info=True)
 
     def report(self) -> SwitchReport:
         """All that is stopped, with its age, reason, who did it, and the end; ``str`` shows it.
@@ -441,17 +447,9 @@ class KillSwitch:
         view, now = self._copy.view, self._clock.time()
         if view is None:
             raise SwitchStoreError(f"the store of {self.name!r} has not answered yet: {self._why}")
-        entries = [each for each in view.entries.values() if not each.is_lifted(now)]
-        lines = (
-            ReportLine(
-                entry=each,
-                age=max(0.0, now - each.since),
-                left=None if each.until is None else each.until - now,
-            )
-            for each in entries
-        )
+        lines = lines_of(view.entries.values(), now)
         stale = self._copy.age if self._copy.lost_at is not None else None
-        return SwitchReport(name=self.name, at=now, lines=tuple(lines), stale=stale)
+        return SwitchReport(name=self.name, at=now, lines=lines, stale=stale)
 
     def audit(self, limit: int = 100) -> tuple[AuditRecord, ...]:
         """The latest changes, the newest first.
@@ -479,8 +477,7 @@ class KillSwitch:
 
     @property
     def _why(self) -> str | None:
-        error = self._copy.error
-        return None if error is None else str(error)
+        return self._copy.error
 
     def close(self) -> None:
         """End the watching thread; the store is left to whoever made it.
@@ -524,7 +521,7 @@ class KillSwitch:
             document = Document(change.entries, view.document.store or uuid4().hex)
             if self._commit(view.version, document.to_text(), records):
                 made = View(view.version + 1, document.to_text(), document)
-                self._tell(self._copy.accept(made, self._copy.now(), since))
+                self._tell(self._copy.accept(made, self._copy.now(), since, written=True))
                 self._written()
                 return records
         raise SwitchStoreError(f"others change {self.name!r} all the time: nothing was changed")
@@ -552,8 +549,8 @@ class KillSwitch:
         try:
             self._tell(self._chronicle.news() if self._listeners else [])
             self._chronicle.notify(eager=True)
-        except SwitchStoreError as exc:
-            LOG.warning("%s: the store was lost, others will tell: %s", self.name, exc)
+        except Exception:
+            LOG.warning("%s: the store was lost, others will tell", self.name, exc_info=True)
         if self.store.shared or self._has_work():
             self._watcher.ensure()
 
@@ -585,8 +582,8 @@ class KillSwitch:
         if self._listeners and self._copy.view is not before:
             try:
                 self._tell(self._chronicle.news())
-            except SwitchStoreError as exc:
-                LOG.warning("%s: the changes cannot be read: %s", self.name, exc)
+            except Exception:
+                LOG.warning("%s: the changes cannot be read", self.name, exc_info=True)
 
     def _tell(self, events: Iterable[ControlEvent]) -> None:
         tell(self._listeners, events)
@@ -603,6 +600,10 @@ def quietness(copy: Copy) -> Callable[[], bool]:
         return lambda: copy._is_version(copy.quiet_version)
     now = copy.now
     return lambda: now() < copy.quiet_until
+
+
+def _giving(key: Any) -> Callable[[], Any]:
+    return lambda: key
 
 
 def _resume(

@@ -12,6 +12,7 @@ from attrs import define, field
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.control.switch.entries import AuditRecord
 from retrytemplate.control.switch.events import SwitchChanged
+from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ class Chronicle:
     _worker: str = field(factory=lambda: uuid4().hex)
     _seen: int | None = None
     _again_at: float | None = None
-    _lock: Any = field(factory=threading.Lock)
+    _lock: Any = field(factory=threading.RLock)
     _telling: Any = field(factory=threading.Lock)
 
     @property
@@ -69,15 +70,16 @@ class Chronicle:
 
     def news(self) -> list[SwitchChanged]:
         """What has happened since this was last asked, oldest first; each once."""
+        if self._seen is None:
+            self.begin()
         found = self.store.records(limit=LOOK_BACK)
         with self._lock:
             seen = self._seen or 0
             new = [each for each in reversed(found) if each.number > seen]
             if new:
                 self._seen = new[-1].number
-        return [
-            SwitchChanged(name=self.name, record=AuditRecord.from_text(each.text)) for each in new
-        ]
+        records = (_record(each) for each in new)
+        return [SwitchChanged(name=self.name, record=each) for each in records if each is not None]
 
     def notify(self, *, eager: bool = False) -> None:
         """Tell the notifiers what nobody has told yet.
@@ -104,10 +106,13 @@ class Chronicle:
         return self._again_at is None or self.now() >= self._again_at
 
     def _tell(self, stored: StoredRecord) -> bool:
+        record = _record(stored)
+        if record is None:
+            return True  # nobody will ever be able to tell it
         done = True
         for notifier in self.notifiers:
             try:
-                value = notifier(AuditRecord.from_text(stored.text))
+                value = notifier(record)
                 if is_awaitable(value):
                     close_unawaited(value)
                     raise TypeError(f"{notifier!r} has to be awaited: nobody does")
@@ -119,4 +124,12 @@ class Chronicle:
     def forked(self) -> None:
         """In a child process: another worker, and locks that nobody holds."""
         self._worker = uuid4().hex
-        self._lock, self._telling = threading.Lock(), threading.Lock()
+        self._lock, self._telling = threading.RLock(), threading.Lock()
+
+
+def _record(stored: StoredRecord) -> AuditRecord | None:
+    try:
+        return AuditRecord.from_text(stored.text)
+    except SwitchStoreError:
+        LOG.exception("record %s is told to nobody", stored.number)
+        return None

@@ -32,7 +32,7 @@ class Watcher:
     def __init__(self, watched: Watched, period: float) -> None:
         self._watched = weakref.ref(watched)
         self._period = period
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._closed = False
@@ -75,7 +75,7 @@ class Watcher:
 
     def forked(self) -> None:
         """In a child process: the thread is the parent's."""
-        self._lock, self._thread, self._stop = threading.Lock(), None, threading.Event()
+        self._lock, self._thread, self._stop = threading.RLock(), None, threading.Event()
 
 
 def _watch(watched: ReferenceType[Watched], stop: threading.Event, period: float) -> None:

@@ -1,0 +1,75 @@
+"""A store that several switches share, in one process, and what can go wrong with it."""
+
+from retrytemplate.control import ControlListener, MemorySwitchStore
+
+__all__ = ["REASON", "SharedStore", "Told", "stopped"]
+
+REASON = "charged twice, incident 9"
+
+
+class SharedStore(MemorySwitchStore):
+    """Memory that counts as shared: switches keep copies of it.
+
+    ``down`` makes every access fail; ``loses_answers`` writes, and fails then; ``loads`` counts.
+    """
+
+    shared = True
+
+    def __init__(self, *, clock=None):
+        super().__init__(clock=clock)
+        self.down = self.loses_answers = False
+        self.loads = 0
+
+    def load(self, known):
+        self.loads += 1
+        self._look()
+        return super().load(known)
+
+    def commit(self, expected, document, records):
+        self._look()
+        done = super().commit(expected, document, records)
+        if self.loses_answers:
+            raise OSError("connection lost")
+        return done
+
+    def records(self, *, before=None, limit=100):
+        self._look()
+        return super().records(before=before, limit=limit)
+
+    def claim_untold(self, worker, lease, limit):
+        self._look()
+        return super().claim_untold(worker, lease, limit)
+
+    def _look(self):
+        if self.down:
+            raise OSError("connection refused")
+
+    def wipe(self):
+        """Lose everything, as a server without a disk does."""
+        self._state = 0, ""
+        self._records.clear()
+        self._last = 0
+
+
+class Told(ControlListener):
+    """Remembers the events."""
+
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+    @property
+    def kinds(self):
+        return [type(each).__name__ for each in self.events]
+
+    @property
+    def actions(self):
+        return [each.record.action for each in self.events if hasattr(each, "record")]
+
+
+def stopped(switch, **scope):
+    """Stop something for an hour."""
+    scope = scope or {"segment": "billing"}
+    return switch.stop(reason=REASON, by="kim", expires_in=3600, **scope)

@@ -1,0 +1,68 @@
+"""Which keys come back first: as many as were said, always the same, and more of them each step."""
+
+import subprocess
+import sys
+
+import pytest
+
+from retrytemplate.control.switch.canary import place_of
+from retrytemplate.control.switch.scopes import SwitchScope
+
+SCOPE = SwitchScope("segment", "billing")
+SHARES = (5, 25, 100)
+# As they were with the first release: who is in must not change with another one.
+GOLDEN = {
+    "user-17": 61.96798792782167,
+    17: 55.485108347614286,
+    ("eu", 17): 27.844297737323632,
+    b"\x00\xff": 37.36105558963758,
+    "": 14.918585169970012,
+}
+
+
+@pytest.fixture(scope="module")
+def places():
+    return [place_of(SCOPE, key) for key in range(100_000)]
+
+
+@pytest.mark.statement("S4-69")
+@pytest.mark.parametrize("share", SHARES)
+def test_of_many_keys_a_share_is_in(places, share):
+    inside = sum(place < share for place in places) / 1000
+    assert inside == pytest.approx(share, abs=0.5)
+
+
+def test_no_key_is_out_when_all_are_in(places):
+    assert min(places) >= 0
+    assert max(places) < 100
+
+
+@pytest.mark.statement("S4-69")
+def test_the_keys_are_the_same_in_another_process(places):
+    program = (
+        "from retrytemplate.control.switch.canary import place_of\n"
+        "from retrytemplate.control.switch.scopes import SwitchScope\n"
+        "scope = SwitchScope('segment', 'billing')\n"
+        "print(sum(hash((key, place_of(scope, key))) for key in range(2000)))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert int(answer.stdout) == sum(hash((key, places[key])) for key in range(2000))
+
+
+@pytest.mark.parametrize("key", GOLDEN, ids=repr)
+def test_a_key_stays_where_it_was(key):
+    assert place_of(SCOPE, key) == GOLDEN[key]
+
+
+def test_in_another_scope_others_are_first(places):
+    other = [place_of(SwitchScope("segment", "search"), key) for key in range(20_000)]
+    both = sum(one < 25 and two < 25 for one, two in zip(places, other, strict=False))
+    assert both / 20_000 == pytest.approx(0.0625, abs=0.01)
+
+
+def test_names_cannot_be_mistaken_for_keys():
+    assert place_of(SwitchScope("segment", "a/s:b"), "c") != place_of(
+        SwitchScope("segment", "a"), "b/s:c"
+    )

@@ -1,0 +1,196 @@
+"""There is no path around a stop: retries, fallbacks, hedges and templates inside are asked."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from retrytemplate import (
+    KillSwitchActiveError,
+    NoBackoff,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.control import Fallback, Hedge, KillSwitch, Pipeline, RetryBudget
+from tests.control.loops import LOOPS
+
+loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
+RETRY = SimpleRetryPolicy(5)
+
+
+def stop(switch):
+    switch.stop(segment="billing", reason="charged twice, incident 9", by="kim", permanent=True)
+
+
+class Work:
+    """Fails each time; the segment is stopped during the second call."""
+
+    def __init__(self, switch, stop_at=2):
+        self.switch, self.stop_at, self.calls = switch, stop_at, 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls == self.stop_at:
+            stop(self.switch)
+        raise ConnectionError("reset")
+
+    async def later(self):
+        self()
+
+
+@pytest.fixture
+def switch():
+    return KillSwitch()
+
+
+@pytest.fixture
+def guard(switch):
+    return switch.guard(segment="billing")
+
+
+@pytest.mark.statement("S4-72")
+def test_a_retry_is_not_made_when_its_work_was_stopped_meanwhile(switch, guard):
+    work = Work(switch)
+    with pytest.raises(KillSwitchActiveError) as raised:
+        RetryTemplate(RETRY, NoBackoff(), guards=[guard]).call(work)
+    assert work.calls == 2
+    assert isinstance(raised.value.__cause__, ConnectionError)
+
+
+@loops
+def test_an_asynchronous_retry_is_not_made_either(switch, guard, loop):
+    work = Work(switch)
+    template = RetryTemplate(RETRY, NoBackoff(), guards=[guard])
+    with pytest.raises(KillSwitchActiveError):
+        loop.run(lambda: template.call_async(work.later))
+    assert work.calls == 2
+
+
+@pytest.mark.statement("S4-72")
+def test_the_templates_inside_are_stopped_as_well(switch, guard):
+    work = Work(switch)
+    inner = RetryTemplate(RETRY, NoBackoff()).wrap(work)
+    with pytest.raises(KillSwitchActiveError):
+        RetryTemplate(RETRY, NoBackoff(), guards=[guard]).call(inner)
+    assert work.calls == 2
+
+
+@pytest.mark.statement("S4-72")
+def test_the_templates_inside_of_a_guard_around_them_are_stopped_as_well(switch, guard):
+    work = Work(switch)
+    with pytest.raises(KillSwitchActiveError):
+        Pipeline(guard, RetryTemplate(RETRY, NoBackoff())).call(work)
+    assert work.calls == 2
+
+
+@loops
+def test_the_asynchronous_templates_inside_of_a_guard_are_stopped_as_well(switch, guard, loop):
+    work = Work(switch)
+    with pytest.raises(KillSwitchActiveError):
+        pipeline = Pipeline(guard, RetryTemplate(RETRY, NoBackoff()))
+        loop.run(lambda: pipeline.call_async(work.later))
+    assert work.calls == 2
+
+
+def test_a_guard_is_in_force_for_its_own_call_only(switch, guard):
+    guard.call(int, "17")
+    stop(switch)
+    assert RetryTemplate().call(int, "17") == 17
+
+
+@pytest.mark.statement("S4-72")
+def test_a_fallback_does_not_answer_for_what_is_stopped(switch, guard):
+    stop(switch)
+    template = RetryTemplate(guards=[guard])
+    with pytest.raises(KillSwitchActiveError):
+        Fallback(lambda: "from elsewhere").call(template.call, int)
+
+
+@pytest.mark.parametrize("on", [(Exception,), lambda error: True], ids=["class", "predicate"])
+def test_a_fallback_for_everything_does_not_answer_for_what_is_stopped(switch, guard, on):
+    stop(switch)
+    with pytest.raises(KillSwitchActiveError):
+        Fallback(lambda: "from elsewhere", on=on).call(guard.wrap(lambda: "done"))
+
+
+def test_a_group_with_a_refusal_in_it_is_not_answered_either(switch, guard):
+    stop(switch)
+
+    def both():
+        errors = []
+        for fn in (lambda: int("x"), guard.wrap(lambda: "done")):
+            try:
+                fn()
+            except Exception as exc:
+                errors.append(exc)
+        raise ExceptionGroup("both", errors)
+
+    with pytest.raises(ExceptionGroup):
+        Fallback(lambda: "from elsewhere").call(both)
+
+
+def test_a_fallback_that_names_the_refusal_answers(switch, guard):
+    stop(switch)
+    refusal = Fallback(lambda: "closed for tonight", on=(KillSwitchActiveError,))
+    assert refusal.call(guard.wrap(lambda: "done")) == "closed for tonight"
+
+
+@pytest.mark.statement("S4-72")
+def test_nobody_is_asked_instead_when_the_work_was_stopped_meanwhile(switch, guard):
+    asked = []
+    fallback = Fallback(lambda: asked.append("the other one"))
+    with pytest.raises(KillSwitchActiveError):
+        guard.call(fallback.call, Work(switch, stop_at=1))
+    assert asked == []
+
+
+@loops
+def test_nobody_is_asked_asynchronously_instead(switch, guard, loop):
+    asked = []
+    fallback = Fallback(lambda: asked.append("the other one"))
+    work = Work(switch, stop_at=1)
+    with pytest.raises(KillSwitchActiveError):
+        loop.run(lambda: guard.call_async(fallback.call_async, work.later))
+    assert asked == []
+
+
+@pytest.mark.statement("S4-72")
+def test_no_hedge_is_started_for_what_was_stopped_meanwhile(switch, guard):
+    work = Work(switch, stop_at=1)
+    hedge = Hedge(delay=0.0, max_hedges=3, idempotent=True)
+    template = RetryTemplate(SimpleRetryPolicy(1), guards=[guard])
+    with pytest.raises(ConnectionError):
+        asyncio.run(template.call_async(hedge.call_async, work.later))
+    assert work.calls == 1
+    assert hedge.snapshot().refused == 1
+
+
+def test_no_hedge_is_started_in_a_thread_for_what_was_stopped_meanwhile(switch, guard):
+    work = Work(switch, stop_at=1)
+    with ThreadPoolExecutor(2) as pool:
+        hedge = Hedge(delay=60.0, max_hedges=3, idempotent=True, executor=pool)
+        with pytest.raises(ConnectionError):
+            guard.call(hedge.call, work)
+    assert work.calls == 1
+
+
+def test_a_refusal_starts_no_hedge(switch, guard):
+    stop(switch)
+    hedge = Hedge(delay=60.0, max_hedges=3, idempotent=True)
+    outcome = asyncio.run(hedge.outcome_async(guard.wrap(asyncio.sleep), 0))
+    assert isinstance(outcome.exception, KillSwitchActiveError)
+    assert outcome.attempts == 1
+
+
+def test_a_refusal_is_not_retried(switch, guard):
+    stop(switch)
+    outcome = RetryTemplate(RETRY, NoBackoff()).outcome(guard.wrap(lambda: "done"))
+    assert isinstance(outcome.exception, KillSwitchActiveError)
+    assert outcome.attempts == 1
+
+
+def test_a_budget_loses_nothing_by_a_refusal(switch, guard):
+    budget = RetryBudget.tokens(capacity=10, cost=5)
+    work = Work(switch, stop_at=1)
+    RetryTemplate(RETRY, NoBackoff(), guards=[budget, guard]).outcome(work)
+    assert budget.snapshot().available == 10.0

@@ -1,0 +1,436 @@
+"""Several switches on one store: who sees what, who tells, and what happens when it is away."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from retrytemplate import KillSwitchActiveError, SwitchStoreError
+from retrytemplate.control import KillSwitch, SwitchStoreBack, SwitchStoreLost
+from retrytemplate.testing import VirtualClock
+from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+
+STALE = 5.0
+WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return SharedStore(clock=clock)
+
+
+@pytest.fixture
+def make(store, clock):
+    made = []
+
+    def make(*args, **settings):
+        made.append(KillSwitch(store, *args, clock=clock, **settings))
+        return made[-1]
+
+    yield make
+    for switch in made:
+        switch.close()
+
+
+# -- what others do ------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-73")
+def test_a_change_elsewhere_is_seen_within_the_bound(make, clock):
+    here, there = make(), make()
+    assert here.check(segment="billing")
+    stopped(there)
+    clock.advance(STALE)
+    assert not here.check(segment="billing")
+    there.resume(segment="billing", **WELL)
+    clock.advance(STALE)
+    assert here.check(segment="billing")
+
+
+def test_ones_own_change_is_seen_at_once(make):
+    switch = make()
+    assert switch.check(segment="billing")
+    stopped(switch)
+    assert not switch.check(segment="billing")
+    switch.resume(segment="billing", **WELL)
+    assert switch.check(segment="billing")
+
+
+def test_within_the_bound_the_store_is_not_asked_again(make, store, clock):
+    switch = make()
+    for _ in range(100):
+        switch.check(segment="billing")
+        clock.advance(STALE / 101)
+    assert store.loads == 1
+
+
+def test_a_strict_switch_asks_each_time(make, store):
+    strict, other = make(0), make()
+    assert strict.check(segment="billing")
+    stopped(other)
+    assert not strict.check(segment="billing")
+    before = store.loads
+    strict.check(segment="billing")
+    assert store.loads == before + 1
+
+
+def test_the_watching_thread_sees_a_change_though_nobody_asks():
+    store = SharedStore()
+    with KillSwitch(store, 0.1) as here, KillSwitch(store) as there:
+        here.start()
+        stopped(there)
+        limit = 500
+        while not here.snapshot().entries and limit:
+            here._watcher._stop.wait(0.01)
+            limit -= 1
+        assert here.snapshot().entries
+
+
+def test_a_switch_that_nobody_holds_is_let_go_of_and_its_thread_ends(store):
+    switch = KillSwitch(store)
+    switch.start()
+    thread = switch._watcher._thread
+    assert thread.is_alive()
+    del switch
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_listeners_hear_of_what_others_have_changed_once(make, clock):
+    told = Told()
+    here, there = make(listeners=[told]), make()
+    here.check()
+    stopped(there)
+    there.resume(segment="billing", **WELL)
+    stopped(here, segment="search")
+    for _ in range(2):
+        clock.advance(STALE)
+        here.check()
+        here.refresh()
+    assert told.actions == ["stopped", "resumed", "stopped"]
+
+
+def test_what_happened_before_is_no_news(make, clock):
+    stopped(make())
+    told = Told()
+    here = make(listeners=[told])
+    here.check()
+    clock.advance(STALE)
+    here.refresh()
+    assert told.events == []
+
+
+# -- who tells -----------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-63")
+def test_each_change_has_its_record_and_is_told_once(make):
+    told = []
+    switch, other = (make(notifiers=[told.append]) for _ in range(2))
+    stopped(switch)
+    other.resume(segment="billing", canary=(5, 100), **WELL)
+    switch.advance(segment="billing", **WELL)
+    other.refresh()
+    assert [each.action for each in told] == ["stopped", "resumed", "advanced"]
+    assert tuple(told) == switch.audit()[::-1]
+
+
+@pytest.mark.statement("S4-63")
+def test_what_was_changed_where_nobody_notifies_is_told_by_another(make):
+    told = []
+    command, service = make(), make(notifiers=[told.append])
+    stopped(command)
+    service.refresh()
+    assert [each.action for each in told] == ["stopped"]
+
+
+def test_a_notifier_that_raises_is_tried_again_and_breaks_nothing(make, clock, caplog):
+    told, down = [], [True]
+
+    def post(record):
+        if down:
+            raise OSError("chat is down")
+        told.append(record.action)
+
+    switch = make(notifiers=[post])
+    stopped(switch)
+    assert not switch.check(segment="billing")
+    assert "could not be told of record 1" in caplog.text
+    down.clear()
+    switch.refresh()
+    assert told == []
+    clock.advance(60)
+    switch.refresh()
+    switch.refresh()
+    assert told == ["stopped"]
+
+
+def test_a_notifier_that_gives_what_must_be_awaited_has_told_nobody(make, caplog):
+    async def post(record):
+        """Send it."""
+
+    switch = make(notifiers=[lambda record: post(record)])
+    stopped(switch)
+    assert "has to be awaited" in caplog.text
+    assert not switch.store.records()[0].told
+
+
+def test_a_notifier_may_command(make):
+    told = []
+
+    def spread(record):
+        told.append(str(record.scope))
+        if record.scope.name == "billing":
+            stopped(switch, segment="search")
+
+    switch = make(notifiers=[spread])
+    stopped(switch)
+    assert told == ["segment 'billing'", "segment 'search'"]
+
+
+def test_a_listener_that_raises_breaks_nothing(make, caplog):
+    class Broken(Told):
+        def on_event(self, event):
+            raise ValueError("broken listener")
+
+    switch = make(listeners=[Broken()])
+    stopped(switch)
+    assert not switch.check(segment="billing")
+    with pytest.raises(KillSwitchActiveError):
+        switch.guard(segment="billing").call(int, "17")
+    assert "broken listener" in caplog.text
+
+
+KILLED = """
+import os, signal, sys
+from retrytemplate.control import KillSwitch
+from retrytemplate.control.switch.sql import SQLSwitchStore
+
+class Killed(SQLSwitchStore):
+    def claim_untold(self, worker, lease, limit):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+switch = KillSwitch(Killed(sys.argv[1]), notifiers=[print])
+switch.stop(segment="billing", reason="charged twice, incident 9", by="kim", permanent=True)
+"""
+
+
+@pytest.mark.statement("S4-63")
+@pytest.mark.skipif(os.name == "nt", reason="processes are not killed by a signal there")
+def test_what_a_process_changed_that_was_killed_before_it_told_is_told_by_another(tmp_path):
+    from retrytemplate.control.switch.sql import SQLSwitchStore
+
+    url = f"sqlite:///{tmp_path / 'switch.db'}"
+    died = subprocess.run([sys.executable, "-c", KILLED, url], capture_output=True, check=False)
+    assert (died.returncode, died.stdout) == (-signal.SIGKILL, b"")
+    told = []
+    with KillSwitch(SQLSwitchStore(url), notifiers=[told.append]) as switch:
+        switch.refresh()
+        switch.refresh()
+        assert not switch.check(segment="billing")
+    assert [str(each) for each in told] == [
+        "segment 'billing' stopped by kim: charged twice, incident 9"
+    ]
+
+
+# -- a store that is away ------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-73")
+def test_while_the_store_is_away_what_was_last_known_holds_and_it_is_told_once(make, store, clock):
+    told = Told()
+    switch = make(listeners=[told])
+    stopped(switch)
+    told.events.clear()
+    store.down = True
+    for _ in range(5):
+        clock.advance(STALE)
+        assert not switch.check(segment="billing")
+        assert switch.check(segment="search")
+        switch.refresh()
+    store.down = False
+    clock.advance(STALE)
+    assert not switch.check(segment="billing")
+    lost, back = told.events
+    assert isinstance(lost, SwitchStoreLost)
+    assert (lost.age, str(lost.error)) == (
+        STALE,
+        "the store of the kill switch cannot be read: connection refused",
+    )
+    assert isinstance(back, SwitchStoreBack)
+    assert back.lost_for == 5 * STALE
+
+
+def test_a_snapshot_says_how_old_what_is_known_is(make, store, clock):
+    switch = make()
+    assert (switch.snapshot().age, switch.snapshot().version) == (None, None)
+    switch.check()
+    store.down = True
+    clock.advance(60)
+    switch.check()
+    snapshot = switch.snapshot()
+    assert (snapshot.age, snapshot.lost, snapshot.version) == (60, True, 0)
+    assert "connection refused" in snapshot.error
+    assert "as known 1 min ago" in str(switch.report())
+
+
+def test_of_a_store_that_is_away_a_check_asks_once_in_a_while(make, store, clock):
+    switch = make()
+    switch.check()
+    store.down = True
+    clock.advance(STALE)
+    for _ in range(100):
+        switch.check()
+    assert store.loads == 2
+
+
+@pytest.mark.parametrize(("unknown", "allowed"), [("stop", False), ("run", True)])
+def test_where_the_store_was_never_there_it_is_as_was_said(make, store, clock, unknown, allowed):
+    store.down = True
+    switch = make(unknown=unknown)
+    assert switch.check(segment="billing").allowed is allowed
+    if not allowed:
+        assert "the store has not answered yet" in switch.check().reason
+        with pytest.raises(KillSwitchActiveError):
+            switch.guard().call(int, "17")
+    with pytest.raises(SwitchStoreError, match=r"has not answered yet: .*connection refused"):
+        switch.report()
+    store.down = False
+    clock.advance(STALE)
+    assert switch.check(segment="billing")
+
+
+@pytest.mark.parametrize("command", ["stop", "resume", "advance", "trigger"])
+def test_a_command_fails_where_the_store_is_away_and_changes_nothing(make, store, command):
+    switch = make()
+    stopped(switch)
+    switch.resume(segment="billing", canary=(5, 100), **WELL)
+    given = {
+        "stop": {"reason": REASON, "by": "kim", "permanent": True},
+        "resume": WELL,
+        "advance": WELL,
+        "trigger": {"reason": REASON},
+    }[command]
+    cause = ["provider outage"] if command == "trigger" else []
+    store.down = True
+    with pytest.raises(SwitchStoreError, match="connection refused"):
+        getattr(switch, command)(*cause, segment="billing", **given)
+    store.down = False
+    assert [each.action for each in switch.audit()] == ["resumed", "stopped"]
+
+
+def test_a_change_whose_answer_is_lost_stands_and_is_not_reported_as_failed(make, store):
+    switch = make()
+    store.loses_answers = True
+    stopped(switch)
+    assert not switch.check(segment="billing")
+    assert len(switch.audit()) == 1
+
+
+def test_where_nobody_can_say_whether_a_change_stands_that_is_said(make, store):
+    switch = make()
+
+    class Gone(type(store)):
+        def commit(self, expected, document, records):
+            super().commit(expected, document, records)
+            self.down = True
+            raise OSError("connection lost")
+
+    store.__class__ = Gone
+    with pytest.raises(SwitchStoreError, match="whether segment 'billing' was changed is not kn"):
+        stopped(switch)
+
+
+RUBBISH = {
+    "no JSON": "{",
+    "no object": "[]",
+    "no version": '{"entries":[]}',
+    "a later format": '{"v":2}',
+    "no entries": '{"v":1,"store":"a","entries":{}}',
+    "an entry that is none": '{"v":1,"store":"a","entries":[17]}',
+    "a field that is missing": '{"v":1,"store":"a","entries":[{"kind":"global","name":null}]}',
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", RUBBISH.values(), ids=RUBBISH)
+def test_a_store_that_holds_rubbish_is_as_one_that_is_away(make, store, clock, text):
+    told = Told()
+    switch, fresh = make(listeners=[told]), make()
+    stopped(switch)
+    store.commit(1, text, [])
+    clock.advance(STALE)
+    assert not switch.check(segment="billing")
+    assert told.kinds[-1] == "SwitchStoreLost"
+    assert not fresh.check(segment="search")
+    with pytest.raises(SwitchStoreError, match=r"in the store of a kill switch|has format 2"):
+        stopped(switch, segment="search")
+    assert store.load(None) == (2, text)
+
+
+@pytest.mark.parametrize("answer", [17, ("1", ""), (1, None), (1, "", 3)], ids=str)
+def test_a_store_that_answers_with_something_else_is_as_one_that_is_away(make, store, answer):
+    store.load = lambda known: answer
+    assert not make().check()
+    assert make(unknown="run").check()
+
+
+def test_a_record_that_is_rubbish_is_told_to_nobody_and_holds_nobody_up(make, store, caplog):
+    told = []
+    store.commit(0, "", ["rubbish"])
+    switch = make(notifiers=[told.append], listeners=[Told()])
+    stopped(switch)
+    assert [each.action for each in told] == ["stopped"]
+    assert "record 1 is told to nobody" in caplog.text
+    with pytest.raises(SwitchStoreError, match="the record in the store of a kill switch"):
+        switch.audit()
+
+
+# -- a store that forgets ------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-73")
+def test_what_a_store_has_lost_stays_stopped_and_is_restored(make, store, clock):
+    told = []
+    switch = make(notifiers=[lambda record: told.append((record.action, record.by))])
+    switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
+    store.wipe()
+    clock.advance(STALE)
+    assert not switch.check(segment="billing")
+    switch.refresh()
+    assert told[1:] == [("restored", "automatic: the store had lost it")]
+    assert not make().check(segment="billing")
+
+
+def test_of_what_a_store_has_lost_nothing_is_restored_that_is_stopped_again(make, store, clock):
+    switch, other = make(), make()
+    switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
+    store.wipe()
+    for name in ("billing", "search"):
+        other.stop(segment=name, reason="charged twice again", by="lee", permanent=True)
+    clock.advance(STALE)
+    switch.refresh()
+    assert {each.scope.name: each.by for each in switch.snapshot().entries} == {
+        "billing": "lee",
+        "search": "lee",
+    }
+    assert "restored" not in [each.action for each in switch.audit()]
+
+
+def test_what_was_restored_can_be_resumed_for_good(make, store, clock):
+    switch, other = make(), make()
+    switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
+    other.check()
+    store.wipe()
+    switch.resume(segment="billing", **WELL)
+    clock.advance(STALE)
+    switch.refresh()
+    assert switch.check(segment="billing")
+    assert [each.action for each in switch.audit()] == ["resumed", "restored"]

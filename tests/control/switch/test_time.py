@@ -1,0 +1,168 @@
+"""What time does to a stop: it lifts it, or it reminds; and what a report says of it."""
+
+import pytest
+
+from retrytemplate import KillSwitchActiveError
+from retrytemplate.control import KillSwitch
+from retrytemplate.testing import VirtualClock
+from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+
+DAY = 86400
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def switch(clock, told):
+    return KillSwitch(clock=clock, notifiers=[lambda record: told.append(record.action)])
+
+
+@pytest.mark.statement("S4-65")
+def test_a_stop_that_was_to_be_lifted_is_lifted_in_time_and_told_of(switch, clock, told):
+    stopped(switch)
+    clock.advance(3599)
+    assert not switch.check(segment="billing")
+    clock.advance(1)
+    assert switch.check(segment="billing")
+    switch.refresh()
+    switch.refresh()
+    assert told == ["stopped", "expired"]
+    assert switch.snapshot().entries == ()
+
+
+@pytest.mark.statement("S4-65")
+def test_a_stop_that_was_to_stay_stays_and_reminders_follow(switch, clock, told):
+    switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="stay")
+    for seconds in (60, 1, DAY - 2, 1, DAY):
+        clock.advance(seconds)
+        switch.refresh()
+    assert not switch.check(segment="a")
+    assert told == ["stopped", "overdue", "overdue", "overdue"]
+
+
+def test_without_a_word_about_it_everything_stays_stopped_when_its_time_is_up(switch, clock, told):
+    stopped(switch, everything=True)
+    clock.advance(3600)
+    switch.refresh()
+    assert not switch.check()
+    assert told == ["stopped", "overdue"]
+
+
+def test_a_permanent_stop_is_never_over(switch, clock):
+    switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
+    clock.advance(400 * DAY)
+    switch.refresh()
+    assert not switch.check(segment="billing")
+
+
+@pytest.mark.statement("S4-65")
+def test_of_several_switches_one_lifts_and_tells(clock):
+    store, told = SharedStore(clock=clock), []
+    switches = [KillSwitch(store, clock=clock, notifiers=[told.append]) for _ in range(3)]
+    stopped(switches[0])
+    clock.advance(3600)
+    for switch in switches:
+        switch.refresh()
+    assert [each.action for each in told] == ["stopped", "expired"]
+    for switch in switches:
+        switch.close()
+
+
+def test_a_command_lifts_what_has_had_its_time(switch, clock):
+    stopped(switch)
+    clock.advance(3600)
+    stopped(switch, segment="search")
+    assert [each.action for each in switch.audit()] == ["stopped", "expired", "stopped"]
+
+
+def test_a_refusal_says_when_it_is_over(switch, clock):
+    stopped(switch)
+    clock.advance(600)
+    with pytest.raises(KillSwitchActiveError) as raised:
+        switch.guard(segment="billing").call(int, "17")
+    assert (raised.value.name, raised.value.retry_after) == ("switch", 3000)
+
+
+@pytest.mark.parametrize("end", [{"permanent": True}, {"expires_in": 60, "when_expired": "stay"}])
+def test_a_refusal_without_an_end_says_none(switch, end):
+    switch.stop(segment="billing", reason=REASON, by="kim", **end)
+    with pytest.raises(KillSwitchActiveError) as raised:
+        switch.guard(segment="billing").call(int, "17")
+    assert raised.value.retry_after is None
+
+
+def test_a_clock_that_goes_back_reminds_nobody_and_breaks_nothing(switch, clock, told):
+    switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="stay")
+    clock.advance(60)
+    switch.refresh()
+    clock._to_epoch -= 10 * DAY
+    switch.refresh()
+    assert not switch.check(segment="a")
+    assert told == ["stopped", "overdue"]
+    assert [each.age for each in switch.report().lines] == [0.0]
+
+
+# -- the report ----------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-66")
+def test_a_report_lists_what_is_stopped_with_age_reason_owner_and_end(switch, clock):
+    stopped(switch)
+    switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
+    switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="stay")
+    clock.advance(600)
+    lines = switch.report().lines
+    assert [(each.age, each.entry.by, each.left, each.state) for each in lines] == [
+        (600, "max", -540, "stopped, overdue"),
+        (600, "kim", 3000, "stopped"),
+        (600, "lee", None, "stopped"),
+    ]
+
+
+@pytest.mark.statement("S4-66")
+def test_a_report_can_be_read(switch, clock):
+    stopped(switch)
+    switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
+    switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="stay")
+    clock.advance(DAY / 24 * 0.9)
+    switch.resume(feature="export", by="lee", justification="found and mended", canary=(5, 25, 100))
+    assert str(switch.report()) == (
+        "switch, 2026-01-01 00:54 UTC: 3 stopped\n"
+        "- segment 'a': stopped, overdue, for 54 min, by max, overdue since 2026-01-01 00:01 UTC: "
+        "charged twice, incident 9\n"
+        "- segment 'billing': stopped, for 54 min, by kim, lifted in 6 min, 2026-01-01 01:00 UTC: "
+        "charged twice, incident 9\n"
+        "- feature 'export': back for 5 %, for 54 min, by lee, permanent: wrong totals"
+    )
+
+
+def test_a_report_of_nothing_says_so(switch):
+    assert str(switch.report()) == "switch, 2026-01-01 00:00 UTC: nothing is stopped"
+
+
+def test_listeners_hear_of_what_time_does(clock):
+    told = Told()
+    switch = KillSwitch(clock=clock, listeners=[told])
+    stopped(switch)
+    clock.advance(3600)
+    switch.refresh()
+    assert told.actions == ["stopped", "expired"]
+
+
+def test_what_has_had_its_time_is_no_longer_in_a_report_though_nobody_could_lift_it(clock):
+    store = SharedStore(clock=clock)
+    with KillSwitch(store, clock=clock) as switch:
+        stopped(switch)
+        clock.advance(3600)
+        store.down = True
+        report = switch.report()
+    assert report.lines == ()
+    assert report.stale == 3600
