@@ -105,12 +105,14 @@ if TYPE_CHECKING:
         SwitchStoreLost,
     )
     from retrytemplate.control.switch.guard import SwitchGuard
+    from retrytemplate.control.switch.redis import RedisSwitchStore
     from retrytemplate.control.switch.report import (
         ReportLine,
         SwitchReport,
         SwitchSnapshot,
     )
     from retrytemplate.control.switch.scopes import SwitchScope
+    from retrytemplate.control.switch.sql import SQLSwitchStore
     from retrytemplate.control.switch.stores import (
         MemorySwitchStore,
         StoredRecord,
@@ -227,12 +229,14 @@ __getattr__ = lazily(
             "SwitchStoreLost",
         ),
         "retrytemplate.control.switch.guard": ("SwitchGuard",),
+        "retrytemplate.control.switch.redis": ("RedisSwitchStore",),
         "retrytemplate.control.switch.report": (
             "ReportLine",
             "SwitchReport",
             "SwitchSnapshot",
         ),
         "retrytemplate.control.switch.scopes": ("SwitchScope",),
+        "retrytemplate.control.switch.sql": ("SQLSwitchStore",),
         "retrytemplate.control.switch.stores": (
             "MemorySwitchStore",
             "StoredRecord",
@@ -318,10 +322,12 @@ __all__ = [
     "Propagation",
     "Quantile",
     "RedisCircuitStore",
+    "RedisSwitchStore",
     "Remark",
     "ReportLine",
     "RequireIdempotency",
     "RetryBudget",
+    "SQLSwitchStore",
     "Seconds",
     "ServiceErrors",
     "Slot",

@@ -5,9 +5,7 @@ from itertools import count
 
 from sqlalchemy import create_engine, event, make_url, text
 
-from retrytemplate.control.switch.redis import RedisSwitchStore
-from retrytemplate.control.switch.sql import SQLSwitchStore
-from retrytemplate.control.switch.stores import MemorySwitchStore
+from retrytemplate.control import MemorySwitchStore, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
 from tests.stores import valkey
 

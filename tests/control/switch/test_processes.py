@@ -11,10 +11,12 @@ from random import randrange
 
 import pytest
 
-from retrytemplate.control.events import ControlListener
-from retrytemplate.control.switch.redis import RedisSwitchStore
-from retrytemplate.control.switch.sql import SQLSwitchStore
-from retrytemplate.control.switch.switch import KillSwitch
+from retrytemplate.control import (
+    ControlListener,
+    KillSwitch,
+    RedisSwitchStore,
+    SQLSwitchStore,
+)
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.control.switch.working import REASON, STALE_AFTER, WORK, Worker
@@ -25,6 +27,8 @@ from tests.stores.witness import Witness
 PATIENCE = 40.0
 LEASE = 60.0
 BY = "the supervisor"
+# Where it does not matter what the server is.
+ON_VALKEY = pytest.mark.parametrize("place", ["valkey"], indirect=True)
 
 
 @pytest.fixture(params=["postgresql", "valkey"])
@@ -168,6 +172,7 @@ def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_kill
     assert replayed(records) == {each.scope for each in known.entries}
 
 
+@ON_VALKEY
 def test_of_two_processes_one_tells_each_change_once(crew):
     watching = [crew.start("watch") for _ in range(2)]
     crew.wait_for_each(watching, "works")
@@ -179,6 +184,7 @@ def test_of_two_processes_one_tells_each_change_once(crew):
     assert sorted(row["key"] for row in crew.told()) == sorted(crew.ids())
 
 
+@ON_VALKEY
 def test_a_process_that_stood_still_does_not_go_by_what_it_knew(crew):
     watching = crew.start("watch")
     crew.wait_for(1, "works")

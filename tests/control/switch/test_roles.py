@@ -3,8 +3,7 @@
 import pytest
 from sqlalchemy import make_url, text
 
-from retrytemplate.control.switch.redis import RedisSwitchStore
-from retrytemplate.control.switch.sql import SQLSwitchStore
+from retrytemplate.control import RedisSwitchStore, SQLSwitchStore
 from retrytemplate.errors import SwitchStoreError
 
 LOOKS = "eval evalsha hget hlen hmget llen lrange time zcard zrangebyscore"

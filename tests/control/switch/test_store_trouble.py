@@ -11,9 +11,8 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from retrytemplate import SQLRetryContextCache
+from retrytemplate.control import RedisSwitchStore, SQLSwitchStore
 from retrytemplate.control.switch import scripts
-from retrytemplate.control.switch.redis import RedisSwitchStore
-from retrytemplate.control.switch.sql import SQLSwitchStore
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.stores import postgres

@@ -7,9 +7,7 @@ from random import Random
 
 from attrs import frozen
 
-from retrytemplate.control.switch.redis import RedisSwitchStore
-from retrytemplate.control.switch.sql import SQLSwitchStore
-from retrytemplate.control.switch.switch import KillSwitch
+from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.errors import SwitchRefusedError
 
 __all__ = ["STALE_AFTER", "WORK", "Worker"]
