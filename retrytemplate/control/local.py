@@ -25,7 +25,8 @@ __all__ = ["Keeper", "Local", "Watched"]
 class Watched(Protocol):
     """Where any thread may look for the counter of a closed circuit."""
 
-    closed: Counter | None
+    @property
+    def closed(self) -> Counter | None: ...
 
 
 class Keeper(Protocol):

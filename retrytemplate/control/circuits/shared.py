@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from retrytemplate.control.circuits.watcher import Watcher
 from retrytemplate.control.events import CircuitStoreBack, CircuitStoreLost
 from retrytemplate.control.local import Local
 from retrytemplate.control.snapshot import CircuitSnapshot
+from retrytemplate.control.windows import FAILED, SLOW
 from retrytemplate.errors import CircuitStoreError
 from retrytemplate.stores.forks import follow
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Shared"]
 
 LOG = logging.getLogger("retrytemplate.control")
+AT_ONCE = 1000  # calls that did not go well, in one report
 
 
 class Shared:
@@ -39,7 +42,6 @@ class Shared:
     """
 
     waits = True
-    closed: Counter | None = None
 
     def __init__(
         self,
@@ -50,7 +52,6 @@ class Shared:
         ticks: Any,
         tell: Callable[[], None],
     ) -> None:
-        self.watched: Watched = self
         self.happened: list[Any] = []
         self._store = store
         self._place = place
@@ -59,7 +60,7 @@ class Shared:
         self._draw = draw
         self._ticks = ticks
         self._tell = tell
-        self._watcher = Watcher(self, store.stale_after)
+        self._watcher = Watcher(self, store.stale_after / 2)
         self._begin()
         follow(self)
 
@@ -81,6 +82,16 @@ class Shared:
         """In a child process: what the parent has in hand it reports itself."""
         self._begin()
         self._watcher.forked()
+
+    @property
+    def closed(self) -> Counter | None:
+        """None: no success is counted without a question."""
+        return None
+
+    @property
+    def watched(self) -> Watched:
+        """Itself: a field would be a cycle."""
+        return self
 
     # -- before the call -------------------------------------------------------------------------
 
@@ -106,8 +117,7 @@ class Shared:
 
     def _admitted(self) -> Admission:
         wanted = f"{self._origin}.{next(self._numbers)}"
-        era, counted = self._to_report()
-        seen = self._ask(wanted=wanted, era=era, counted=counted)
+        seen = self._say_all(wanted)
         while True:
             circuit = self._looked(seen)
             if not circuit.changes:
@@ -201,18 +211,36 @@ class Shared:
     def _to_report(self) -> tuple[str, list[tuple[int, int]]]:
         """What was kept back, and of which era it is."""
         with self._lock:
-            counted, self._waiting = self._waiting, []
-            if self._well:
-                counted.append((self._well, -1))
-                self._well = 0
+            counted, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            if not self._waiting and (well := self._went_well()):
+                counted.append((well, -1))
             return "" if self._seen is None or not counted else self._seen.era, counted
 
+    def _went_well(self) -> int:
+        """How many calls went well since this was asked last."""
+        well, self._well = self._well, 0
+        return well
+
+    def _say_all(self, wanted: str = "") -> Seen:
+        """Report what was kept back, and ask how the circuit stands."""
+        era, counted = self._to_report()
+        again = all(code < 0 for _, code in counted)  # a success more is nothing, a failure is
+        try:
+            return self._ask(wanted=wanted, era=era, counted=counted, again=again)
+        except CircuitStoreError as exc:
+            self._lose(exc)
+            for _, code in counted:
+                if code > 0:
+                    verdict: Verdict = "failure" if code & FAILED else "success"
+                    self._local.count(verdict, bool(code & SLOW), self._ticks.now())
+            raise
+
     def _ask(self, **question: Any) -> Seen:
-        number = next(self._questions)
-        return self._take_in(self._store.call(self._place, **question), number)
+        number, asked = next(self._questions), self._ticks.now()
+        return self._take_in(self._store.call(self._place, **question), number, asked)
 
     def _move(self, seen: Seen, circuit: Circuit, wanted: str) -> Seen:
-        number = next(self._questions)
+        number, asked = next(self._questions), self._ticks.now()
         length = None
         if circuit.state == "open":
             length = circuit.until - seen.now
@@ -226,16 +254,16 @@ class Shared:
             reason=None,
         )
         moved = self._store.move(self._place, move, era=seen.era, wanted=wanted)
-        return self._take_in(moved, number)
+        return self._take_in(moved, number, asked)
 
-    def _take_in(self, seen: Seen, number: int) -> Seen:
-        """Note what the store says now, and what has happened since."""
+    def _take_in(self, seen: Seen, number: int, asked: float) -> Seen:
+        """Note what the store says, asked at that moment, and what has happened since."""
         with self._lock:
             self._expired += seen.expired
             state = self._back() if self._lost_at is not None else self._state
             if self._is_news(seen, number):
                 self._answered = max(number, self._answered)
-                self._note(state, seen)
+                self._note(state, seen, asked)
         return seen
 
     def _back(self) -> State:
@@ -252,8 +280,8 @@ class Shared:
             return seen.generation >= known.generation
         return number > self._answered  # the server has lost the circuit, and made another
 
-    def _note(self, before: State, seen: Seen) -> None:
-        known, self._seen, self._seen_at = self._seen, seen, self._ticks.now()
+    def _note(self, before: State, seen: Seen, asked: float) -> None:
+        known, self._seen, self._seen_at = self._seen, seen, asked
         changed = known is None or known.era != seen.era
         if changed:
             self._waiting, self._well = [], 0
@@ -324,8 +352,7 @@ class Shared:
             return self._local.snapshot(name, now)
 
     def _snapshot(self, name: str) -> CircuitSnapshot:
-        era, counted = self._to_report()
-        seen = self._ask(era=era, counted=counted)
+        seen = self._say_all()
         circuit = self._looked(seen)
         if circuit.changes:
             seen = self._move(seen, circuit, "")
@@ -351,16 +378,13 @@ class Shared:
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
         """Put it into a state by hand, in all processes."""
-        number = next(self._questions)
+        number, asked = next(self._questions), self._ticks.now()
         move = Move(state, seconds, 0, limited=False, clears=True, by=by, reason=reason)
-        self._take_in(self._store.move(self._place, move), number)
+        self._take_in(self._store.move(self._place, move), number, asked)
 
     def close(self) -> None:
         """Report what was kept back, and watch no more."""
         self._watcher.close()
-        era, counted = self._to_report()
-        if counted and self._lost_at is None:
-            try:
-                self._ask(era=era, counted=counted)
-            except CircuitStoreError as exc:
-                LOG.warning("what the circuit %r kept back is not counted: %s", self._name, exc)
+        if self._seen is not None and self._lost_at is None:
+            with suppress(CircuitStoreError):  # which was told
+                self._say_all()

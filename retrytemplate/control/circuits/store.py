@@ -180,9 +180,11 @@ class RedisCircuitStore:
         :param ticks: whose ``now()`` measures in this process.
         :param tell: lets the breaker tell what has happened, where no call does.
         """
+        from retrytemplate.control.circuits.cached import Cached
         from retrytemplate.control.circuits.shared import Shared
 
-        return Shared(self, place, rules, draw, ticks, tell)
+        kind = Shared if self.mode == "strict" else Cached
+        return kind(self, place, rules, draw, ticks, tell)
 
     def place(self, name: str, rules: Rules, slow_call: float | None) -> Place:
         """Where the circuit of a breaker with these rules is."""

@@ -29,7 +29,7 @@ class Watcher:
 
     def __init__(self, watched: Watched, period: float) -> None:
         self._period = period
-        self._closed = False
+        self._over = threading.Event()
         self._begin(watched)
 
     def _begin(self, watched: Watched) -> None:
@@ -54,12 +54,12 @@ class Watcher:
 
     def _is_needed(self) -> bool:
         thread = self._thread
-        return not self._closed and (thread is None or not thread.is_alive())
+        return not self._over.is_set() and (thread is None or not thread.is_alive())
 
     def _start(self) -> None:
         thread = threading.Thread(
             target=_watch,
-            args=(self._watched, self._wake, self._period),
+            args=(self._watched, self._wake, self._over, self._period),
             name="retrytemplate-circuit",
             daemon=True,
         )
@@ -78,20 +78,22 @@ class Watcher:
     def close(self) -> None:
         """End the thread for good; return when it has ended."""
         with self._lock:
-            self._closed = True
+            self._over.set()
             thread = self._thread
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(PATIENCE)
 
 
-def _watch(watched: ReferenceType[Watched], wake: threading.Event, period: float) -> None:
+def _watch(
+    watched: ReferenceType[Watched], wake: threading.Event, over: threading.Event, period: float
+) -> None:
     goes_on = True
     while goes_on:
         wake.wait(period)
         wake.clear()
         found = watched()
-        if found is None:
+        if found is None or over.is_set():
             return
         try:
             goes_on = found.watch()
