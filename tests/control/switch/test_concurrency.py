@@ -1,0 +1,314 @@
+"""A kill switch under threads and in loops."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from retrytemplate import (
+    InconsistentKeyError,
+    KillSwitchActiveError,
+    RetryTemplate,
+    SwitchRefusedError,
+)
+from retrytemplate.control import KillSwitch, MemorySwitchStore
+from retrytemplate.testing import VirtualClock
+from tests.control.loops import LOOPS
+from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+from tests.garbage import left_by
+
+loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
+THREADS = 32
+WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
+
+
+def at_once(work, threads=THREADS):
+    """Call it in so many threads that begin together, each with its number."""
+    barrier = threading.Barrier(threads)
+
+    def run(number):
+        barrier.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(run, range(threads)))
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("switching")
+@pytest.mark.parametrize("kind", [MemorySwitchStore, SharedStore])
+def test_of_many_commands_at_once_none_is_lost(kind):
+    told, heard = [], Told()
+    switch = KillSwitch(kind(), notifiers=[told.append], listeners=[heard])
+
+    def command(number):
+        stopped(switch, segment=f"s{number}")
+        stopped(switch, feature="all of them")
+        switch.resume(segment=f"s{number}", **WELL)
+
+    at_once(command)
+    switch.refresh()
+    assert [str(each.scope) for each in switch.snapshot().entries] == ["feature 'all of them'"]
+    found = [each.id for each in switch.audit(limit=1000)]
+    assert len(found) == 3 * THREADS
+    assert sorted(each.id for each in told) == sorted(found)
+    assert sorted(each.record.id for each in heard.events) == sorted(found)
+    switch.close()
+
+
+@pytest.mark.usefixtures("switching")
+def test_of_many_that_take_the_same_step_one_does():
+    switch = KillSwitch()
+    stopped(switch)
+    switch.resume(segment="billing", canary=(5, 25, 50, 100), **WELL)
+    together = threading.Barrier(THREADS)
+
+    def healthy():
+        together.wait()
+        return True
+
+    def advance(number):
+        try:
+            return switch.advance(segment="billing", healthy=healthy, **WELL).share
+        except SwitchRefusedError:
+            return None
+
+    shares = at_once(advance)
+    assert sorted(filter(None, shares)) == [25.0]
+
+
+@pytest.mark.usefixtures("switching")
+@pytest.mark.parametrize("kind", [MemorySwitchStore, SharedStore])
+def test_what_begins_after_a_stop_was_acknowledged_does_not_run(kind):
+    switch = KillSwitch(kind())
+    guard = switch.guard(segment="billing")
+    acknowledged, over = threading.Event(), threading.Event()
+
+    def work(number):
+        if number:
+            while not over.is_set():
+                late = acknowledged.is_set()
+                try:
+                    guard.admit(None)
+                except KillSwitchActiveError:
+                    continue
+                assert not (late and acknowledged.is_set())
+            return
+        for _ in range(20):
+            stopped(switch)
+            acknowledged.set()
+            switch.check(segment="billing")
+            acknowledged.clear()
+            switch.resume(segment="billing", **WELL)
+        over.set()
+
+    at_once(work, 8)
+    switch.close()
+
+
+@pytest.mark.usefixtures("switching")
+def test_of_many_that_find_the_copy_too_old_one_asks_the_store():
+    clock = VirtualClock()
+    store = SharedStore(clock=clock)
+    switch = KillSwitch(store, clock=clock)
+    switch.check()
+    clock.advance(5)
+    at_once(lambda number: switch.check(segment="billing"))
+    assert store.loads == 2
+    switch.close()
+
+
+def test_after_close_checks_look_for_themselves():
+    clock = VirtualClock()
+    store = SharedStore(clock=clock)
+    other = KillSwitch(store, clock=clock)
+    with KillSwitch(store, clock=clock) as switch:
+        switch.start()
+        thread = switch._watcher._thread
+    assert not thread.is_alive()
+    switch.close()
+    stopped(other)
+    clock.advance(5)
+    assert not switch.check(segment="billing")
+    assert switch._watcher._thread is thread
+    other.close()
+
+
+def test_a_switch_in_memory_has_no_thread_while_nothing_is_to_be_lifted():
+    switch = KillSwitch()
+    switch.check()
+    switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
+    assert switch._watcher._thread is None
+    stopped(switch, segment="search")
+    assert switch._watcher._thread.is_alive()
+    switch.close()
+
+
+# -- loops ---------------------------------------------------------------------------------------
+
+
+class SlowStore(SharedStore):
+    """Answers when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def load(self, known):
+        self.asked.set()
+        assert self.answer.wait(10)
+        return super().load(known)
+
+
+@loops
+@pytest.mark.parametrize("stale_after", [0, 5.0], ids=["strict", "cached"])
+def test_while_a_store_takes_its_time_the_loop_goes_on(loop, stale_after):
+    store = SlowStore()
+    switch = KillSwitch(store, stale_after)
+    guard = switch.guard(segment="billing")
+    done = []
+
+    async def work():
+        done.append(await RetryTemplate(guards=[guard]).call_async(int, "17"))
+
+    async def answer():
+        while not store.asked.is_set():
+            await loop.checkpoint()
+        assert done == []
+        store.answer.set()
+
+    loop.run(lambda: loop.together(work, answer))
+    assert done == [17]
+    switch.close()
+
+
+@loops
+def test_a_task_that_is_cancelled_while_the_store_is_asked_leaves_the_switch_in_order(loop):
+    store = SlowStore()
+    switch = KillSwitch(store)
+    guard = switch.guard(segment="billing")
+    calls = []
+
+    async def main():
+        async def made():
+            await loop.checkpoint()
+            calls.append("made")
+
+        async def work():
+            await guard.call_async(made)
+
+        def when():
+            if store.asked.is_set():
+                store.answer.set()
+            return store.asked.is_set()
+
+        await loop.cancelled(work, when)
+
+    loop.run(main)
+    assert calls == []
+    assert switch.check(segment="billing")
+    stopped(switch)
+    assert not switch.check(segment="billing")
+    switch.close()
+
+
+@loops
+def test_a_refusal_in_a_task_tells_the_listeners(loop):
+    told = Told()
+    switch = KillSwitch(listeners=[told])
+    stopped(switch)
+    with pytest.raises(KillSwitchActiveError):
+        loop.run(lambda: switch.guard(segment="billing").call_async(int, "17"))
+    assert told.kinds == ["SwitchChanged", "CallRejected"]
+
+
+def test_what_is_asked_for_while_nothing_is_stopped_needs_no_thread():
+    switch = KillSwitch(SharedStore())
+    switch.check()
+    guard = switch.guard(segment="billing")
+    steps = guard.admit_async(None)
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    switch.close()
+
+
+# -- guards --------------------------------------------------------------------------------------
+
+
+def test_a_key_comes_from_the_context_where_a_canary_asks_for_it():
+    switch = KillSwitch()
+    contexts = []
+
+    def key(context):
+        contexts.append(context)
+        return "user-17"
+
+    guard = switch.guard(segment="billing", key=key)
+    template = RetryTemplate(guards=[guard])
+    template.call(int, "17")
+    assert contexts == []
+    stopped(switch)
+    switch.resume(segment="billing", canary=(99.9, 100), **WELL)
+    assert template.call(int, "17") == 17
+    assert contexts[0].attempt == 1
+    assert guard.call(int, "17") == 17
+    assert contexts[-1] is None
+
+
+def test_a_key_that_is_a_value_is_checked_at_once():
+    with pytest.raises(InconsistentKeyError):
+        KillSwitch().guard(key=1.5)
+
+
+@pytest.mark.parametrize("way", ["alone", "in a template"])
+def test_a_refusal_leaves_no_cycle(way):
+    switch = KillSwitch(listeners=[Told()])
+    stopped(switch)
+    guard = switch.guard(segment="billing")
+    template = RetryTemplate(guards=[guard])
+
+    def refused():
+        with suppress(KillSwitchActiveError):
+            (guard if way == "alone" else template).call(int, "17")
+        switch._listeners[0].events.clear()
+
+    assert left_by(refused) == 0
+
+
+def test_a_guard_around_asynchronous_calls_is_left_where_it_was_entered():
+    switch = KillSwitch()
+    guard = switch.guard(segment="billing")
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(guard.call_async(asyncio.sleep, 0))
+        return RetryTemplate().call(int, "17")
+
+    assert asyncio.run(main()) == 17
+
+
+def test_a_guard_can_wrap_functions_methods_and_coroutine_functions():
+    switch = KillSwitch()
+    guard = switch.guard(segment="billing")
+
+    class Shop:
+        @guard.wrap
+        def charge(self, amount):
+            return amount
+
+        @guard.wrap
+        async def refund(self, amount):
+            return -amount
+
+    assert Shop().charge(3) == 3
+    assert asyncio.run(Shop().refund(3)) == -3
+    stopped(switch)
+    with pytest.raises(KillSwitchActiveError):
+        Shop().charge(3)
+    with pytest.raises(KillSwitchActiveError):
+        asyncio.run(Shop().refund(3))
