@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from retrytemplate.cli import batch, breaker, context, demo, dlq, simulate
+from retrytemplate.cli import batch, breaker, context, demo, dlq, simulate, switch
 from retrytemplate.cli._stores import hidden
 from retrytemplate.cli.usage import UsageError, WorkError
 from retrytemplate.errors import MissingExtraError
@@ -49,6 +49,7 @@ VERBS: Mapping[str, Verb] = {
     "demo": demo,
     "dlq": dlq,
     "simulate": simulate,
+    "switch": switch,
 }
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import is_async
-from retrytemplate.cli.usage import UsageError, WorkError
+from retrytemplate.cli.usage import UsageError, WorkError, json_or_text
 from retrytemplate.errors import MisuseError, RetryError
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or not name or name in found:
             raise UsageError(f"--parameter: must be NAME=VALUE, each name once, got {pair!r}")
         try:
-            found[name] = _value(value)
+            found[name] = json_or_text(value)
         except RecursionError:
             raise UsageError(f"--parameter: {name} is nested too deeply") from None
     return found
@@ -138,19 +136,3 @@ def _told(what: str) -> Iterator[None]:
             shown.stack = traceback.StackSummary.from_list(theirs)
             print("".join(shown.format()), end="", file=sys.stderr)
         raise UsageError(f"{what} cannot be run: {error!r}") from None
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite)
-    except ValueError:
-        return text
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if isfinite(number) else _refused(text)
-
-
-def _refused(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

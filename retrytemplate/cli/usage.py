@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from retrytemplate.extras import extra
 
@@ -20,6 +21,7 @@ __all__ = [
     "agreed",
     "console",
     "extra",
+    "json_or_text",
     "print_json",
     "seconds",
     "stored_text",
@@ -133,6 +135,31 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
         return number
 
     return read
+
+
+def json_or_text(given: str) -> Any:
+    """The value that is given as JSON; what is no JSON is text.
+
+    :raises RecursionError: it is nested too deeply.
+
+    >>> json_or_text("17"), json_or_text("order-17"), json_or_text('"17"')
+    (17, 'order-17', '17')
+    """
+    import json
+
+    try:
+        return json.loads(given, parse_constant=_no_json, parse_float=_finite)
+    except ValueError:
+        return given
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_json(text)
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def print_json(value: Any) -> None:

@@ -107,6 +107,13 @@ class DurableSwitchStore(ABC):
             except AnswerLostError:
                 self._together(self._steps.told(numbers, worker))
 
+    def is_made(self) -> bool:
+        """Whether all is there that it keeps things in; the first use of the others makes it.
+
+        :raises SwitchStoreError: it cannot be reached, or is of a later version.
+        """
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""

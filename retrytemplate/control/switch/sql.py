@@ -10,6 +10,7 @@ from retrytemplate.control.switch.durable import (
     KILL_SWITCH,
     DurableSwitchStore,
     kept,
+    typed,
     unreadable,
 )
 from retrytemplate.stores import engines, queries
@@ -66,13 +67,21 @@ class SQLSwitchStore(DurableSwitchStore):
         self._whole = self._engine.execution_options(isolation_level=TRANSACTION[dialect])
         steps = _Steps(dialect, self.prefix)
         self._steps = steps
-        self._prepare = steps.prepare
+        self._prepare, self._found = steps.prepare, steps.found
         self._begin_life()
 
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
         if not self._others:
             self._engine.dispose()
+
+    def is_made(self) -> bool:
+        """Whether the tables are there; the first use of other methods makes them.
+
+        :raises SwitchStoreError: the database cannot be reached, or they are of a later version.
+        """
+        with typed():
+            return self._perform(self._found())
 
     def _place(self) -> object:
         return engines.where(self._engine)
@@ -94,7 +103,7 @@ class _Steps:
     def __init__(self, dialect: str, prefix: str) -> None:
         tables = Tables(dialect, prefix, sql.TABLES)
         self._order = tables.order
-        self.prepare = tables.prepare
+        self.prepare, self.found = tables.prepare, tables.found
 
     def load(self, known: int | None) -> Step[tuple[int, str] | None]:
         yield from self.prepare()

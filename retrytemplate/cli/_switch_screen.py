@@ -1,0 +1,169 @@
+"""What ``retrytemplate switch`` shows: what is stopped, the report, and what a change came to."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from retrytemplate.cli import _screen
+from retrytemplate.cli._words import ago, clean, span
+from retrytemplate.control.switch.report import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retrytemplate.cli._switches import Change, Looked
+    from retrytemplate.control.switch.entries import AuditRecord, Decision
+    from retrytemplate.control.switch.report import ReportLine
+
+__all__ = ["SwitchScreen", "headline", "print_change"]
+
+HEADS = ("what", "state", "for", "by", "end", "reason")
+CHANGES = ("when", "what", "change", "by", "told", "reason")
+WHAT = CHANGES.index("what")
+OVERDUE, CANARY, RUNS = "red", "yellow", "green"
+NOBODY = "nobody yet: a process whose switch has notifiers does it"
+FIRST = "this is the first change in this store: do your processes have the same one?"
+
+
+class SwitchScreen(_screen.Screen):
+    """What is stopped, on standard output."""
+
+    def list(self, looked: Looked) -> None:
+        """A line for each, and what nobody knows of."""
+        if looked.lines:
+            rows = [_cells(line) for line in looked.lines]
+            self.table(HEADS, rows, map(_style, looked.lines), numbers=("for",))
+        else:
+            self.say("Nothing is stopped.")
+        self._untold(looked)
+
+    def decision(self, decision: Decision, asked: str, looked: Looked) -> None:
+        """What a check would decide of what was asked, and by what."""
+        word, style = ("runs", RUNS) if decision.allowed else ("is stopped", OVERDUE)
+        self.say(f"{asked} {word}", style=style)
+        if decision.reason:
+            self.facts([("because", decision.reason)])
+        line = None if decision.entry is None else looked.line_of(decision.entry.scope)
+        if line is not None:
+            self.facts([("state", line.state), *_facts(line)])
+
+    def report(self, looked: Looked) -> None:
+        """Everything that is stopped, what is overdue first; as long as it is."""
+        overdue = sum(line.overdue for line in looked.lines)
+        number = f"{len(looked.lines)} stopped" if looked.lines else "nothing is stopped"
+        title = f"Kill switch, {moment(looked.at)}: {number}"
+        self.say(f"{title}, {overdue} overdue" if overdue else title, style="bold")
+        for line in looked.lines:
+            self.say("")
+            self.say(f"{line.entry.scope}: {line.state}", style=_style(line) or "bold")
+            self.facts(_facts(line))
+        if looked.untold:
+            self.say("")
+        self._untold(looked)
+
+    def changes(self, changes: Sequence[Change]) -> None:
+        """A line for each change."""
+        self.say("")
+        if not changes:
+            self.say("There has been no change.")
+            return
+        rows = [_change(each) for each in changes]
+        self.table(CHANGES, rows, [None] * len(rows), numbers=(), name=WHAT)
+
+    def _untold(self, looked: Looked) -> None:
+        untold = looked.untold
+        if untold:
+            number = "1 change" if len(untold) == 1 else f"{len(untold)} changes"
+            age = span(looked.at - untold[-1].record.at)
+            self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
+
+
+def _cells(line: ReportLine) -> Iterator[str]:
+    yield str(line.entry.scope)
+    yield line.state
+    yield span(line.age)
+    yield line.entry.by
+    yield _end(line)
+    yield line.entry.reason
+
+
+def _end(line: ReportLine) -> str:
+    if line.left is None:
+        return "permanent"
+    if line.overdue:
+        return ago(-line.left)
+    what = "lifted" if line.entry.when_expired == "lift" else "due"
+    return f"{what} {ago(-line.left)}"
+
+
+def _style(line: ReportLine) -> str | None:
+    return OVERDUE if line.overdue else CANARY if line.entry.step else None
+
+
+def _facts(line: ReportLine) -> Iterator[tuple[str, str]]:
+    entry = line.entry
+    yield "since", f"{moment(entry.since)}, {ago(line.age)}"
+    yield "by", entry.by
+    yield "reason", entry.reason
+    yield "end", line.end
+    if entry.step:
+        yield "next", _following(line)
+
+
+def _following(line: ReportLine) -> str:
+    return ", ".join(f"{share:g} %" for share in line.entry.canary[line.entry.step :])
+
+
+def _change(change: Change) -> Iterator[str]:
+    record = change.record
+    yield moment(record.at)
+    yield str(record.scope)
+    yield _done(record)
+    yield record.by
+    yield "yes" if change.told else "no"
+    yield record.reason
+
+
+def _done(record: AuditRecord) -> str:
+    share = f" {record.share:g} %" if record.action in ("resumed", "advanced") else ""
+    return f"{record.action}{share}{', override' if record.override else ''}"
+
+
+# What a change came to: without a terminal's packages, since it is done by then.
+
+
+def headline(record: AuditRecord) -> str:
+    """How what was changed stands now."""
+    if record.share >= 100:
+        return f"{record.scope} runs again"
+    if record.share > 0:
+        return f"{record.scope} is back for {record.share:g} % of the keys"
+    again = " again" if record.action == "failed back" else ""
+    return f"{record.scope} is stopped{again}"
+
+
+def print_change(change: Change, looked: Looked, *, named: bool) -> None:
+    """How it stands after a change that was made.
+
+    :param looked: what the store holds since.
+    :param named: whether somebody said who it is.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    print(clean(headline(change.record), encoding))
+    for label, text in _facts_of(change, looked, named):
+        print(clean(f"{label:<{_screen.LABEL}}{text}", encoding))
+
+
+def _facts_of(change: Change, looked: Looked, named: bool) -> Iterator[tuple[str, str]]:
+    record, line = change.record, looked.line_of(change.record.scope)
+    yield ("reason" if record.action == "stopped" else "justification"), record.reason
+    override = ", with an override" if record.override else ""
+    yield "by", f"{record.by}{'' if named else ' (who is logged in)'}{override}"
+    if line is not None:
+        yield "end", line.end
+        if line.entry.step:
+            yield "next", f"{_following(line)}, each with --advance, after a look"
+    yield "notified", "by a process with notifiers" if change.told else NOBODY
+    if looked.version == 1:
+        yield "note", FIRST

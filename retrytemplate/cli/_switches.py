@@ -1,0 +1,188 @@
+"""The store of a kill switch that a verb works on, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate.cli import _stores
+from retrytemplate.cli.usage import WorkError
+from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterable, Iterator
+
+    from retrytemplate.control.switch.durable import DurableSwitchStore
+    from retrytemplate.control.switch.entries import AuditRecord, Decision
+    from retrytemplate.control.switch.report import ReportLine
+    from retrytemplate.control.switch.scopes import SwitchScope
+
+__all__ = ["Change", "Looked", "look", "opened", "options"]
+
+# Records that are looked through for those that nobody was told of.
+LOOK_BACK = 1000
+
+
+def options() -> ArgumentParser:
+    """The options that say which store, for the parsers of verbs."""
+    return _stores.options(of="the store of the switch")
+
+
+@contextmanager
+def opened(args: Namespace) -> Iterator[DurableSwitchStore]:
+    """The store that the arguments name; no file is made.
+
+    :raises UsageError: there is no URL, or none that can serve.
+    :raises WorkError: the store cannot be reached, or holds what cannot be read.
+    """
+    url = _stores.url_of(args)
+    try:
+        store = _store(url, args.store_prefix)
+        try:
+            yield store
+        finally:
+            store.close()
+    except (CacheUnavailableError, SwitchStoreError) as error:
+        raise WorkError(_stores.without_secrets(error, url)) from None
+
+
+def _store(url: str, prefix: str) -> DurableSwitchStore:
+    family, driven = _stores.located(url)
+    kind: Callable[[str, str], DurableSwitchStore]
+    if family == _stores.SQL:
+        from retrytemplate.control.switch.sql import SQLSwitchStore as kind
+    else:
+        from retrytemplate.control.switch.redis import RedisSwitchStore as kind
+    try:
+        made = kind(driven, prefix)
+    except (TypeError, ValueError) as error:
+        raise _stores.refused(error, url) from None
+    if family == _stores.SQL:
+        _check_file(driven)
+    return made
+
+
+def _check_file(url: str) -> None:
+    """A file that a slip of the pen has made would stop nobody."""
+    from sqlalchemy import make_url
+
+    from retrytemplate.stores.sql_entries import missing_file
+
+    missing = missing_file(make_url(url))
+    if missing:
+        raise WorkError(f"there is no file {missing}")
+
+
+@frozen
+class Change:
+    """A change, as it stands in the store.
+
+    :param told: whether the notifiers have been told.
+    """
+
+    record: AuditRecord
+    told: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """All that is known of it."""
+        data: dict[str, Any] = json.loads(self.record.to_text())
+        del data["v"]
+        return {**data, "told": self.told}
+
+
+@frozen
+class Looked:
+    """What a store held at a moment.
+
+    :param version: as many changes there have been; 0: nobody has ever written there.
+    :param changes: the latest, the newest first.
+    """
+
+    at: float
+    version: int
+    lines: tuple[ReportLine, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    def change_of(self, record: AuditRecord) -> Change:
+        """The change that this record is of."""
+        same = (each for each in self.changes if each.record.id == record.id)
+        return next(same, Change(record, told=False))
+
+    def line_of(self, scope: SwitchScope) -> ReportLine | None:
+        """What is stopped of this name."""
+        return next((line for line in self.lines if line.entry.scope == scope), None)
+
+    def decide(self, asked: Iterable[SwitchScope], key: Any) -> Decision:
+        """What a check would decide."""
+        from retrytemplate.control.switch.rules import decide
+
+        entries = {line.entry.scope: line.entry for line in self.lines}
+        return decide(entries, asked, lambda: key, self.at)
+
+    @property
+    def untold(self) -> tuple[Change, ...]:
+        """The changes that nobody has been told of, the newest first."""
+        return tuple(each for each in self.changes if not each.told)
+
+    def as_json(self) -> dict[str, Any]:
+        """What is stopped, and what nobody knows."""
+        untold = self.untold
+        oldest = max(0.0, self.at - untold[-1].record.at) if untold else None
+        return {
+            "at": self.at,
+            "version": self.version,
+            "stopped": [line_as_json(line) for line in self.lines],
+            "untold": {"changes": len(untold), "oldest": oldest},
+        }
+
+    def decision_as_json(self, decision: Decision) -> dict[str, Any]:
+        """What a check would decide, and by what."""
+        line = None if decision.entry is None else self.line_of(decision.entry.scope)
+        return {
+            "allowed": decision.allowed,
+            "reason": decision.reason,
+            "by": None if line is None else line_as_json(line),
+        }
+
+
+def look(store: DurableSwitchStore) -> Looked:
+    """What is in a store; nothing is written there, no table is made.
+
+    :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
+    """
+    from retrytemplate.control.switch.copies import read
+    from retrytemplate.control.switch.entries import AuditRecord
+    from retrytemplate.control.switch.report import lines_of
+
+    now = time.time()
+    if not store.is_made():
+        return Looked(now, 0)
+    view, found = read(store), store.records(limit=LOOK_BACK)
+    changes = (Change(AuditRecord.from_text(each.text), each.told) for each in found)
+    return Looked(now, view.version, lines_of(view.entries.values(), now), tuple(changes))
+
+
+def line_as_json(line: ReportLine) -> dict[str, Any]:
+    """One thing that is stopped."""
+    entry = line.entry
+    return {
+        "kind": entry.scope.kind,
+        "name": entry.scope.name,
+        "state": line.state,
+        "share": entry.share,
+        "next_shares": list(entry.canary[entry.step :]),
+        "reason": entry.reason,
+        "by": entry.by,
+        "cause": entry.cause,
+        "since": entry.since,
+        "age": line.age,
+        "until": entry.until,
+        "left": line.left,
+        "overdue": line.overdue,
+        "when_expired": entry.when_expired,
+    }

@@ -1,0 +1,692 @@
+"""``retrytemplate switch`` as an operator runs it, on real stores."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import pty
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+from rich.cells import cell_len
+
+from retrytemplate.cli import main
+from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
+from retrytemplate.testing import VirtualClock
+
+SECRET = "s3cr%2Ft"
+DAY = 86_400
+REASON = "leak suspected, incident 4711"
+MENDED = "mended in release 1.4.2"
+STOP = "stop", "--segment", "finance", "--reason", REASON
+STOPPED = *STOP, "--for", "24h"
+RESUME = "resume", "--segment", "finance", "--justification", MENDED
+COMMAND = sys.executable, "-m", "retrytemplate.cli", "switch"
+
+
+class Office:
+    """A database, and in another process, as it were, a switch that has it as its store."""
+
+    def __init__(self, folder):
+        self.path = folder / "switch.db"
+        self.url = f"sqlite:///{self.path}"
+        self.store = SQLSwitchStore(self.url)
+        self.told = []
+        self.switch = KillSwitch(self.store, 0)
+
+    def at(self, ago, **settings):
+        """A switch of so many seconds ago."""
+        clock = VirtualClock(epoch=time.time() - ago)
+        return KillSwitch(self.store, 0, clock=clock, **settings)
+
+    def names(self):
+        """The tables of the database."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
+    def close(self):
+        self.switch.close()
+        self.store.close()
+
+
+@pytest.fixture
+def office(tmp_path, monkeypatch):
+    made = Office(tmp_path)
+    sqlite3.connect(made.path).close()
+    monkeypatch.setenv("RETRYTEMPLATE_STORE", made.url)
+    monkeypatch.setenv("COLUMNS", "96")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shown(office, capsys):
+    """What the command prints, line by line."""
+
+    def run(*args, code=0):
+        assert main(["switch", *map(str, args)]) == code
+        out, err = capsys.readouterr()
+        assert err == ""
+        return [line.rstrip() for line in out.splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def data(office, capsys):
+    """What the command prints for machines."""
+
+    def run(*args, code=0):
+        assert main(["switch", *map(str, args), "--json"]) == code
+        return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+    return run
+
+
+def refused(capsys, *args):
+    """The exit code, and what the command says when it does not do it."""
+    try:
+        code = main(["switch", *map(str, args)])
+    except SystemExit as ended:  # where the arguments cannot even be read
+        code = ended.code
+    out, err = capsys.readouterr()
+    assert out == ""
+    return code, err
+
+
+def facts(lines):
+    """The lines of label and text, as a mapping."""
+    return {line[:14].rstrip(): line[14:] for line in lines[1:]}
+
+
+# -- stop ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-62")
+@pytest.mark.parametrize(
+    ("option", "asked"),
+    [
+        (("--segment", "finance"), {"segment": "finance"}),
+        (("--feature", "export"), {"feature": "export"}),
+        (("--experiment", "blue"), {"experiment": "blue"}),
+        (("--global",), {}),
+    ],
+)
+def test_what_the_command_stops_is_stopped_for_a_switch_that_runs(office, shown, option, asked):
+    assert office.switch.check(**asked)
+    shown("stop", *option, "--reason", REASON, "--for", "24h", "--by", "kim")
+
+    assert office.switch.check(**asked).reason.endswith(f"is stopped by kim: {REASON}")
+    assert office.switch.check(segment="others").allowed == bool(asked)
+
+
+def test_a_stop_says_why_who_until_when_and_who_was_told(shown):
+    lines = shown(*STOPPED, "--by", "kim")
+    said = facts(lines)
+
+    assert lines[0] == "segment 'finance' is stopped"
+    assert (said["reason"], said["by"]) == (REASON, "kim")
+    assert re.fullmatch(r"lifted in 1 day 0 h, \d{4}-.* UTC", said["end"])
+    assert said["notified"] == "nobody yet: a process whose switch has notifiers does it"
+
+
+def test_who_is_logged_in_has_done_it_where_nobody_is_named(office, shown, monkeypatch):
+    monkeypatch.setattr(getpass, "getuser", lambda: "lee")
+
+    assert facts(shown(*STOPPED))["by"] == "lee (who is logged in)"
+    assert office.switch.audit()[0].by == "lee"
+
+
+def test_where_nobody_is_logged_in_somebody_has_to_be_named(office, capsys, monkeypatch):
+    def nobody():
+        raise OSError("no login name")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+
+    assert refused(capsys, *STOPPED) == (
+        2,
+        "retrytemplate switch: --by: nobody is logged in: say who you are\n",
+    )
+    assert office.names() == set()
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("90s", 90), ("90m", 5400), ("24h", DAY), ("1.5d", 1.5 * DAY), ("1w", 7 * DAY)],
+)
+def test_a_length_of_time_has_a_unit(data, given, seconds):
+    record = data(*STOP, "--for", given)
+    assert record["until"] - record["at"] == pytest.approx(seconds)
+
+
+def test_a_stop_without_an_end_says_so(shown, data):
+    assert facts(shown(*STOP, "--permanent"))["end"] == "permanent"
+    assert data("status")["stopped"][0]["until"] is None
+
+
+def test_a_stop_may_stay_when_its_time_is_up(data):
+    assert data(*STOPPED)["when_expired"] == "lift"
+    assert data(*STOPPED, "--when-expired", "stay")["when_expired"] == "stay"
+
+
+def test_of_two_stops_the_later_end_holds(shown):
+    shown(*STOP, "--permanent")
+    assert facts(shown(*STOPPED))["end"] == "permanent"
+
+
+def test_the_first_change_of_a_store_asks_whether_it_is_the_right_one(shown):
+    assert "first change" in facts(shown(*STOPPED))["note"]
+    assert "note" not in facts(shown(*STOPPED))
+
+
+def test_a_stop_for_machines_is_the_record_of_the_change(office, data):
+    record = data(*STOPPED, "--by", "kim")
+
+    assert record.pop("until") - record.pop("at") == pytest.approx(DAY)
+    assert record == {
+        "kind": "segment",
+        "name": "finance",
+        "action": "stopped",
+        "by": "kim",
+        "reason": REASON,
+        "share": 0.0,
+        "when_expired": "lift",
+        "override": False,
+        "id": office.switch.audit()[0].id,
+        "told": False,
+    }
+
+
+@pytest.mark.parametrize("reason", ["leak", "aaaaaaaaaaaaaaaa", "a  b  c  d  e"])
+def test_a_reason_that_says_nothing_is_refused_and_nothing_is_stopped(office, capsys, reason):
+    code, said = refused(capsys, *STOPPED[:4], reason, "--for", "24h")
+
+    assert code == 1
+    assert "reason must say in 12 letters or more what is going on" in said
+    assert office.switch.check(segment="finance")
+
+
+def in_a_terminal(answer, *args):
+    """Run the command in a terminal where somebody types; the exit code, and what it says."""
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    try:
+        done = subprocess.run(
+            (*COMMAND, *args), stdin=theirs, capture_output=True, text=True, check=False
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return done.returncode, done.stdout, done.stderr
+
+
+GLOBAL = "stop", "--global", "--reason", "prices wrong, incident 4713", "--for", "2h"
+
+
+def test_in_a_terminal_a_stop_of_everything_asks_first(office):
+    code, out, err = in_a_terminal(b"n\n", *GLOBAL)
+
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "In all processes, for 2 h: 'prices wrong, incident 4713'",
+        "Stop everything? [y/N] retrytemplate switch: nothing is stopped",
+    ]
+    assert office.switch.check()
+
+
+@pytest.mark.parametrize(
+    ("answer", "more"), [(b"y\n", ()), (b"", ("--yes",))], ids=["asked", "said before"]
+)
+def test_in_a_terminal_a_yes_stops_everything(office, answer, more):
+    code, out, _ = in_a_terminal(answer, *GLOBAL, *more)
+
+    assert (code, out.splitlines()[0]) == (0, "everything is stopped")
+    assert not office.switch.check()
+
+
+# -- resume --------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-62")
+def test_what_is_resumed_runs_again(office, shown):
+    shown(*STOPPED)
+    lines = shown(*RESUME, "--by", "lee")
+
+    assert lines[0] == "segment 'finance' runs again"
+    assert facts(lines)["justification"] == MENDED
+    assert facts(lines)["by"] == "lee"
+    assert "end" not in facts(lines)
+    assert office.switch.check(segment="finance")
+
+
+def test_what_is_not_stopped_cannot_be_resumed(office, capsys):
+    office.switch.stop(feature="export", reason=REASON, by="kim", permanent=True)
+
+    assert refused(capsys, *RESUME) == (
+        1,
+        "retrytemplate switch: segment 'finance' is not stopped; what is stopped: "
+        "feature 'export'\n",
+    )
+
+
+def test_a_canary_goes_step_by_step(office, shown):
+    shown(*STOPPED)
+    lines = shown(*RESUME, "--canary", "5,25,100")
+    assert lines[0] == "segment 'finance' is back for 5 % of the keys"
+    assert facts(lines)["next"] == "25 %, 100 %, each with --advance, after a look"
+
+    lines = shown(*RESUME, "--advance")
+    assert lines[0] == "segment 'finance' is back for 25 % of the keys"
+    assert office.switch.report().lines[0].entry.share == 25
+
+    assert shown(*RESUME, "--advance")[0] == "segment 'finance' runs again"
+    assert office.switch.check(segment="finance")
+
+
+def test_a_canary_that_failed_goes_back_to_none(office, shown):
+    shown(*STOPPED)
+    shown(*RESUME, "--canary", "50,100")
+    lines = shown(*RESUME[:4], "errors are back, incident 4713", "--failed")
+
+    assert lines[0] == "segment 'finance' is stopped again"
+    assert office.switch.audit()[0].reason == "not healthy: errors are back, incident 4713"
+    assert office.switch.report().lines[0].state == "stopped"
+
+
+def test_a_check_that_is_content_takes_the_next_step(office, capfd):
+    office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
+    office.switch.resume(segment="finance", by="lee", justification=MENDED, canary=(5, 25, 100))
+    command = f"{sys.executable} -c 'print(17)'"
+    assert main(["switch", *RESUME, "--advance", "--check", command, "--json"]) == 0
+    out, err = capfd.readouterr()
+
+    assert (json.loads(out)["action"], json.loads(out)["share"]) == ("advanced", 25.0)
+    assert err == "17\n"  # what a check prints is none of the JSON
+
+
+def test_a_check_that_is_not_content_stops_it_again(office, shown, capsys):
+    shown(*STOPPED)
+    shown(*RESUME, "--canary", "5,25,100")
+    assert main(["switch", *RESUME, "--advance", "--check", "false"]) == 1
+    out, err = capsys.readouterr()
+
+    assert out.splitlines()[0] == "segment 'finance' is stopped again"
+    assert err == (
+        "retrytemplate switch: 'false' says that it is not well: segment 'finance' is stopped "
+        "again\n"
+    )
+    assert office.switch.report().lines[0].state == "stopped"
+
+
+@pytest.mark.parametrize("command", ["no-such-command-17", " ", "a 'quote"])
+def test_a_check_that_cannot_be_run_changes_nothing(office, shown, capsys, command):
+    shown(*STOPPED)
+    shown(*RESUME, "--canary", "5,25,100")
+    code, said = refused(capsys, *RESUME, "--advance", "--check", command)
+
+    assert (code, "--check: " in said) == (2, True)
+    assert office.switch.report().lines[0].entry.share == 5
+
+
+def test_without_a_canary_no_step_can_be_taken(shown, capsys):
+    shown(*STOPPED)
+    code, said = refused(capsys, *RESUME, "--advance")
+
+    assert (code, said) == (
+        1,
+        "retrytemplate switch: segment 'finance' is stopped wholly: begin with resume --canary "
+        "5,25,100\n",
+    )
+
+
+def test_after_a_stop_of_everything_all_at_once_needs_an_override(office, shown, capsys):
+    shown(*GLOBAL)
+    back = "resume", "--global", "--justification", MENDED
+    code, said = refused(capsys, *back)
+
+    assert (code, said) == (
+        1,
+        "retrytemplate switch: after a stop of everything not all comes back at once: resume with "
+        "--canary 5,25,100, or say --override\n",
+    )
+    assert not office.switch.check()
+    assert facts(shown(*back, "--by", "lee", "--override"))["by"] == "lee, with an override"
+    assert office.switch.audit()[0].override
+
+
+# -- status --------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-62", "S4-91")
+def test_each_thing_that_is_stopped_has_a_line(office, shown):
+    office.at(3 * DAY).stop(segment="finance", reason=REASON, by="kim", permanent=True)
+    office.at(7000).stop(feature="export", reason="wrong totals", by="lee", expires_in=2 * DAY)
+    office.at(5000).resume(feature="export", by="lee", justification=MENDED, canary=(25, 100))
+    head, rule, first, second, untold = shown("status")
+
+    assert head.split() == ["what", "state", "for", "by", "end", "reason"]
+    assert set(rule) == {"─"}
+    assert re.fullmatch(rf"segment 'finance' +stopped +3 d +kim +permanent +{REASON}", first)
+    assert re.fullmatch(r"feature 'export' +back for 25 % +1 h +lee +due in 46 h +wrong.*", second)
+    assert untold == "Nobody has been told of 3 changes, the oldest 3 d old."
+
+
+def test_what_a_notifier_was_told_of_is_not_untold(office, shown, data):
+    told = []
+    office.at(60, notifiers=[told.append]).stop(
+        segment="finance", reason=REASON, by="kim", permanent=True
+    )
+    assert len(shown("status")) == 3
+    assert data("status")["untold"] == {"changes": 0, "oldest": None}
+    assert facts(shown(*RESUME))["notified"].startswith("nobody yet")
+    assert data("status")["untold"]["changes"] == 1
+
+
+def test_what_has_been_lifted_by_time_is_not_stopped(office, shown):
+    office.at(60).stop(segment="finance", reason=REASON, by="kim", expires_in=50)
+
+    assert shown("status")[0] == "Nothing is stopped."
+    assert shown("status", "--segment", "finance") == ["segment 'finance' runs"]
+
+
+@pytest.mark.statement("S4-91")
+def test_status_for_machines_has_all_that_is_known(office, data):
+    assert data("status")["stopped"] == []
+    office.at(3 * DAY).stop(
+        segment="finance", reason=REASON, by="kim", expires_in=DAY, when_expired="stay"
+    )
+    status = data("status")
+    [entry] = status["stopped"]
+
+    assert status["version"] == 1
+    assert status["untold"]["oldest"] == pytest.approx(3 * DAY, abs=60)
+    assert (entry["kind"], entry["name"], entry["by"]) == ("segment", "finance", "kim")
+    assert (entry["state"], entry["overdue"]) == ("stopped, overdue", True)
+    assert entry["age"] == pytest.approx(3 * DAY, abs=60)
+    assert entry["left"] == pytest.approx(-2 * DAY, abs=60)
+
+
+@pytest.mark.statement("S4-62")
+def test_asked_for_names_it_says_what_a_check_would_decide(office, shown):
+    office.at(7000).stop(segment="finance", reason=REASON, by="kim", permanent=True)
+
+    assert shown("status", "--segment", "hr", "--feature", "export") == [
+        "segment 'hr' and feature 'export' runs"
+    ]
+    lines = shown("status", "--segment", "finance", "--feature", "export")
+    assert lines[0] == "segment 'finance' and feature 'export' is stopped"
+    assert facts(lines)["because"] == f"segment 'finance' is stopped by kim: {REASON}"
+    assert re.fullmatch(r"\d{4}-.* UTC, 1 h ago", facts(lines)["since"])
+
+
+@pytest.mark.parametrize("key", ["user-1", "user-2", "user-3", "17", '"17"', '["eu", 17]'])
+def test_while_a_canary_runs_the_key_decides_as_in_a_check(office, data, key):
+    office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
+    office.switch.resume(segment="finance", by="lee", justification=MENDED, canary=(50, 100))
+    given = {"17": 17, '"17"': "17", '["eu", 17]': ("eu", 17)}.get(key, key)
+    asked = data("status", "--segment", "finance", "--key", key)
+
+    assert asked["allowed"] == office.switch.check(segment="finance", key=given).allowed
+    assert asked["by"]["next_shares"] == [100.0]
+
+
+def test_a_key_alone_is_asked_of_everything(office, shown):
+    assert shown("status", "--key", "user-17") == ["everything, key 'user-17': runs"]
+    office.switch.stop(everything=True, reason=REASON, by="kim", permanent=True)
+    assert shown("status", "--key", "17")[0] == "everything, key 17: is stopped"
+
+
+def test_a_script_can_tell_by_the_exit_code(office, shown):
+    assert shown("status", "--exit-code") == ["Nothing is stopped."]
+    office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
+    shown("status", "--exit-code", code=3)
+    shown("status", "--segment", "finance", "--exit-code", code=3)
+    shown("status", "--segment", "hr", "--exit-code", code=0)
+    shown("status", code=0)
+
+
+@pytest.mark.parametrize("args", [("status",), ("report", "--audit", "3")])
+def test_looking_makes_no_table(office, shown, args):
+    lines = shown(*args)
+
+    assert "othing is stopped" in lines[0]
+    assert office.names() == set()
+
+
+def test_looking_lifts_nothing_and_tells_nobody(office, shown):
+    office.at(60).stop(segment="finance", reason=REASON, by="kim", expires_in=50)
+    before = office.store.load(None), office.store.records()
+    shown("status")
+    shown("report", "--audit", "5")
+
+    assert (office.store.load(None), office.store.records()) == before
+
+
+def test_a_line_is_never_wider_than_the_terminal(office, shown, monkeypatch):
+    name = "注文番号-二〇二六年十一月二十一日-東京都千代田区-最終"
+    office.switch.stop(segment=name, reason="no " * 99 + "price", by="kim", permanent=True)
+    monkeypatch.setenv("COLUMNS", "80")
+    for args in (("status",), ("report", "--audit", "1")):
+        table = [line for line in shown(*args) if "…" in line]
+        assert table
+        assert max(map(cell_len, table)) <= 80
+
+
+def test_what_a_terminal_would_obey_is_written_out(office, shown):
+    office.switch.stop(
+        segment="\x1b[31mred", reason="\x1b]0;title\x07 of the window", by="k\x1bm", permanent=True
+    )
+    name = "\x1b[31mred"
+    for args in (
+        ("status",),
+        ("status", "--segment", name),
+        ("report", "--audit", 1),
+        ("resume", "--segment", name, "--justification", f"{MENDED}\x1b[0m", "--by", "\x1b[1m"),
+    ):
+        assert "\x1b" not in "\n".join(shown(*args))
+
+
+# -- report --------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-62", "S4-66")
+def test_the_report_has_age_reason_owner_and_end_of_each_and_the_overdue_first(office, shown):
+    office.at(30 * DAY).stop(segment="finance", reason=REASON, by="kim", permanent=True)
+    office.at(9 * DAY).stop(
+        feature="export", reason="wrong totals", by="lee", expires_in=DAY, when_expired="stay"
+    )
+    lines = shown("report")
+    title, first, second = "\n".join(lines).split("\n\n")[:3]
+
+    assert re.fullmatch(r"Kill switch, \d{4}-.* UTC: 2 stopped, 1 overdue", title)
+    assert first.startswith("feature 'export': stopped, overdue\n")
+    assert second.startswith("segment 'finance': stopped\n")
+    said = facts(second.splitlines())
+    assert re.fullmatch(r"\d{4}-.* UTC, 30 d ago", said.pop("since"))
+    assert said == {"by": "kim", "reason": REASON, "end": "permanent"}
+    assert lines[-1] == "Nobody has been told of 2 changes, the oldest 30 d old."
+
+
+def test_the_report_has_the_last_changes_where_it_is_asked_for_them(office, shown, data):
+    assert shown("report", "--audit", "2")[-1] == "There has been no change."
+    shown(*STOPPED)
+    shown(*RESUME, "--canary", "5,100")
+    shown(*RESUME, "--advance")
+    table = shown("report", "--audit", "2")[-2:]
+
+    assert re.match(r"\d{4}-.* UTC  segment 'finance'  advanced 100 %  ", table[0])
+    assert re.match(r"\d{4}-.* UTC  segment 'finance'  resumed 5 %  ", table[1])
+    changes = data("report", "--audit", "2")["changes"]
+    assert [(each["action"], each["told"]) for each in changes] == [
+        ("advanced", False),
+        ("resumed", False),
+    ]
+    assert "changes" not in data("report")
+
+
+# -- the store -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server", ["postgres_url", "valkey_url"])
+def test_a_server_is_a_store_too(office, shown, data, request, server):
+    url, prefix = request.getfixturevalue(server), f"switch{os.getpid()}"
+    kind = RedisSwitchStore if server == "valkey_url" else SQLSwitchStore
+    where = "--store", url, "--store-prefix", prefix
+    assert shown("status", *where) == ["Nothing is stopped."]
+    shown(*STOPPED, *where)
+
+    with closing(kind(url, prefix)) as store, KillSwitch(store) as switch:
+        assert not switch.check(segment="finance")
+        assert data("status", *where)["stopped"][0]["reason"] == REASON
+        shown(*RESUME, *where)
+        switch.refresh()
+        assert switch.check(segment="finance")
+
+
+def test_a_process_that_runs_sees_a_stop_from_the_command_line(office):
+    script = f"""
+import sys
+from retrytemplate.control import KillSwitch, SQLSwitchStore
+switch = KillSwitch(SQLSwitchStore({office.url!r}), 0)
+print(*switch.check(segment="finance"), flush=True)
+sys.stdin.readline()
+print(*switch.check(segment="finance"), flush=True)
+"""
+    with subprocess.Popen(
+        (sys.executable, "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "True \n"
+        done = subprocess.run((*COMMAND, *STOPPED), stdin=subprocess.DEVNULL, check=False)
+        said, _ = process.communicate("\n")
+
+    assert done.returncode == 0
+    assert said.startswith("False segment 'finance' is stopped by ")
+
+
+def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
+    path = tmp_path / "none.db"
+    for args in (("status",), ("report",), STOPPED, RESUME):
+        assert refused(capsys, *args, "--store", f"sqlite:///{path}") == (
+            1,
+            f"retrytemplate switch: there is no file {path}\n",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_document_that_cannot_be_read_is_a_failure(office, capsys):
+    office.switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
+    with closing(sqlite3.connect(office.path)) as connection, connection:
+        connection.execute("UPDATE retry_switch SET document = '{\"v\": 99}'")
+
+    for args in (("status",), ("report",), STOPPED, RESUME):
+        code, said = refused(capsys, *args)
+        assert (code, "this version reads up to" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/db", 1),
+        (f"redis://me:{SECRET}@127.0.0.1:1/0", 1),
+        (f"postgresql+nonsense://me:{SECRET}@host/db", 2),
+        (f"mysql://me:{SECRET}@host/db", 2),
+        (f"me:{SECRET}@host/db", 2),
+    ],
+)
+def test_a_store_that_does_not_answer_is_a_failure_without_its_password(capsys, url, code):
+    for args in (("status",), STOPPED):
+        given, said = refused(capsys, *args, "--store", url)
+        assert given == code
+        assert not re.search("s3cr", said)
+
+
+def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
+    monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
+    code, said = refused(capsys, "status")
+
+    assert code == 2
+    assert "--store: a URL is needed, here or as RETRYTEMPLATE_STORE" in said
+
+
+# -- wrong use -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "the following arguments are required: VERB"),
+        (("stop", *STOPPED[3:]), "one of the arguments --global --segment --feature --experiment"),
+        ((*STOPPED, "--global"), "--global: not allowed with argument --segment"),
+        ((*STOPPED, "--feature", "x"), "--feature: not allowed with argument --segment"),
+        (STOP, "one of the arguments --for --permanent is required"),
+        ((*STOPPED, "--permanent"), "--permanent: not allowed with argument --for"),
+        (STOPPED[:3] + STOPPED[5:], "the following arguments are required: --reason"),
+        ((*STOPPED, "--reason", ""), "--reason: must be a text that is not empty"),
+        ((*STOPPED, "--by", ""), "--by: must be a text that is not empty"),
+        ((*STOPPED, "--by", "   "), "--by must be a text"),
+        ((*STOPPED, "--reason", " " * 20), "--reason must be a text"),
+        ((*RESUME, "--justification", " " * 20), "--justification must be a text"),
+        (("stop", "--segment", " x", *STOPPED[3:]), "--segment must be a name: .* got ' x'"),
+        (("stop", "--feature", "", *STOPPED[3:]), "--feature must be a name: .* got ''"),
+        ((*STOPPED, "--when-expired", "drop"), "choose from '?lift'?, '?stay'?"),
+        *(
+            (
+                (*STOP, f"--for={given}"),
+                f"--for: must be a length of time such as 90m, .* {given!r}",
+            )
+            for given in ("24", "h", "24 h", "1y", "0h", "-1h", "1e3s", "nanh", "523w", "٣h", "")
+        ),
+        (("resume", *RESUME[3:]), "one of the arguments --global --segment"),
+        (RESUME[:3], "the following arguments are required: --justification"),
+        ((*RESUME, "--advance", "--failed"), "--failed: not allowed with argument --advance"),
+        ((*RESUME, "--advance", "--canary", "5,100"), "--canary: not allowed with"),
+        ((*RESUME, "--advance", "--override"), "--override: goes with neither"),
+        ((*RESUME, "--failed", "--override"), "--override: goes with neither"),
+        ((*RESUME, "--check", "true"), "--check: goes with --advance"),
+        *(
+            ((*RESUME, "--canary", given), f"--canary: must be shares in per cent .* {given!r}")
+            for given in ("", "5", "25,5,100", "0,100", "5,25,101", "a,b", "5,,100", "nan,100")
+        ),
+        (("status", "--global"), "unrecognized arguments: --global"),
+        (("status", "--segment", ""), "--segment must be a name"),
+        (("status", "--segment", "x", "--key", "1.5"), "--key: must be a text, .* got '1.5'"),
+        (("status", "--segment", "x", "--key", "{}"), "--key: must be a text, .* got '{}'"),
+        (("status", "--segment", "x", "--key", "[" * 99999), "--key: it is nested too deeply"),
+        (("status", "--segment", "x", "--key", ""), "--key: must be a text that is not empty"),
+        (("report", "--audit", "0"), "must be a whole number from 1 to 1000, got '0'"),
+        (("status", "--store", "switch.db"), "--store: this is no URL"),
+        (("status", "--store", "sqlite://"), "--store: url must name a file"),
+        (("status", "--store-prefix", "x;y"), "--store-prefix: prefix must be .* got 'x;y'"),
+    ],
+)
+def test_wrong_use_says_what_is_allowed_and_changes_nothing(office, capsys, args, says):
+    code, said = refused(capsys, *args)
+
+    assert code == 2
+    assert re.search(says, said)
+    assert office.names() == set()
+
+
+@pytest.mark.parametrize("verb", ["stop", "resume", "status", "report"])
+def test_each_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["switch", verb, "--help"])
+    out = capsys.readouterr().out
+
+    assert ended.value.code == 0
+    assert f"  retrytemplate switch {verb} " in out
+    assert {"--store", "--store-prefix", "--json"} <= set(re.findall(r"--[\w-]+", out))
+
+
+def test_what_changes_something_needs_no_extra_for_the_terminal(office, shown, data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+
+    assert shown(*STOPPED)[0] == "segment 'finance' is stopped"
+    assert shown(*RESUME)[0] == "segment 'finance' runs again"
+    assert data("status")["stopped"] == []
