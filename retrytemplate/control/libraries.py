@@ -55,7 +55,7 @@ UNPAID = (
 )
 BUSY = re.compile("BUSY ")
 # psycopg knows no SQLSTATE of a connection that was refused; the server's words are all there is.
-TURNED_AWAY = re.compile(r"FATAL:\s+(?!the database system|terminating)")
+TURNED_AWAY = re.compile(r"FATAL:\s+(?!\s|the database system|terminating)")
 
 
 @frozen(eq=False, repr=False)
@@ -75,9 +75,6 @@ class _Told(DerivedClassifier):
             return all(map(self.classify, parts))
         answer = self.says(exc)
         return value if answer is None else answer
-
-    def names(self, exc: BaseException) -> bool:
-        return self.of.names(exc) or self.says(exc) is True
 
     def values(self) -> tuple[Any, ...]:
         return (*self.of.values(), True, False)

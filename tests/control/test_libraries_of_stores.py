@@ -183,6 +183,25 @@ def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
     assert (outcome.attempts, "does not exist" in str(outcome.exception)) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        "is starting up",
+        "is shutting down",
+        "is in recovery mode",
+        "is not yet accepting connections",
+    ],
+)
+def test_a_server_that_is_not_ready_yet_is_asked_again(state):
+    said = f'connection to server at "db", port 5432 failed: FATAL:  the database system {state}'
+    outcome = template(POSTGRESQL).outcome(raising, psycopg.OperationalError(said))
+    assert outcome.attempts == 4
+
+
+def raising(failure):
+    raise failure
+
+
 @pytest.mark.statement("S0-33")
 @pytest.mark.parametrize(
     "statement",
@@ -368,6 +387,7 @@ def test_a_wrong_password_is_tried_once_and_told_of(valkey_url):
     with client_of(wrong) as client:
         alert = AuthenticationAlert(told.append)
         outcome = template(REDIS, name="cart", listeners=[alert]).outcome(client.ping)
+        assert template(REDIS).outcome(client.ping).attempts == 1
     assert (outcome.attempts, type(outcome.exception)) == (1, redis.AuthenticationError)
     assert [each.name for each in told] == ["cart"]
 

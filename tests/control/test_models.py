@@ -1,6 +1,7 @@
 """The preset for models: what the real SDK of OpenAI raises, asking a real server."""
 
 import asyncio
+import ssl
 from contextlib import contextmanager
 
 import pytest
@@ -98,6 +99,16 @@ def test_a_model_without_a_connection_is_asked_again(model):
     assert (outcome.attempts, type(outcome.exception)) == (4, openai.APIConnectionError)
     model.answers(RESET)
     assert ask(model).attempts == 2
+
+
+def test_a_server_with_a_certificate_that_is_not_trusted_is_asked_once(model):
+    def distrusted():
+        try:
+            raise ssl.SSLCertVerificationError(1, "self-signed certificate")
+        except OSError as error:
+            raise openai.APIConnectionError(request=None) from error
+
+    assert OPENAI.template(clock=model.clock).outcome(distrusted).attempts == 1
 
 
 @pytest.mark.statement("S4-21")

@@ -258,6 +258,14 @@ def test_templates_of_one_preset_do_not_share_a_budget_unless_it_is_named(clock)
     assert [named.template(clock=clock).guards[-1] for _ in range(2)] == [shared, shared]
 
 
+def test_a_budget_of_its_own_goes_by_the_template_s_clock(clock):
+    made = HTTPX.with_(idempotent=True, max_attempts=1000, maximum=0.0, initial=0.0)
+    template = made.template(clock=clock)
+    assert isinstance(template.outcome(raising, OSError(104, "reset")).exception, Rejected)
+    clock.advance(10)
+    assert template.guards[-1].snapshot().available == 100
+
+
 def test_a_budget_that_is_empty_allows_no_retry(clock):
     empty = RetryBudget.tokens(capacity=1, cost=1, clock=clock)
     empty.take()
@@ -297,6 +305,12 @@ def test_the_waits_never_come_above_the_cap_and_never_lose_their_chance():
     assert max(waits) <= 2.0
     assert len(set(waits[5:])) == 7
     assert min(waits[5:]) >= 1.9
+
+
+def test_a_jitter_that_is_longer_than_the_cap_is_all_of_the_wait():
+    backoff = AddedJitter(ExponentialBackoff(0.2), 5.0, 2.0)
+    assert backoff.next(0.2, OSError(), ScriptedRandom([0.0]))[0] == 0.0
+    assert backoff.next(0.2, OSError(), ScriptedRandom([0.5]))[0] == 1.0
 
 
 def test_a_backoff_of_numbers_that_are_read_later_is_read_anew():
