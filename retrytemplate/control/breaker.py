@@ -37,7 +37,7 @@ from retrytemplate.control.permit import Permit
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.threads import in_thread, to_its_end
 from retrytemplate.control.windows import Calls, Consecutive, Seconds
-from retrytemplate.errors import CircuitOpenError
+from retrytemplate.errors import CircuitOpenError, CircuitStoreError
 from retrytemplate.outcome import Outcome
 from retrytemplate.verdicts import is_hard
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.events import ControlEvent
     from retrytemplate.control.local import Admission, Keeper
     from retrytemplate.control.snapshot import CircuitSnapshot
+    from retrytemplate.errors import RetryError
 
 __all__ = ["CircuitBreaker"]
 
@@ -245,6 +246,7 @@ class CircuitBreaker(Wraps):
         """Call the function, if that may be.
 
         :raises CircuitOpenError: it may not.
+        :raises CircuitStoreError: nobody knows, and the store says ``on_store_error="raise"``.
         """
         with Permit(self):
             value = fn(*args, **kwargs)
@@ -365,18 +367,24 @@ class CircuitBreaker(Wraps):
 
     # What the permits ask for.
 
-    def _take(self, now: float) -> tuple[Any, Any] | CircuitOpenError:
+    def _take(self, now: float) -> tuple[Any, Any] | RetryError:
         """The generation and the number of a permit, or why there is none."""
-        number, generation, state, retry_after = self._keeper.admit(now)
-        if number is None:
-            return self._refused(state, retry_after)
-        if self._keeper.happened:
+        try:
+            return self._answered(self._keeper.admit(now))
+        except CircuitStoreError as error:
             self._tell([])
-        return generation, number
+            return error
 
-    async def _take_async(self, now: float) -> tuple[Any, Any] | CircuitOpenError:
+    async def _take_async(self, now: float) -> tuple[Any, Any] | RetryError:
         found = self._keeper.admit_at_once(now)
-        number, generation, state, retry_after = found or await self._admitted(now)
+        try:
+            return self._answered(found or await self._admitted(now))
+        except CircuitStoreError as error:
+            self._tell([])
+            return error
+
+    def _answered(self, admission: Admission) -> tuple[Any, Any] | RetryError:
+        number, generation, state, retry_after = admission
         if number is None:
             return self._refused(state, retry_after)
         if self._keeper.happened:

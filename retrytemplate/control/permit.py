@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.control.breaker import CircuitBreaker
     from retrytemplate.control.circuit import Verdict
-    from retrytemplate.errors import CircuitOpenError
+    from retrytemplate.errors import RetryError
 
 __all__ = ["Permit"]
 
@@ -41,21 +41,21 @@ class Permit:
         self._open = False
         self.elapsed = 0.0
 
-    def take(self) -> CircuitOpenError | None:
+    def take(self) -> RetryError | None:
         """Ask for the call; the error, if it may not be made."""
         if self._open:
             return None
         self._began = self._breaker._ticks.now()
         return self._admitted(self._breaker._take(self._began))
 
-    async def take_async(self) -> CircuitOpenError | None:
+    async def take_async(self) -> RetryError | None:
         """The same, where a shared circuit is asked in a thread."""
         if self._open:
             return None
         self._began = self._breaker._ticks.now()
         return self._admitted(await self._breaker._take_async(self._began))
 
-    def _admitted(self, taken: tuple[Any, Any] | CircuitOpenError) -> CircuitOpenError | None:
+    def _admitted(self, taken: tuple[Any, Any] | RetryError) -> RetryError | None:
         if isinstance(taken, tuple):
             self._generation, self._number = taken
             self._open = True
@@ -92,7 +92,7 @@ class Permit:
     def __enter__(self) -> Self:
         return self._entered(self.take())
 
-    def _entered(self, refused: CircuitOpenError | None) -> Self:
+    def _entered(self, refused: RetryError | None) -> Self:
         if refused is not None:
             try:
                 raise refused

@@ -28,7 +28,9 @@ async def in_thread(fn: Callable[..., T], /, *args: object) -> T:
     if in_trio():
         import trio
 
-        return await trio.to_thread.run_sync(fn, *args)
+        value = await trio.to_thread.run_sync(fn, *args)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return value
     import asyncio
 
     return await whole(asyncio.to_thread(fn, *args))

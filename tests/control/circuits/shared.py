@@ -72,7 +72,6 @@ class Sharing:
 
     def advance(self, seconds, circuit="billing"):
         """Let so many seconds pass."""
-        self.clock.advance(seconds)
         earlier = round(seconds * MICROSECONDS)
         fields = self.fields(circuit)
         for field in ("until", "touched"):
@@ -83,6 +82,7 @@ class Sharing:
             self.client.zincrby(permits, -earlier, permit)
         if fields.get("rules", "").startswith("seconds "):
             self.move_steps(self.name(circuit, ":window"), fields["rules"], earlier)
+        self.clock.advance(seconds)  # last: what a thread has seen before is older then
 
     def move_steps(self, window, rules, earlier):
         length = int(rules.split()[1])
