@@ -12,6 +12,7 @@ processes.set_forkserver_preload(
         "sqlalchemy.dialects.postgresql.psycopg",
         "sqlalchemy.dialects.sqlite",
         "tests.batch.killing",
+        "tests.control.circuits.hammering",
         "tests.control.switch.working",
         "tests.stores.acknowledging",
         "tests.stores.crashing",

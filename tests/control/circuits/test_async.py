@@ -1,4 +1,4 @@
-"""A shared circuit in asyncio and trio: asked in threads, and no permit is lost to a cancellation."""
+"""A shared circuit in asyncio and trio: asked in threads; no permit is lost to a cancellation."""
 
 import asyncio
 import os
