@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from retrytemplate.cli import _screen
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from retrytemplate.cli._switches import Change, Looked
     from retrytemplate.control.switch.entries import AuditRecord, Decision
     from retrytemplate.control.switch.report import ReportLine
+    from retrytemplate.control.switch.scopes import SwitchScope
 
 __all__ = ["SwitchScreen", "headline", "print_change"]
 
@@ -81,7 +83,7 @@ class SwitchScreen(_screen.Screen):
 
 def _cells(line: ReportLine) -> Iterator[str]:
     yield str(line.entry.scope)
-    yield line.state
+    yield f"back for {line.entry.share:g} %" if line.entry.step else "stopped"
     yield span(line.age)
     yield line.entry.by
     yield _end(line)
@@ -92,7 +94,7 @@ def _end(line: ReportLine) -> str:
     if line.left is None:
         return "permanent"
     if line.overdue:
-        return ago(-line.left)
+        return f"overdue {span(-line.left)}"
     what = "lifted" if line.entry.when_expired == "lift" else "due"
     return f"{what} {ago(-line.left)}"
 
@@ -167,3 +169,16 @@ def _facts_of(change: Change, looked: Looked, named: bool) -> Iterator[tuple[str
     yield "notified", "by a process with notifiers" if change.told else NOBODY
     if looked.version == 1:
         yield "note", FIRST
+    elif record.action == "stopped":
+        yield from _slip(record.scope, looked)
+
+
+def _slip(scope: SwitchScope, looked: Looked) -> Iterator[tuple[str, str]]:
+    """What may be meant, where a name comes up for the first time."""
+    names = [
+        each.record.scope.name for each in looked.changes if each.record.scope.kind == scope.kind
+    ]
+    others = {name for name in names if name is not None and name != scope.name}
+    near = get_close_matches(scope.name or "", others, n=1)
+    if near and names.count(scope.name) == 1:
+        yield "note", f"this name is new here; there has been {scope.kind} {near[0]!r}"

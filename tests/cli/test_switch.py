@@ -185,6 +185,16 @@ def test_the_first_change_of_a_store_asks_whether_it_is_the_right_one(shown):
     assert "note" not in facts(shown(*STOPPED))
 
 
+def test_a_name_that_is_new_and_nearly_a_known_one_is_remarked_upon(shown):
+    shown(*STOPPED)
+    typo = "stop", "--segment", "finanse", *STOPPED[3:]
+
+    assert facts(shown(*typo))["note"] == "this name is new here; there has been segment 'finance'"
+    assert "note" not in facts(shown(*typo))
+    assert "note" not in facts(shown("stop", "--segment", "retail", *STOPPED[3:]))
+    assert "note" not in facts(shown("stop", "--feature", "finance", *STOPPED[3:]))
+
+
 def test_a_stop_for_machines_is_the_record_of_the_change(office, data):
     record = data(*STOPPED, "--by", "kim")
 

@@ -71,8 +71,10 @@ class ReportLine:
             return "permanent"
         if self.overdue:
             return f"overdue since {moment(entry.until)}"
-        what, after = ("lifted", "") if entry.when_expired == "lift" else ("due", ", stays stopped")
-        return f"{what} in {span(self.left)}, {moment(entry.until)}{after}"
+        when = f"in {span(self.left)}, {moment(entry.until)}"
+        if entry.when_expired == "lift":
+            return f"lifted {when}"
+        return f"due {when}, not lifted by itself"
 
     def __str__(self) -> str:
         entry = self.entry
