@@ -32,6 +32,8 @@ def shown(value):
         return repr(value)
     if isinstance(value, type):
         return value.__name__
+    if value is control.DEFAULT_TRIGGERS:
+        return "DEFAULT_TRIGGERS"
     if isinstance(value, control.Calls):
         return f"Calls({value.number})"
     return f"{type(value).__name__}()"
@@ -99,6 +101,9 @@ WITHOUT_A_TABLE = {
     *("Calls", "Consecutive", "Seconds"),
     "FailureKind",
     *("Remark",),
+    *("AuditRecord", "Decision", "ReportLine", "StoredRecord", "SwitchEntry", "SwitchGuard"),
+    *("SwitchChanged", "SwitchReport", "SwitchScope", "SwitchSnapshot"),
+    *("SwitchStoreBack", "SwitchStoreLost"),
     "AuthenticationFailed",
 }
 
