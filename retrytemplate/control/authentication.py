@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
 from retrytemplate.classify import ExceptionClassifier, attribute, causes
-from retrytemplate.control.codes import CodeClassifier
+from retrytemplate.control.codes import OwnClassifier
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ __all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed
 LOG = logging.getLogger("retrytemplate.control")
 TOLD = "_retrytemplate_told"
 
-AUTHENTICATION_ERRORS: ExceptionClassifier = CodeClassifier(
+AUTHENTICATION_ERRORS: ExceptionClassifier = OwnClassifier(
+    {},
     status={401: True, 407: True},
     sqlstate={"28": True},
     vendor={1045: True},  # MySQL

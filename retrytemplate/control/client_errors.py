@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.classify import ExceptionClassifier, attribute
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, RetryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Kinds = dict[type[BaseException], str | None]
 
@@ -62,11 +63,18 @@ def timeout_kind(exc: BaseException) -> str | None:
         return exc.kind or DEADLINE
     if isinstance(exc, AttemptTimeoutError):
         return ATTEMPT
-    loaded = [kinds() for library, kinds in KINDS.items() if sys.modules.get(library)]
-    rules = _of([{TimeoutError: TOTAL}, *loaded])
+    rules = _of([{TimeoutError: TOTAL}, *_loaded()])
     kind: str | None = rules.classify(exc)
     # SQLAlchemy wraps what the driver raised.
     return kind or rules.classify(attribute(exc, "orig"))
+
+
+def _loaded() -> Iterator[Kinds]:
+    for library, kinds in KINDS.items():
+        if sys.modules.get(library):
+            # It may be half loaded by another thread, or a module of somebody else's.
+            with suppress(ImportError, AttributeError):
+                yield kinds()
 
 
 def _of(many: list[Kinds], *, traverse_causes: bool = False) -> ExceptionClassifier:

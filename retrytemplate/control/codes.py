@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CodeClassifier",
+    "OwnClassifier",
+    "OwnNames",
     "allowlist",
     "mapped",
     "os_error",
@@ -267,6 +269,34 @@ class CodeClassifier(NamedClassifier):
         yield _first(self.sqlstate, _with_class(sqlstate(exc)))
         yield self._status.match(http_status(exc))
         yield _first(self.errno, (os_error(exc),))
+
+
+@frozen(eq=False, repr=False)
+class OwnNames(NamedClassifier):
+    """For names that this library gives: a module of that name may be another, or half loaded.
+
+    What cannot be found there is no rule, where a name of the user's would be an error.
+    """
+
+    def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
+        try:
+            return super()._nearest(kind)
+        except ValueError:
+            found = {name: value for name, value in self.named.items() if _is_found(name)}
+            return nearest({**self.rules, **found}, kind)
+
+
+@frozen(eq=False, repr=False)
+class OwnClassifier(OwnNames, CodeClassifier):
+    """A ``CodeClassifier`` of this library's own."""
+
+
+def _is_found(name: str) -> bool:
+    try:
+        nearest({name: True}, BaseException)
+    except ValueError:
+        return False
+    return True
 
 
 def _with_class(state: str | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
 from retrytemplate.classify import ExceptionClassifier, attribute, causes
-from retrytemplate.control.codes import CodeClassifier, wrapped
+from retrytemplate.control.codes import OwnClassifier, wrapped
 from retrytemplate.control.derived import DerivedClassifier
 from retrytemplate.control.idempotency import HEADER
 from retrytemplate.control.kinds import TRANSIENT_ERRORS
@@ -30,7 +30,7 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
 
 # There was no connection, so that nothing can have come once.
-NEVER_SENT = CodeClassifier(
+NEVER_SENT = OwnClassifier(
     {ConnectionRefusedError: True},
     named=dict.fromkeys(
         (

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from retrytemplate._checks import instance_of
 from retrytemplate.classify import causes
 from retrytemplate.control.client_errors import DATABASE_POOL, POOL, timeout_kind
-from retrytemplate.control.codes import CodeClassifier, mapped, wrapped
+from retrytemplate.control.codes import CodeClassifier, OwnClassifier, mapped, wrapped
 from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, Rejected
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ NAMED = {
 }
 
 
-USUAL = CodeClassifier(
+USUAL = OwnClassifier(
     ERRORS, PERSISTENT, named=NAMED, status=STATUS, sqlstate=SQLSTATE, vendor=VENDOR, errno=ERRNO
 )
 

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, plain
 from retrytemplate.backoff.retry_after import header
 from retrytemplate.classify import attribute, causes
-from retrytemplate.control.codes import sqlstate, wrapped
+from retrytemplate.control.codes import OwnNames, sqlstate, wrapped
 from retrytemplate.control.derived import DerivedClassifier
 from retrytemplate.control.kinds import TRANSIENT_ERRORS, FailureKind, FailureKinds, is_distrust
 from retrytemplate.control.streams import FIRST
@@ -56,6 +56,11 @@ UNPAID = (
 BUSY = re.compile("BUSY ")
 # psycopg knows no SQLSTATE of a connection that was refused; the server's words are all there is.
 TURNED_AWAY = re.compile(r"FATAL:\s+(?!\s|the database system|terminating)")
+
+
+@frozen(eq=False, repr=False)
+class _Kinds(OwnNames, FailureKinds):
+    """With names of a library besides."""
 
 
 @frozen(eq=False, repr=False)
@@ -127,18 +132,20 @@ def _among_transient(kinds: FailureKinds, says: Callable[[BaseException], bool |
 
 
 REDIS_ERRORS: ExceptionClassifier = _among_transient(
-    FailureKinds(
+    _Kinds(
+        {},
         named={
             f"{package}.exceptions.{name}": kind
             for package in ("redis", "valkey")
             for name, kind in REDIS.items()
-        }
+        },
     ),
     _redis,
 )
 POSTGRESQL_ERRORS: ExceptionClassifier = _among_transient(FailureKinds(), _postgresql)
 MODEL_ERRORS: ExceptionClassifier = _among_transient(
-    FailureKinds(
+    _Kinds(
+        {},
         named={f"{package}.APIConnectionError": TRANSIENT for package in SDKS},
         status={409: TRANSIENT},  # two requests at one lock
     ),

@@ -7,9 +7,12 @@ import pickle
 import re
 import sqlite3
 import ssl
+import sys
 import urllib.error
 from pathlib import Path
+from types import ModuleType
 
+import aiohttp
 import httpcore
 import httpx
 import psycopg
@@ -39,6 +42,7 @@ from retrytemplate.control import (
     FailureKinds,
     RetryBudget,
     mapped,
+    timeout_kind,
 )
 from retrytemplate.control import kinds as tables
 from retrytemplate.testing import ClassifierConformance, VirtualClock
@@ -337,3 +341,14 @@ def test_a_further_attempt_needs_both(attempts, seconds):
     for _ in range(attempts):
         state = policy.record(state, OSError(), seconds)
     assert policy.decide(state, seconds)[0] is (attempts < 3 and seconds < 60.0)
+
+
+@pytest.mark.parametrize("library", ["httpx", "requests.exceptions", "redis", "psycopg"])
+def test_a_module_of_that_name_that_is_another_one_changes_nothing(monkeypatch, library):
+    """So it is with one that another thread has only begun to import."""
+    monkeypatch.setitem(sys.modules, library, ModuleType(library))
+    assert TRANSIENT_ERRORS.classify(ConnectionResetError()) is True
+    assert TRANSIENT_ERRORS.classify(ValueError()) is False
+    assert timeout_kind(TimeoutError()) == "partner total"
+    error = aiohttp.ServerDisconnectedError()
+    assert TRANSIENT_ERRORS.classify(error) is True

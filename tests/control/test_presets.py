@@ -8,6 +8,7 @@ import urllib.error
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import attrs
 import pytest
@@ -428,6 +429,24 @@ def test_a_certificate_that_is_not_trusted_is_not_asked_for_again(clock):
     distrusted.__cause__ = ssl.SSLCertVerificationError(1, "self-signed")
     for made in (OPENAI, HTTPX.with_(idempotent=True)):
         assert made.template(clock=clock).outcome(raising, distrusted).attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("openai", "groq"),
+        ("redis", "redis.exceptions"),
+        ("httpx", "httpx"),
+        ("requests", "urllib3.exceptions"),
+    ],
+)
+def test_a_module_of_that_name_that_is_another_one_changes_nothing(
+    clock, monkeypatch, name, module
+):
+    monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    template = preset(name).with_(idempotent=True).template(clock=clock)
+    assert template.outcome(raising, ConnectionRefusedError()).attempts == 4
+    assert preset(name).template(clock=clock).outcome(raising, ValueError()).attempts == 1
 
 
 def test_no_library_is_imported_by_its_preset():
