@@ -1,4 +1,4 @@
-"""``retrytemplate breaker``: what settings of a circuit breaker would come to."""
+"""``retrytemplate breaker``: how shared circuits stand, and what settings would come to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate.cli import _stores
 from retrytemplate.cli.usage import WorkError, add_verb, print_json
 
 if TYPE_CHECKING:
@@ -16,13 +17,34 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 USUAL = "calls:50"
+REFUSES = 3
 
-EPILOG = """\
+DESCRIPTION = """\
+See how the circuits stand that the breakers of several processes share; find the settings of one.
+"""
+
+EPILOG = f"""\
 examples:
+  retrytemplate breaker status --store redis://host/0
   retrytemplate breaker replay calls.csv --breaker consecutive:5 --breaker calls:50
 
 exit codes:
-  0 done   1 the recording cannot be read   2 wrong use   130 interrupted
+  0 done   1 the store cannot be reached, or has no such circuit; the recording cannot be read
+  2 wrong use   {REFUSES} a circuit refuses calls, where status was asked with --exit-code
+  130 interrupted
+"""
+
+STATUS_EPILOG = f"""\
+examples:
+  retrytemplate breaker status --store redis://host/0
+  retrytemplate breaker status billing search --json | jq '.[] | select(.gauge > 0) | .name'
+  {_stores.NAMED}=redis://host/0 retrytemplate breaker status billing --exit-code
+
+The store is the one that your CircuitBreaker has.  A breaker without one is of its process alone,
+and nobody else can look at it.  Looking changes nothing: a circuit whose time is over stays open
+until the next call.
+
+gauge: 0 closed, 1 half-open, 2 open, 3 forced open, -1 disabled, -2 metrics only
 """
 
 REPLAY_EPILOG = """\
@@ -49,12 +71,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Add the verb, and its own verb, to the command's parser."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "breaker",
-        help="try settings of a circuit breaker on calls that were recorded",
-        description="Find the settings of a circuit breaker.",
+        help="how shared circuits stand; settings tried on calls that were recorded",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    shared = _stores.options(of="the store of the circuits")
+    does = "how the circuits stand that processes share"
+    add = add_verb(verbs, "status", does, STATUS_EPILOG, shared).add_argument
+    add("names", nargs="*", metavar="NAME", help="of circuits (default: all in the store)")
+    add(
+        "--exit-code",
+        action="store_true",
+        help=f"end with {REFUSES} where one of them is open or half-open",
+    )
     does = "let breakers see calls that were recorded: how often each opens, and what it refuses"
     add = add_verb(verbs, "replay", does, REPLAY_EPILOG).add_argument
     add("file", type=Path, metavar="FILE", help="the calls")
@@ -64,7 +95,25 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay the recording with each breaker, and show what came of it; the exit code."""
+    """What the verb's verb comes to; the exit code."""
+    return _status(args) if args.action == "status" else _replay(args)
+
+
+def _status(args: argparse.Namespace) -> int:
+    """Show how the circuits stand."""
+    from retrytemplate.cli._circuits import as_json, looked, show
+
+    found = looked(args)
+    if args.json:
+        print_json([as_json(name, seen) for name, seen in found.items()])
+    else:
+        show(found)
+    refuses = any(seen.gauge > 0 for seen in found.values())
+    return REFUSES if args.exit_code and refuses else 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    """Replay the recording with each breaker, and show what came of it."""
     from random import Random
 
     from attrs import evolve

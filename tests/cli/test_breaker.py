@@ -8,6 +8,8 @@ import pytest
 
 from retrytemplate.cli import main
 from retrytemplate.cli._breakers import BREAKERS
+from tests.control.circuits.shared import Sharing, failing, fine
+from tests.stores.postgres import free_port
 
 CALLS = [(n, 0.1, "failure" if 10 <= n < 14 else "success") for n in range(60)]
 
@@ -131,3 +133,107 @@ def test_a_breaker_that_cannot_be_made_is_wrong_use(spec, problem, recording, ca
     code, out, err = replayed(capsys, recording, "--breaker", spec)
     assert (code, out) == (2, "")
     assert problem in err
+
+
+def status(capsys, *args):
+    try:
+        code = main(["breaker", "status", *map(str, args)])
+    except SystemExit as ended:
+        code = ended.code
+    return (code, *capsys.readouterr())
+
+
+@pytest.fixture
+def shared(valkey_url, monkeypatch):
+    """Circuits on a server, and the options that lead there."""
+    monkeypatch.setenv("COLUMNS", "200")
+    made = Sharing(valkey_url)
+    yield made, ("--store", valkey_url, "--store-prefix", made.prefix)
+    made.close()
+
+
+@pytest.fixture
+def circuits(shared):
+    """One that is open, one that is closed, and one that was forced open."""
+    sharing, options = shared
+    for _ in range(3):
+        sharing.breaker("billing").outcome(failing)
+    sharing.breaker("search").outcome(fine)
+    sharing.breaker("mail").force_open(by="kim", reason="they asked us to", seconds=7200)
+    return options
+
+
+@pytest.mark.statement("S4-41")
+@pytest.mark.statement("S4-91")
+def test_the_status_shows_every_circuit_in_the_store(circuits, capsys):
+    code, out, _ = status(capsys, *circuits)
+    assert code == 0
+    names, _, *rows = [line.split() for line in out.splitlines()]
+    assert names == "circuit state for left calls failures slow permits by reason".split()
+    assert rows[0] == ["billing", "open", "0", "s", "29", "s", "3", "3", "0", "0"]
+    assert rows[1][:4] == ["mail", "forced", "open", "0"]
+    assert rows[1][-5:] == ["kim", "they", "asked", "us", "to"]
+    assert rows[2][:2] == ["search", "closed"]
+
+
+def test_the_status_is_json_for_machines(circuits, capsys):
+    code, out, _ = status(capsys, *circuits, "--json", "mail", "billing")
+    mail, billing = json.loads(out)
+    assert code == 0
+    assert (mail["name"], mail["state"], mail["gauge"]) == ("mail", "forced open", 3)
+    assert (mail["by"], mail["reason"]) == ("kim", "they asked us to")
+    assert 7199 < mail["left"] <= 7200
+    assert mail["until"] == pytest.approx(mail["since"] + 7200)
+    assert (billing["gauge"], billing["failures"], billing["opened"]) == (2, 3, 1)
+
+
+def test_the_status_can_say_by_its_exit_code_that_calls_are_refused(circuits, capsys):
+    assert status(capsys, *circuits, "--exit-code")[0] == 3
+    assert status(capsys, *circuits, "--exit-code", "search")[0] == 0
+
+
+def test_looking_changes_nothing(shared, capsys):
+    sharing, options = shared
+    for _ in range(3):
+        sharing.breaker().outcome(failing)
+    sharing.advance(31)
+    before = sharing.fields()
+    _, out, _ = status(capsys, *options, "--json")
+    assert (json.loads(out)[0]["state"], json.loads(out)[0]["left"]) == ("open", 0)
+    assert sharing.fields() == before
+
+
+def test_an_empty_store_has_no_circuits(shared, capsys):
+    _, options = shared
+    assert status(capsys, *options)[:2] == (0, "No circuit is in the store.\n")
+    code, _, err = status(capsys, *options, "billing")
+    assert (code, err) == (1, "retrytemplate breaker: there is no circuit 'billing' in the store\n")
+
+
+def test_what_is_no_circuit_is_said(shared, capsys):
+    sharing, options = shared
+    sharing.client.hset(sharing.name(), "mine", "precious")
+    code, _, err = status(capsys, *options)
+    assert code == 1
+    assert "of another version of this library, or of something else" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--store: a URL is needed, here or as RETRYTEMPLATE_STORE: one of Redis or Valkey"),
+        (("--store", "sqlite:///x.db"), "--store: a URL of Redis or Valkey"),
+        (("--store", "redis://h", "--store-prefix", "ä"), "--store-prefix: prefix must be"),
+    ],
+)
+def test_a_store_that_cannot_serve_is_refused(options, message, capsys, monkeypatch):
+    monkeypatch.delenv("RETRYTEMPLATE_STORE", raising=False)
+    code, _, err = status(capsys, *options)
+    assert code == 2
+    assert message in err
+
+
+def test_a_store_that_is_away_is_said_without_its_password(capsys):
+    code, _, err = status(capsys, "--store", f"redis://me:s3cret@127.0.0.1:{free_port()}/0")
+    assert code == 1
+    assert "s3cret" not in err

@@ -795,3 +795,17 @@ def test_a_listener_that_has_to_be_awaited_is_refused():
 
     with pytest.raises(TypeError, match="must not have to be awaited"):
         CircuitBreaker("billing", listeners=[Awaited()])
+
+
+@pytest.mark.statement("S4-41")
+def test_the_state_is_a_number_for_a_gauge_above_0_where_calls_are_refused(make, clock):
+    breaker = make()
+    gauges = [breaker.snapshot().gauge]
+    opened(breaker)
+    gauges.append(breaker.snapshot().gauge)
+    clock.advance(30)
+    gauges.append(breaker.snapshot().gauge)
+    for change in (breaker.force_open, breaker.disable, breaker.only_measure):
+        change(by="kim", reason="a test")
+        gauges.append(breaker.snapshot().gauge)
+    assert gauges == [0, 2, 1, 3, -1, -2]

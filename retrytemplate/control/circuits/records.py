@@ -18,7 +18,7 @@ __all__ = ["BY_HAND", "OPEN_TO_ALL", "Seen", "change", "note_of", "restored", "s
 
 BY_HAND = ("forced open", "disabled", "metrics only")
 OPEN_TO_ALL = ("closed", "disabled", "metrics only")
-FIELDS = 15
+FIELDS = 16
 MICROSECONDS = 1_000_000
 
 
@@ -26,8 +26,8 @@ MICROSECONDS = 1_000_000
 class Seen:
     """A circuit as the store had it at a moment.
 
-    :param now: that moment, and *until*: when the state ends; both on the store's clock, in
-        seconds.
+    :param now: that moment; ``since`` and *until*: when the state began, and when it ends; all on
+        the store's clock, in seconds.
     :param era: what every change changes, in text; ``born`` and ``generation`` are its parts.
     :param probes: permits in hand; *granted*: whether one of them is what was asked for.
     :param late: whether what was reported was of another era.
@@ -39,6 +39,7 @@ class Seen:
     born: str
     generation: int
     state: State
+    since: float
     until: float | None
     opened: int
     successes: int
@@ -55,6 +56,16 @@ class Seen:
     @property
     def era(self) -> str:
         return f"{self.born}.{self.generation}"
+
+    @property
+    def gauge(self) -> int:
+        """The state as a number."""
+        return GAUGES[self.state]
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the state ends; None: until somebody ends it."""
+        return None if self.until is None else max(0.0, self.until - self.now)
 
     @property
     def quiet(self) -> bool:
@@ -103,7 +114,7 @@ def seen_in(name: str, reply: Any) -> Seen:
     """
     try:
         *numbers, note = reply.decode().split("\n", FIELDS - 1)
-        now, born, generation, state, until, *counts = numbers
+        now, born, generation, state, since, until, *counts = numbers
         opened, successes, calls, failures, slow, probes, granted, late, expired = map(int, counts)
         if state not in GAUGES:
             raise ValueError(state)
@@ -113,6 +124,7 @@ def seen_in(name: str, reply: Any) -> Seen:
             born,
             int(generation),
             state,
+            int(since) / MICROSECONDS,
             int(until) / MICROSECONDS if until else None,
             opened,
             successes,

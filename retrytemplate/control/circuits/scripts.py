@@ -4,7 +4,8 @@ A circuit is three keys in one slot.  The first is a hash:
 
 ``format``               of these keys
 ``born`` ``generation``  when it was made, and its changes since: together its *era*
-``state`` ``until``      how it stands, and until when; no ``until``: until somebody ends it
+``state`` ``since``      how it stands, and since when
+``until``                when that ends; empty: when somebody ends it
 ``opened``               how often in a row it opened
 ``limited``              1: each call of the era needs a permit
 ``note``                 who put it into this state, and why, as JSON
@@ -38,13 +39,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local function whole(number) return string.format('%.0f', number) end
 
-local format, born, generation, state, ends, opened, limited, note, rules, touched, keep,
+local format, born, generation, state, since, ends, opened, limited, note, rules, touched, keep,
     total, failures, slow, successes, era
 local function read()
-    format, born, generation, state, ends, opened, limited, note, rules, touched, keep,
+    format, born, generation, state, since, ends, opened, limited, note, rules, touched, keep,
         total, failures, slow, successes = unpack(redis.call('HMGET', circuit, 'format', 'born',
-        'generation', 'state', 'until', 'opened', 'limited', 'note', 'rules', 'touched', 'keep',
-        'total', 'failures', 'slow', 'successes'))
+        'generation', 'state', 'since', 'until', 'opened', 'limited', 'note', 'rules', 'touched',
+        'keep', 'total', 'failures', 'slow', 'successes'))
     total, failures, slow = tonumber(total or 0), tonumber(failures or 0), tonumber(slow or 0)
     era = (born or '') .. '.' .. (generation or '')
 end
@@ -76,8 +77,9 @@ local function told(kind, size, granted, late, gone)
     local calls, failed, tardy = in_window(kind, size)
     local going = 0
     if limited == '1' then going = redis.call('ZCARD', permits) end
-    return table.concat({whole(now), born, generation, state, ends, opened, successes or '0',
-        whole(calls), whole(failed), whole(tardy), going, granted, late, gone, note}, '\\n')
+    return table.concat({whole(now), born, generation, state, since, ends, opened,
+        successes or '0', whole(calls), whole(failed), whole(tardy), going, granted, late, gone,
+        note}, '\\n')
 end
 """
 
@@ -103,8 +105,8 @@ if not format then
     fresh()
     keep = ARGV[8]
     redis.call('HSET', circuit, 'format', '{FORMAT}', 'born', whole(now), 'generation', '0',
-        'state', 'closed', 'until', '', 'opened', '0', 'limited', '0', 'note', '',
-        'rules', mine, 'keep', keep)
+        'state', 'closed', 'since', whole(now), 'until', '', 'opened', '0',
+        'limited', '0', 'note', '', 'rules', mine, 'keep', keep)
     use()
     read()
 elseif rules ~= mine and given ~= '*' then
@@ -216,7 +218,8 @@ if given == '*' or given == era then
         redis.call('HDEL', circuit, 'successes')
     end
     redis.call('HINCRBY', circuit, 'generation', 1)
-    redis.call('HSET', circuit, 'state', after, 'opened', times, 'limited', limits,
+    redis.call('HSET', circuit, 'state', after, 'since', whole(now), 'opened', times,
+        'limited', limits,
         'until', length == '' and '' or whole(now + length * 1000000),
         'keep', ARGV[14], 'note', ARGV[15])
     keep = ARGV[14]
@@ -233,7 +236,7 @@ LOOK = Script(
     READ
     + TELL
     + f"""
-if not format then return false end
+if not format then return redis.call('EXISTS', circuit) == 1 and 'format' end
 if format ~= '{FORMAT}' then return 'format' end
 local kind, size = string.match(rules, '^(%a+) (%d+)')
 return told(kind, tonumber(size), 0, 0, 0)

@@ -74,7 +74,7 @@ class Sharing:
         """Let so many seconds pass."""
         earlier = round(seconds * MICROSECONDS)
         fields = self.fields(circuit)
-        for field in ("until", "touched"):
+        for field in ("since", "until", "touched"):
             if fields.get(field):
                 self.client.hset(self.name(circuit), field, int(fields[field]) - earlier)
         permits = self.name(circuit, ":permits")

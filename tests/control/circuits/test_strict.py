@@ -101,6 +101,7 @@ def test_a_result_of_another_time_moves_nothing(sharing):
     assert [each.verdict for each in told.of(LateResult)] == ["failure"]
 
 
+@pytest.mark.statement("S4-41")
 def test_every_process_tells_its_listeners_of_a_change_once(sharing):
     heard = [Told(), Told()]
     first, second = (sharing.breaker(listeners=[each]) for each in heard)

@@ -1,0 +1,106 @@
+"""The circuits in a store: found, as JSON, and on the screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.cli import _stores
+from retrytemplate.cli.usage import UsageError, WorkError
+from retrytemplate.errors import CircuitStoreError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from retrytemplate.control.circuits.records import Seen
+
+__all__ = ["as_json", "looked", "show"]
+
+ALLOWED = "of Redis or Valkey, such as redis://host/0"
+HEADS = ("circuit", "state", "for", "left", "calls", "failures", "slow", "permits", "by", "reason")
+NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
+REFUSING, PROBING = 2, 1
+
+
+def looked(args: Namespace) -> dict[str, Seen]:
+    """How those stand that the arguments name, or all.
+
+    :raises UsageError: there is no URL, or none that can serve.
+    :raises WorkError: the store cannot be reached, has no such circuit, or holds something else.
+    """
+    from retrytemplate.control import RedisCircuitStore
+
+    url = _stores.url_of(args, ALLOWED)
+    family, driven = _stores.located(url)
+    if family != _stores.REDIS:
+        raise UsageError(f"--store: a URL {ALLOWED}: circuits are shared nowhere else")
+    try:
+        store = RedisCircuitStore(driven, prefix=args.store_prefix)
+    except (TypeError, ValueError) as error:
+        raise _stores.refused(error, url) from None
+    try:
+        found = {name: store.look(name) for name in args.names or store.names()}
+    except CircuitStoreError as error:
+        raise WorkError(_stores.without_secrets(error, url)) from None
+    finally:
+        store.close()
+    for name in args.names:
+        if found[name] is None:
+            raise WorkError(f"there is no circuit {name!r} in the store")
+    return {name: seen for name, seen in found.items() if seen is not None}
+
+
+def as_json(name: str, seen: Seen) -> dict[str, Any]:
+    """All that is known of one."""
+    return {
+        "name": name,
+        "state": seen.state,
+        "gauge": seen.gauge,
+        "generation": seen.generation,
+        "since": seen.since,
+        "age": seen.now - seen.since,
+        "until": seen.until,
+        "left": seen.left,
+        "calls": seen.calls,
+        "failures": seen.failures,
+        "slow": seen.slow,
+        "permits": seen.probes,
+        "successes": seen.successes,
+        "opened": seen.opened,
+        "by": seen.by,
+        "reason": seen.reason,
+    }
+
+
+def show(found: dict[str, Seen]) -> None:
+    """A line for each."""
+    from retrytemplate.cli._screen import Screen
+
+    screen = Screen()
+    if not found:
+        screen.say("No circuit is in the store.")
+        return
+    rows = [_cells(name, seen) for name, seen in found.items()]
+    screen.table(HEADS, rows, map(_style, found.values()), numbers=NUMBERS)
+
+
+def _cells(name: str, seen: Seen) -> tuple[str, ...]:
+    from retrytemplate.cli._words import span
+
+    return (
+        name,
+        seen.state,
+        span(seen.now - seen.since),
+        "" if seen.left is None else span(seen.left),
+        str(seen.calls),
+        str(seen.failures),
+        str(seen.slow),
+        str(seen.probes),
+        seen.by or "",
+        seen.reason or "",
+    )
+
+
+def _style(seen: Seen) -> str | None:
+    if seen.gauge >= REFUSING:
+        return "red"
+    return "yellow" if seen.gauge == PROBING else None
