@@ -85,7 +85,19 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
 
 @pytest.mark.parametrize(
     ("name", "titles"),
-    [("records", ["once", "3 times", "20 times"]), ("stores", ["sqlite", "sqlite, asyncio"])],
+    [
+        ("records", ["once", "3 times", "20 times"]),
+        ("stores", ["sqlite", "sqlite, asyncio"]),
+        (
+            "checks",
+            [
+                "guard, nothing is stopped",
+                "`check`, nothing is stopped",
+                "guard, something else is stopped",
+                "guard, refused",
+            ],
+        ),
+    ],
 )
 def test_the_other_tables_are_written_between_their_marks(tmp_path, name, titles):
     page = tmp_path / "page.md"
