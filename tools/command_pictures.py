@@ -1,7 +1,7 @@
-"""Draw what the verbs ``batch`` and ``dlq`` show into the images of the docs.
+"""Draw what the verbs ``batch``, ``dlq`` and ``switch`` show into the images of the docs.
 
 It runs a real job in a folder of its own: one run to the end, one whose process dies, and looks at
-both meanwhile::
+both meanwhile; and it stops some things, as of some days ago::
 
     python tools/command_pictures.py
 """
@@ -27,6 +27,10 @@ from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, Ski
 from retrytemplate.cli._bar import Bar
 from retrytemplate.cli._batch_screen import BatchScreen
 from retrytemplate.cli._dlq_screen import DlqScreen
+from retrytemplate.cli._switch_screen import SwitchScreen
+from retrytemplate.cli._switches import look
+from retrytemplate.control import KillSwitch, SQLSwitchStore
+from retrytemplate.testing import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +169,45 @@ def draw_letters(jobs: JobRepository) -> None:
     )
 
 
+def draw_switch(url: str) -> None:
+    """A switch with four things stopped: at rest, permanently, on the way back, and overdue."""
+    store = SQLSwitchStore(url)
+    told: list[Any] = []
+
+    def ago(hours: float, *notifiers: Callable[[Any], None]) -> KillSwitch:
+        clock = VirtualClock(epoch=time.time() - hours * 3600)
+        return KillSwitch(store, clock=clock, notifiers=notifiers)
+
+    ago(22 * 24, told.append).stop(
+        feature="pdf-export", reason="totals wrong, incident 4698", by="lee", permanent=True
+    )
+    ago(9 * 24, told.append).stop(
+        experiment="prompt-b",
+        reason="too many retries, see 4702",
+        by="ada",
+        expires_in=7 * 86_400,
+        when_expired="stay",
+    )
+    ago(30, told.append).stop(
+        segment="retail", reason="provider down, incident 4709", by="max", expires_in=48 * 3600
+    )
+    ago(3, told.append).resume(
+        segment="retail", justification="provider is back", by="lee", canary=(5, 25, 100)
+    )
+    ago(0.2).stop(
+        segment="finance", reason="leak suspected, incident 4711", by="kim", expires_in=86_400
+    )
+    screen, looked = SwitchScreen(), look(store)
+    save_screen(screen, "switch-status", "retrytemplate switch status", lambda: screen.list(looked))
+
+    def report() -> None:
+        screen.report(looked)
+        screen.changes(looked.changes[:3])
+
+    save_screen(screen, "switch-report", "retrytemplate switch report --audit 3", report)
+    store.close()
+
+
 def die(url: str) -> None:
     """A run whose process dies in the middle of it."""
     with JobRepository(url) as jobs:
@@ -177,3 +220,4 @@ if __name__ == "__main__":
     else:
         with TemporaryDirectory() as folder:
             draw_all(f"sqlite:///{folder}/jobs.db")
+            draw_switch(f"sqlite:///{folder}/switch.db")

@@ -34,6 +34,7 @@ NAMED = ("segment", "feature", "experiment")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 LENGTH = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhdw])+", re.ASCII)
 PART = re.compile(r"([0-9.]+)([smhdw])")
+ERRORS = 2  # the file of standard error
 LENGTHS = "a length of time such as 90m, 24h, 1w or 1d12h (s, m, h, d, w), of ten years at most"
 # What the rules say to those who write Python, for those who type.
 WORDS = {
@@ -156,8 +157,11 @@ def probe(command: str) -> Callable[[], bool]:
         raise UsageError(f"--check: there is no such command, got {command!r}")
 
     def look() -> bool:
-        # What it prints is no part of what this command says.
-        return subprocess.run(words, stdout=sys.stderr, check=False).returncode == 0
+        try:  # what it prints is no part of what this command says
+            return subprocess.run(words, stdout=ERRORS, check=False).returncode == 0
+        except OSError as error:  # no program after all: who cannot look does not know
+            print(f"{command!r} cannot be run: {error}", file=sys.stderr)
+            return False
 
     return look
 

@@ -7,16 +7,27 @@ import json
 import os
 import pty
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from retrytemplate.cli import main
+from retrytemplate.cli.switch import (
+    EPILOG,
+    REPORT_EPILOG,
+    RESUME_EPILOG,
+    STATUS_EPILOG,
+    STOP_EPILOG,
+    add_parser,
+)
 from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
 
@@ -332,6 +343,19 @@ def test_a_check_that_is_not_content_stops_it_again(office, shown, capsys):
         "again\n"
     )
     assert office.switch.report().lines[0].state == "stopped"
+
+
+def test_a_check_that_turns_out_to_be_no_program_is_not_content(office, shown, capsys):
+    command = office.path.with_name("check")
+    command.write_bytes(b"\0")
+    command.chmod(0o755)
+    shown(*STOPPED)
+    shown(*RESUME, "--canary", "5,25,100")
+    assert main(["switch", *RESUME, "--advance", "--check", str(command)]) == 1
+    out, err = capsys.readouterr()
+
+    assert out.splitlines()[0] == "segment 'finance' is stopped again"
+    assert re.match(rf"'{command}' cannot be run: .*Exec format error", err)
 
 
 @pytest.mark.parametrize("command", ["no-such-command-17", " ", "a 'quote"])
@@ -700,3 +724,35 @@ def test_what_changes_something_needs_no_extra_for_the_terminal(office, shown, d
     assert shown(*STOPPED)[0] == "segment 'finance' is stopped"
     assert shown(*RESUME)[0] == "segment 'finance' runs again"
     assert data("status")["stopped"] == []
+
+
+# -- the pages -----------------------------------------------------------------------------------
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+TYPED = re.compile(r"^\$ retrytemplate (switch .*)$", re.M)
+
+
+@pytest.mark.parametrize("page", ["kill-switch", "runbook", "switch-commands"])
+def test_what_a_page_tells_to_type_can_be_typed_in_this_order(office, page, monkeypatch, capsys):
+    probe = office.path.with_name("errors-are-rare.sh")
+    probe.write_text("#!/bin/sh\n")
+    probe.chmod(0o755)
+    monkeypatch.chdir(probe.parent)
+    lines = TYPED.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+
+    assert [main(shlex.split(line)) for line in lines] == [0] * len(lines)
+    assert lines or page == "kill-switch"
+    assert capsys.readouterr().err == ""
+
+
+def test_the_examples_of_the_help_can_be_read(office, capsys):
+    parser = ArgumentParser()
+    add_parser(parser.add_subparsers())
+    epilogs = (EPILOG, STOP_EPILOG, RESUME_EPILOG, STATUS_EPILOG, REPORT_EPILOG)
+    text = "\n".join(epilogs).replace("\\\n", " ")
+    lines = re.findall(r"^  .*retrytemplate (switch [^|\n]*)", text, re.M)
+    lines += re.findall(r"retrytemplate (switch stop --global.*)", text)
+
+    for line in lines:
+        parser.parse_args(shlex.split(line))
+    assert len(lines) > 15
