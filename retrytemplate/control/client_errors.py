@@ -28,8 +28,8 @@ def timeouts_of(*libraries: str) -> ExceptionClassifier:
 
     They are named one by one: not all of them are a ``TimeoutError``.
 
-    :param libraries: ``"httpx"``, ``"requests"``, ``"urllib3"``, ``"aiohttp"``, ``"sqlalchemy"``,
-        ``"psycopg"``, ``"redis"``.
+    :param libraries: ``"httpx"``, ``"httpx2"``, ``"requests"``, ``"urllib3"``, ``"aiohttp"``,
+        ``"sqlalchemy"``, ``"psycopg"``, ``"redis"``.
     :raises ValueError: for another one.
     :raises ImportError: for one that is not installed.
 
@@ -87,12 +87,22 @@ def _of(many: list[Kinds], *, traverse_causes: bool = False) -> ExceptionClassif
 def _httpx() -> Kinds:
     import httpx
 
+    return _of_httpx(httpx)
+
+
+def _httpx2() -> Kinds:
+    import httpx2
+
+    return _of_httpx(httpx2)
+
+
+def _of_httpx(module: Any) -> Kinds:
     return {
-        httpx.TimeoutException: TOTAL,
-        httpx.ConnectTimeout: CONNECT,
-        httpx.ReadTimeout: READ,
-        httpx.WriteTimeout: WRITE,
-        httpx.PoolTimeout: POOL,
+        module.TimeoutException: TOTAL,
+        module.ConnectTimeout: CONNECT,
+        module.ReadTimeout: READ,
+        module.WriteTimeout: WRITE,
+        module.PoolTimeout: POOL,
     }
 
 
@@ -151,6 +161,7 @@ def _redis() -> Kinds:
 
 KINDS: dict[str, Callable[[], Kinds]] = {
     "httpx": _httpx,
+    "httpx2": _httpx2,
     "requests": _requests,
     "urllib3": _urllib3,
     "aiohttp": _aiohttp,

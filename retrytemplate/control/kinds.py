@@ -145,6 +145,8 @@ NAMED = {
     "http.client.IncompleteRead": TRANSIENT,
     "httpx.NetworkError": TRANSIENT,
     "httpx.RemoteProtocolError": TRANSIENT,
+    "httpx2.NetworkError": TRANSIENT,
+    "httpx2.RemoteProtocolError": TRANSIENT,
     "requests.exceptions.ChunkedEncodingError": TRANSIENT,
     "requests.exceptions.ConnectionError": TRANSIENT,
     "requests.exceptions.SSLError": PERSISTENT,

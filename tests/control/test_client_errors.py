@@ -5,6 +5,7 @@ import sys
 
 import aiohttp
 import httpx
+import httpx2
 import psycopg
 import pytest
 import redis
@@ -27,6 +28,12 @@ TIMEOUTS = {
         "partner read": httpx.ReadTimeout("slow"),
         "partner write": httpx.WriteTimeout("slow"),
         "partner pool": httpx.PoolTimeout("slow"),
+    },
+    "httpx2": {
+        "partner connect": httpx2.ConnectTimeout("slow"),
+        "partner read": httpx2.ReadTimeout("slow"),
+        "partner write": httpx2.WriteTimeout("slow"),
+        "partner pool": httpx2.PoolTimeout("slow"),
     },
     "requests": {
         "partner connect": requests.ConnectTimeout("slow"),
@@ -75,7 +82,8 @@ def test_some_of_them_are_no_timeout_error():
         for library, errors in TIMEOUTS.items()
         if not any(isinstance(each, TimeoutError) for each in errors.values())
     ]
-    assert strangers == ["httpx", "requests", "urllib3", "sqlalchemy", "psycopg", "redis"]
+    no_timeout_error = {"httpx", "httpx2", "requests", "urllib3", "sqlalchemy", "psycopg", "redis"}
+    assert set(strangers) == no_timeout_error
 
 
 def test_what_sqlalchemy_has_wrapped_is_what_the_driver_raised():

@@ -4,6 +4,7 @@ import asyncio
 
 import aiohttp
 import httpx
+import httpx2
 import pytest
 import requests
 
@@ -42,6 +43,11 @@ def by_httpx(method, url, headers, seconds):
         client.request(method, url, headers=headers).raise_for_status()
 
 
+def by_httpx2(method, url, headers, seconds):
+    with httpx2.Client(trust_env=False, verify=False, timeout=seconds) as client:
+        client.request(method, url, headers=headers).raise_for_status()
+
+
 async def by_async_httpx(method, url, headers, seconds):
     async with httpx.AsyncClient(trust_env=False, verify=False, timeout=seconds) as client:
         (await client.request(method, url, headers=headers)).raise_for_status()
@@ -64,6 +70,7 @@ async def by_aiohttp(method, url, headers, seconds):
 
 CLIENTS = {
     "httpx": Client(HTTPX, by_httpx),
+    "httpx2": Client(HTTPX, by_httpx2),
     "httpx, asynchronous": Client(HTTPX, by_async_httpx),
     "requests": Client(REQUESTS, by_requests),
     "aiohttp": Client(AIOHTTP, by_aiohttp),
