@@ -6,8 +6,8 @@ from sqlalchemy import make_url, text
 from retrytemplate.control import RedisSwitchStore, SQLSwitchStore
 from retrytemplate.errors import SwitchStoreError
 
-LOOKS = "eval evalsha hget hlen hmget llen lrange time zcard zrangebyscore"
-COMMANDS = f"{LOOKS} hdel hset lindex rpush zadd zrange zrem"
+LOOKS = "eval evalsha hget hlen hmget llen lrange zcard zrangebyscore"
+COMMANDS = f"{LOOKS} hdel hset lindex rpush time zadd zrange zrem"
 LEASE = 60.0
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from retrytemplate import SQLRetryContextCache
-from retrytemplate.control import RedisSwitchStore, SQLSwitchStore
+from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.control.switch import scripts
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
@@ -206,6 +206,20 @@ def test_what_is_stopped_does_not_vanish_without_a_word(durable):
     durable.lose()
     with pytest.raises(SwitchStoreError, match=r"cannot be read|is gone, and with it what is st"):
         store.load(1)
+
+
+def test_what_is_known_is_put_back_when_the_rest_is_deleted_too(valkey):
+    with KillSwitch(valkey.open(), stale_after=60) as switch:
+        switch.stop(segment="finance", reason="charged twice", by="kim", permanent=True)
+        valkey.lose()
+        switch.refresh()
+        assert switch.snapshot().lost
+        assert not switch.check(segment="finance").allowed
+        valkey.clear()
+        switch.refresh()
+        assert not switch.check(segment="finance").allowed
+        assert [each.action for each in switch.audit()] == ["restored"]
+        assert "finance" in valkey.document()
 
 
 def test_where_the_records_are_refused_nothing_is_written(durable):
