@@ -10,7 +10,7 @@ import sys
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.usage import UsageError, json_or_text
+from retrytemplate.cli.usage import UsageError, json_or_text, text
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -28,6 +28,7 @@ __all__ = [
     "named",
     "probe",
     "shares",
+    "words",
 ]
 
 NAMED = ("segment", "feature", "experiment")
@@ -61,7 +62,7 @@ def add_names(parser: ArgumentParser) -> None:
 
 def _add(group: Any) -> None:
     for kind in NAMED:
-        group.add_argument(f"--{kind}", metavar="NAME", help=f"the {kind} of this name")
+        group.add_argument(f"--{kind}", type=typed, metavar="NAME", help=f"the {kind} of this name")
 
 
 def named(args: Namespace) -> dict[str, Any]:
@@ -110,6 +111,26 @@ def key_of(given: str | None) -> Any:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def typed(given: str) -> str:
+    """Read an argument that must be text in this terminal's encoding: else it means another name.
+
+    >>> typed("finänz")
+    'finänz'
+    """
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ArgumentTypeError(
+            f"could not be read in the encoding of this terminal, got {given!r}"
+        ) from None
+    return given
+
+
+def words(given: str) -> str:
+    """Read an argument that must say something, in this terminal's encoding."""
+    return text(typed(given))
 
 
 def length(given: str) -> float:

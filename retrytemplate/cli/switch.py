@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _stores, _switches
@@ -123,8 +124,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 def _add_stopping(parser: argparse.ArgumentParser) -> None:
     options.add_scope(parser)
     add = parser.add_argument
-    add("--reason", type=text, required=True, metavar="TEXT", help="why, for those not there")
-    add("--by", type=text, metavar="NAME", help="who stops it (default: who is logged in)")
+    does = "why, for those who are not there"
+    add("--reason", type=options.words, required=True, metavar="TEXT", help=does)
+    does = "who stops it (default: who is logged in)"
+    add("--by", type=options.words, metavar="NAME", help=does)
     end = parser.add_argument_group("until when, exactly one").add_mutually_exclusive_group(
         required=True
     )
@@ -144,8 +147,9 @@ def _add_stopping(parser: argparse.ArgumentParser) -> None:
 def _add_resuming(parser: argparse.ArgumentParser) -> None:
     options.add_scope(parser)
     add = parser.add_argument
-    add("--justification", type=text, required=True, metavar="TEXT", help="why it may")
-    add("--by", type=text, metavar="NAME", help="who approves of it (default: who is logged in)")
+    add("--justification", type=options.words, required=True, metavar="TEXT", help="why it may")
+    does = "who approves of it (default: who is logged in)"
+    add("--by", type=options.words, metavar="NAME", help=does)
     steps = parser.add_argument_group("step by step").add_mutually_exclusive_group()
     steps.add_argument(
         "--canary",
@@ -162,7 +166,8 @@ def _add_resuming(parser: argparse.ArgumentParser) -> None:
 def _add_looking(parser: argparse.ArgumentParser) -> None:
     options.add_names(parser)
     add = parser.add_argument
-    add("--key", type=text, metavar="KEY", help="whose work it is; while a canary runs, it decides")
+    does = "whose work it is; while a canary runs, it decides"
+    add("--key", type=options.words, metavar="KEY", help=does)
     add("--exit-code", action="store_true", help=f"end with {STOPPED} where something is stopped")
 
 
@@ -238,17 +243,23 @@ def _changed(
 
 def _show(args: argparse.Namespace, store: DurableSwitchStore, record: AuditRecord) -> None:
     """What a change came to; it is made, whatever can be seen of it now."""
+    from retrytemplate.cli._switch_screen import headline, print_change
+
     try:
         looked = _switches.look(store)
     except SwitchStoreError:
         looked = _switches.Looked(record.at, 0)
     change = looked.change_of(record)
-    if args.json:
-        print_json(change.as_json())
-    else:
-        from retrytemplate.cli._switch_screen import print_change
-
-        print_change(change, looked, named=args.by is not None)
+    try:
+        if args.json:
+            print_json(change.as_json())
+        else:
+            print_change(change, looked, named=args.by is not None)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        print(f"{headline(record)}, but it cannot be shown", file=sys.stderr)
+        raise
 
 
 def _status(args: argparse.Namespace, store: DurableSwitchStore) -> int:

@@ -603,6 +603,25 @@ print(*switch.check(segment="finance"), flush=True)
     assert said.startswith("False segment 'finance' is stopped by ")
 
 
+def test_a_change_that_cannot_be_printed_is_made_and_said_to_be(office):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            (*COMMAND, *STOPPED),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "segment 'finance' is stopped, but it cannot be shown",
+        "retrytemplate switch: [Errno 28] No space left on device",
+    ]
+    assert not office.switch.check(segment="finance")
+
+
 def test_a_file_that_is_not_there_is_not_made(capsys, tmp_path):
     path = tmp_path / "none.db"
     for args in (("status",), ("report",), STOPPED, RESUME):
@@ -634,10 +653,11 @@ def test_a_document_that_cannot_be_read_is_a_failure(office, capsys):
     ],
 )
 def test_a_store_that_does_not_answer_is_a_failure_without_its_password(capsys, url, code):
-    for args in (("status",), STOPPED):
+    for args in (("status",), STOPPED, RESUME, (*RESUME, "--advance")):
         given, said = refused(capsys, *args, "--store", url)
         assert given == code
         assert not re.search("s3cr", said)
+        assert said.endswith(": nothing was changed\n") == (code == 1 and args != ("status",))
 
 
 def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
@@ -689,6 +709,14 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
         ),
         (("status", "--global"), "unrecognized arguments: --global"),
         (("status", "--segment", ""), "--segment must be a name"),
+        *(
+            (("stop", option, "fin\udcc3\udca4nz", *STOPPED[3:]), f"{option}: could not be read")
+            for option in ("--segment", "--feature", "--experiment", "--by")
+        ),
+        ((*STOP[:4], "leak \udce4 suspected", "--for", "1h"), "--reason: could not be read"),
+        ((*RESUME[:4], "leak \udce4 mended"), "--justification: could not be read"),
+        (("status", "--segment", "\udce4"), "--segment: could not be read"),
+        (("status", "--key", "\udce4"), "--key: could not be read"),
         (("status", "--segment", "x", "--key", "1.5"), "--key: must be a text, .* got '1.5'"),
         (("status", "--segment", "x", "--key", "{}"), "--key: must be a text, .* got '{}'"),
         (("status", "--segment", "x", "--key", "[" * 99999), "--key: it is nested too deeply"),

@@ -67,7 +67,7 @@ class SQLSwitchStore(DurableSwitchStore):
         self._whole = self._engine.execution_options(isolation_level=TRANSACTION[dialect])
         steps = _Steps(dialect, self.prefix)
         self._steps = steps
-        self._prepare, self._found = steps.prepare, steps.found
+        self._prepare, self._look = steps.prepare, steps.look
         self._begin_life()
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class SQLSwitchStore(DurableSwitchStore):
         :raises SwitchStoreError: the database cannot be reached, or they are of a later version.
         """
         with typed():
-            return self._perform(self._found())
+            return self._perform(self._look())
 
     def _place(self) -> object:
         return engines.where(self._engine)
@@ -103,7 +103,10 @@ class _Steps:
     def __init__(self, dialect: str, prefix: str) -> None:
         tables = Tables(dialect, prefix, sql.TABLES)
         self._order = tables.order
-        self.prepare, self.found = tables.prepare, tables.found
+        self.prepare, self._found = tables.prepare, tables.found
+
+    def look(self) -> Step[bool]:
+        return (yield from self._found())
 
     def load(self, known: int | None) -> Step[tuple[int, str] | None]:
         yield from self.prepare()

@@ -265,7 +265,7 @@ class KillSwitch:
         text("by", by)
         if healthy is not None and not isinstance(healthy, bool):
             plain("healthy", healthy)
-        seen = rules.canary_of(read(self.store).entries, scope)
+        seen = rules.canary_of(self._read().entries, scope)
         well, why = _verdict(healthy, justification)
 
         def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
@@ -510,7 +510,7 @@ class KillSwitch:
         self._begin()
         for _ in range(TRIES):
             since = self._copy.now()
-            view = read(self.store)
+            view = self._read()
             self._tell(self._copy.accept(view, since))
             now = self._clock.time()
             restored = rules.restore(view.entries, self._copy.missing, now)
@@ -525,6 +525,12 @@ class KillSwitch:
                 self._written()
                 return records
         raise SwitchStoreError(f"others change {self.name!r} all the time: nothing was changed")
+
+    def _read(self) -> View:
+        try:
+            return read(self.store)
+        except SwitchStoreError as exc:
+            raise SwitchStoreError(f"{exc}: nothing was changed") from exc
 
     def _commit(self, expected: int, document: str, records: Sequence[AuditRecord]) -> bool:
         try:
