@@ -72,6 +72,13 @@ def _check_retry_on(name: str, value: Any) -> None:
     check_retryable(name, value)
 
 
+def _shown(value: Any) -> str:
+    """Classes by their names; a classifier's rules would fill a page."""
+    if isinstance(value, tuple):
+        return " or ".join(each.__name__ for each in value)
+    return f"<{type(value).__name__}>"
+
+
 def _check_jitter(name: str, value: Any) -> None:
     names = ", ".join(map(repr, JITTERS))
     if isinstance(value, str | None):
@@ -126,7 +133,10 @@ class Preset:
 
     name: str = field(validator=checked_by(text))
     retry_on: tuple[type[BaseException], ...] | ExceptionClassifier = field(
-        default=(TimeoutError, OSError), converter=_classes, validator=checked_by(_check_retry_on)
+        default=(TimeoutError, OSError),
+        converter=_classes,
+        validator=checked_by(_check_retry_on),
+        repr=_shown,
     )
     max_attempts: int = 3
     attempt_timeout: Any = 2.0
@@ -268,6 +278,7 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
     key = _key(made.name)
     if replace:
         _known[key] = made
+        return made
     known = _known.setdefault(key, made)
     if known != made:
         raise ValueError(f"there is another preset {made.name!r}: register(..., replace=True)")
@@ -304,9 +315,13 @@ STRICT = register(
 )
 """Whatever is made of it has all that production needs, or is not made."""
 HTTPX = register(STRICT.with_(name="httpx", max_attempts=4, idempotent=BY_REQUEST, strict=False))
+"""Requests with httpx or httpx2."""
 REQUESTS = register(HTTPX.with_(name="requests"))
+"""Requests with requests."""
 AIOHTTP = register(HTTPX.with_(name="aiohttp"))
-# Their own limits cut: a call that ends after one of a template would be made a second time.
+"""Requests with aiohttp."""
+# Without a limit of an attempt, here and below: one that has had its effect, a moment too late,
+# would be made again.  Databases and clients have limits of their own.
 POSTGRESQL = register(
     Preset(
         "postgresql",
@@ -316,13 +331,21 @@ POSTGRESQL = register(
         initial=0.1,
         maximum=5.0,
         jitter="equal",
-        give_up_above=None,
+        give_up_above=5.0,
         budget=True,
     )
 )
 """Transactions with SQLAlchemy, psycopg or asyncpg."""
 REDIS = register(
-    POSTGRESQL.with_(name="redis", retry_on=REDIS_ERRORS, initial=0.05, maximum=2.0, jitter="full")
+    Preset(
+        "redis",
+        REDIS_ERRORS,
+        max_attempts=4,
+        attempt_timeout=None,
+        initial=0.05,
+        jitter="full",
+        budget=True,
+    )
 )
 """redis-py and valkey-py."""
 OPENAI = register(

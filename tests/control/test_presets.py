@@ -33,9 +33,11 @@ from retrytemplate.control import (
     PRESETS,
     SLOW_IO,
     STREAMING,
+    Pipeline,
     Preset,
     RetryBudget,
     StreamTimeout,
+    Timeout,
     idempotency_key,
     preset,
     presets,
@@ -179,6 +181,13 @@ def test_one_field_changes_and_all_others_stay(change, value):
     assert changed == usual
 
 
+def test_it_shows_its_numbers_and_not_all_rules_of_its_classifier():
+    assert repr(FAST_IO).startswith(
+        "Preset(name='fast-io', retry_on=TimeoutError or OSError, max_attempts=3, "
+    )
+    assert all(len(repr(made)) < 400 for made in SHIPPED.values())
+
+
 def test_it_is_frozen():
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         FAST_IO.max_attempts = 5
@@ -232,6 +241,13 @@ def test_the_settings_of_a_template_are_its_own(clock):
     template = SLOW_IO.template(name="reports", clock=clock, recovery=lambda context: "by mail")
     assert template.name == "reports"
     assert template.call(raising, TimeoutError()) == "by mail"
+
+
+@every_preset
+def test_in_a_pipeline_its_longest_is_known_and_nothing_is_wrong_with_it(name):
+    pipeline = Pipeline(Timeout(1000), preset(name).template())
+    assert pipeline.worst_case(attempt_duration=30.0) < 1000
+    assert pipeline.remarks(attempt_duration=30.0) == ()
 
 
 def test_what_the_preset_says_is_not_said_twice():
@@ -475,7 +491,7 @@ def row(made):
         made.attempt_timeout or "none",
         f"{made.initial}, doubled, up to {made.maximum}",
         jitter,
-        made.give_up_above or "any",
+        made.give_up_above,
         MADE_TWICE[made.idempotent],
         "yes" if made.budget else "no",
     )
