@@ -37,7 +37,7 @@ class SwitchScreen(_screen.Screen):
             rows = [_cells(line) for line in looked.lines]
             self.table(HEADS, rows, map(_style, looked.lines), numbers=("for",))
         else:
-            self.say("Nothing is stopped.")
+            self.say(f"Nothing is stopped{_never(looked)}.")
         self._untold(looked)
 
     def decision(self, decision: Decision, asked: str, looked: Looked) -> None:
@@ -53,7 +53,11 @@ class SwitchScreen(_screen.Screen):
     def report(self, looked: Looked) -> None:
         """Everything that is stopped, what is overdue first; as long as it is."""
         overdue = sum(line.overdue for line in looked.lines)
-        number = f"{len(looked.lines)} stopped" if looked.lines else "nothing is stopped"
+        number = (
+            f"{len(looked.lines)} stopped"
+            if looked.lines
+            else f"nothing is stopped{_never(looked)}"
+        )
         title = f"Kill switch, {moment(looked.at)}: {number}"
         self.say(f"{title}, {overdue} overdue" if overdue else title, style="bold")
         for line in looked.lines:
@@ -79,6 +83,11 @@ class SwitchScreen(_screen.Screen):
             number = "1 change" if len(untold) == 1 else f"{len(untold)} changes"
             age = span(looked.at - untold[-1].record.at)
             self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
+
+
+def _never(looked: Looked) -> str:
+    """A store that was never used may be the wrong one."""
+    return "" if looked.version else ", there has never been a change in this store"
 
 
 def _cells(line: ReportLine) -> Iterator[str]:

@@ -69,7 +69,7 @@ examples:
   retrytemplate switch resume --segment finance --justification "mended in 1.4.2"
   retrytemplate switch resume --global --justification "mended in 1.4.2" --canary 5,25,100
   retrytemplate switch resume --global --advance --justification "no errors for an hour"
-  retrytemplate switch resume --global --advance --justification "probe" --check "./probe.sh eu"
+  retrytemplate switch resume --global --advance --justification "by the probe" --check "./probe.sh"
   retrytemplate switch resume --global --failed --justification "errors are back, incident 4713"
 
 Without --canary all of it runs at once; after a stop of everything that needs --override.  A canary
