@@ -81,13 +81,13 @@ if TYPE_CHECKING:
         REQUESTS,
         SLOW_IO,
         STRICT,
-        Preset,
         preset,
         register,
         strict,
     )
     from retrytemplate.control.propagation import Propagation
     from retrytemplate.control.quantile import Quantile
+    from retrytemplate.control.recipe import Preset
     from retrytemplate.control.remarks import Remark
     from retrytemplate.control.service_errors import ServiceErrors
     from retrytemplate.control.snapshot import CircuitSnapshot
@@ -205,13 +205,13 @@ __getattr__ = lazily(
             "REQUESTS",
             "SLOW_IO",
             "STRICT",
-            "Preset",
             "preset",
             "register",
             "strict",
         ),
         "retrytemplate.control.propagation": ("Propagation",),
         "retrytemplate.control.quantile": ("Quantile",),
+        "retrytemplate.control.recipe": ("Preset",),
         "retrytemplate.control.remarks": ("Remark",),
         "retrytemplate.control.service_errors": ("ServiceErrors",),
         "retrytemplate.control.snapshot": ("CircuitSnapshot",),

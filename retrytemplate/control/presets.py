@@ -1,21 +1,11 @@
-"""Settings by name, for what is called: shared, changed field by field, made into templates."""
+"""Settings by name, for what is called: looked up, shared, changed field by field."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from attrs import evolve, field, frozen
-
-from retrytemplate._checks import checked_by, delay, duration, instance_of, plain, text
-from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
-from retrytemplate.backoff.retry_after import RetryAfterBackoff
-from retrytemplate.classify import ExceptionClassifier
-from retrytemplate.control.added_jitter import AddedJitter
-from retrytemplate.control.budget import RetryBudget
-from retrytemplate.control.codes import CodeClassifier
-from retrytemplate.control.http import AsTold, RepeatableClassifier
-from retrytemplate.control.idempotency import HEADER, RequireIdempotency
+from retrytemplate._checks import text
 from retrytemplate.control.kinds import TRANSIENT_ERRORS
 from retrytemplate.control.libraries import (
     MODEL_ERRORS,
@@ -23,21 +13,16 @@ from retrytemplate.control.libraries import (
     REDIS_ERRORS,
     STREAM_ERRORS,
 )
-from retrytemplate.control.streams import STREAMING, StreamTimeout
+from retrytemplate.control.recipe import BY_REQUEST, Preset
+from retrytemplate.control.streams import STREAMING
 from retrytemplate.control.strictness import check
-from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Self
-
-    from retrytemplate.backoff.base import Backoff
-    from retrytemplate.backoff.exponential import Jitter
+    from collections.abc import Mapping
 
 __all__ = [
     "AIOHTTP",
-    "BY_REQUEST",
     "FAST_IO",
     "HTTPX",
     "OPENAI",
@@ -47,165 +32,12 @@ __all__ = [
     "REQUESTS",
     "SLOW_IO",
     "STRICT",
-    "Preset",
     "preset",
     "register",
     "strict",
 ]
 
 T = TypeVar("T", bound="RetryTemplate | BoundTemplate | Preset")
-
-BY_REQUEST = "by request"
-
-
-def _classes(value: Any) -> Any:
-    return (value,) if isinstance(value, type) else value
-
-
-def _check_retry_on(name: str, value: Any) -> None:
-    if isinstance(value, ExceptionClassifier):
-        return
-    if not isinstance(value, tuple) or not value:
-        raise TypeError(
-            f"{name} must be exception classes or an ExceptionClassifier, got {value!r}"
-        )
-    check_retryable(name, value)
-
-
-def _shown(value: Any) -> str:
-    """Classes by their names; a classifier's rules would fill a page."""
-    if isinstance(value, tuple):
-        return " or ".join(each.__name__ for each in value)
-    return f"<{type(value).__name__}>"
-
-
-def _check_jitter(name: str, value: Any) -> None:
-    names = ", ".join(map(repr, JITTERS))
-    if isinstance(value, str | None):
-        if value not in JITTERS:
-            raise ValueError(f"{name} must be one of {names}, or seconds, got {value!r}")
-    else:
-        delay(name, value)
-
-
-def _check_idempotent(name: str, value: Any) -> None:
-    if isinstance(value, str) and value != BY_REQUEST:
-        raise ValueError(f"{name} must be {BY_REQUEST!r}, where it is a text, got {value!r}")
-    if value is not None and not isinstance(value, bool | str):
-        plain(name, value)
-
-
-def _check_budget(name: str, value: Any) -> None:
-    if not isinstance(value, bool | RetryBudget):
-        raise TypeError(f"{name} must be a RetryBudget, True or False, got {value!r}")
-
-
-@frozen
-class Preset:
-    """Settings for calls of one kind, under a name; the defaults are those of ``FAST_IO``.
-
-    :param name: for the look-up.
-    :param retry_on: exception classes, or an ``ExceptionClassifier``.  A failure with an HTTP
-        status of 4xx is none of the classes.
-    :param max_attempts: the first included.
-    :param attempt_timeout: seconds for each attempt, as a template takes them; None: no limit.
-    :param initial: the first wait, in seconds.
-    :param multiplier: by which each wait is longer than the one before.
-    :param maximum: of a wait, with its jitter.
-    :param jitter: seconds, up to which a wait is longer; or one of those that an
-        ``ExponentialBackoff`` has; None: none.
-    :param give_up_above: a longer ``Retry-After`` ends the attempts, a shorter one is waited for;
-        None: none is too long.
-    :param idempotent: whether a call may be made twice: True, it may; False, only one that has
-        asked for its ``idempotency_key``; a function of the context, which says so; ``"by
-        request"``, HTTP's methods and keys decide; None, nobody asks.
-    :param budget: a ``RetryBudget`` that the templates share; True: each gets one of its own.
-    :param stream: the limits of an answer that comes piece by piece: ``preset.stream.over(...)``.
-    :param strict: refuse what is missing something that production needs: see ``strict``.
-    :raises UnsafeRetryError: it does, and is strict.
-    :raises ValueError: for a number out of its range.
-    :raises TypeError: for what is no number, class, classifier or budget.
-
-    >>> patient = FAST_IO.with_(name="ledger", max_attempts=5, attempt_timeout=3.0)
-    >>> patient.template().policy.max_attempts, patient.maximum
-    (5, 2.0)
-    """
-
-    name: str = field(validator=checked_by(text))
-    retry_on: tuple[type[BaseException], ...] | ExceptionClassifier = field(
-        default=(TimeoutError, OSError),
-        converter=_classes,
-        validator=checked_by(_check_retry_on),
-        repr=_shown,
-    )
-    max_attempts: int = 3
-    attempt_timeout: Any = 2.0
-    initial: float = field(default=0.2, converter=duration)
-    multiplier: float = 2.0
-    maximum: float = field(default=2.0, converter=duration)
-    jitter: float | Jitter | None = field(
-        default=0.1, converter=duration, validator=checked_by(_check_jitter)
-    )
-    give_up_above: float | None = field(default=2.0, converter=duration)
-    idempotent: Any = field(default=None, validator=checked_by(_check_idempotent))
-    budget: bool | RetryBudget = field(default=False, validator=checked_by(_check_budget))
-    stream: StreamTimeout | None = field(
-        default=None, validator=instance_of((StreamTimeout, type(None)), "a StreamTimeout or None")
-    )
-    strict: bool = field(default=False, validator=instance_of(bool, "True or False"))
-
-    def __attrs_post_init__(self) -> None:
-        self.template()
-
-    def with_(self, **changes: Any) -> Self:
-        """A copy with some fields changed.
-
-        >>> FAST_IO.with_(jitter="full").jitter, FAST_IO.jitter
-        ('full', 0.1)
-        """
-        return evolve(self, **changes)
-
-    def template(self, **settings: Any) -> RetryTemplate:
-        """A template with these settings.
-
-        :param settings: the template's other ones: ``name``, ``listeners``, ``cache``, ``clock``,
-            ...  Guards are asked before those of the preset.
-
-        >>> HTTPX.template(name="orders").name
-        'orders'
-        """
-        given = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
-        wait = RetryAfterBackoff(self._backoff(), self.give_up_above, **given)
-        policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
-        made = RetryTemplate(policy, wait, attempt_timeout=self.attempt_timeout, **settings)
-        made = made.with_(guards=(*made.guards, AsTold(wait), *self._guards(given)))
-        if self.strict:
-            check(made, self)
-        return made
-
-    def _backoff(self) -> Backoff:
-        jitter = self.jitter
-        if jitter is None or isinstance(jitter, str):
-            return ExponentialBackoff(self.initial, self.multiplier, self.maximum, jitter)
-        waits = ExponentialBackoff(self.initial, self.multiplier, self.maximum)
-        return AddedJitter(waits, jitter, self.maximum)
-
-    def _classifier(self) -> ExceptionClassifier:
-        worth = self.retry_on
-        if not isinstance(worth, ExceptionClassifier):
-            worth = CodeClassifier(dict.fromkeys(worth, True), status={"4xx": False})
-        if self.idempotent == BY_REQUEST:
-            return RepeatableClassifier({}, of=worth, idempotent=False, key_header=HEADER)
-        return worth
-
-    def _guards(self, given: dict[str, Any]) -> Iterator[Any]:
-        """The budget comes last: it pays for a retry that nobody else refuses."""
-        if self.idempotent not in (None, BY_REQUEST):
-            yield RequireIdempotency(idempotent=self.idempotent)
-        if isinstance(self.budget, RetryBudget):
-            yield self.budget
-        elif self.budget:
-            yield RetryBudget(name=self.name, **given)
 
 
 def strict(made: T) -> T:

@@ -44,9 +44,9 @@ from retrytemplate.control import (
     register,
 )
 from retrytemplate.control.added_jitter import AddedJitter
+from retrytemplate.control.recipe import BY_REQUEST
 from retrytemplate.testing import BackoffConformance, ScriptedRandom, VirtualClock, run
 
-BY_REQUEST = presets.BY_REQUEST
 SHIPPED = dict(PRESETS)
 every_preset = pytest.mark.parametrize("name", sorted(SHIPPED))
 
