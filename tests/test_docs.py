@@ -92,6 +92,7 @@ WITHOUT_A_TABLE = {
     # What control objects give and tell; and windows, which are a number.
     *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),
     *("CallRejected", "CircuitChanged", "ControlEvent", "FellBack", "LateResult"),
+    *("CircuitStoreBack", "CircuitStoreLost"),
     "TimedOut",
     *("NestedRetry", "Nesting"),
     *("CallLeftBehind", "CallLost", "HedgeOutcome", "HedgeRefused", "HedgeSnapshot"),

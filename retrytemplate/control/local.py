@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate.control.circuit import Circuit, Manual
@@ -111,9 +112,10 @@ class Local:
 
     def taken(self) -> list[Any]:
         """What has happened since this was asked last."""
-        with self._lock:
-            happened = self.happened[:]
-            del self.happened[: len(happened)]
+        happened = []
+        with suppress(IndexError):  # another thread may be faster
+            while self.happened:
+                happened.append(self.happened.pop(0))
         if happened:
             stretch = self._draw()
             with self._lock:

@@ -1,5 +1,6 @@
 """Processes that share a circuit; some of them are killed in whatever they do."""
 
+import os
 import time
 from contextlib import contextmanager
 from random import Random
@@ -7,8 +8,10 @@ from random import Random
 import pytest
 
 from retrytemplate import CircuitOpenError
+from retrytemplate.control import Consecutive
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.circuits.hammering import LEASE, PLACES, Caller, Entries, Prober, probing
+from tests.control.circuits.shared import Down, failing, fine
 from tests.forking import processes
 
 
@@ -93,3 +96,21 @@ def test_a_call_that_begins_after_the_circuit_is_known_to_be_open_is_not_made(sh
     assert sharing.client.get(f"{sharing.prefix}:late") is None
     for circuit in range(5):
         assert sharing.fields(f"round {circuit}")["state"] == "open"
+
+
+@pytest.mark.parametrize("mode", ["strict", "cached"])
+def test_a_forked_child_goes_on_by_itself(sharing, mode):
+    store = sharing.store(mode=mode, stale_after=3600)
+    breaker = sharing.breaker(store=store, window=Consecutive(2))
+    assert breaker.outcome(fine).exception is None
+    child = os.fork()
+    if child == 0:
+        try:
+            ended = [type(breaker.outcome(failing).exception) for _ in range(2)]
+            opened = breaker.state == "open"
+            os._exit(0 if ended == [Down, Down] and opened else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert breaker.state == "open"
