@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _screen
 from retrytemplate.cli._words import ago, clean, span
 from retrytemplate.control.switch.report import moment
+from retrytemplate.control.switch.scopes import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,15 +41,21 @@ class SwitchScreen(_screen.Screen):
             self.say(f"Nothing is stopped{_never(looked)}.")
         self._untold(looked)
 
-    def decision(self, decision: Decision, asked: str, looked: Looked) -> None:
+    def decision(
+        self, decision: Decision, asked: Sequence[SwitchScope], key: Any, looked: Looked
+    ) -> None:
         """What a check would decide of what was asked, and by what."""
         word, style = ("runs", RUNS) if decision.allowed else ("is stopped", OVERDUE)
-        self.say(f"{asked} {word}", style=style)
+        names = " and ".join(map(str, asked[1:] or asked))
+        whose = "" if key is None else f", key {key!r}:"
+        self.say(f"{names}{whose} {word}", style=style)
         if decision.reason:
             self.facts([("because", decision.reason)])
         line = None if decision.entry is None else looked.line_of(decision.entry.scope)
         if line is not None:
             self.facts([("state", line.state), *_facts(line)])
+        for scope in asked:
+            self.facts(_slip(scope, looked))
 
     def report(self, looked: Looked) -> None:
         """Everything that is stopped, what is overdue first; as long as it is."""
@@ -176,18 +183,24 @@ def _facts_of(change: Change, looked: Looked, named: bool) -> Iterator[tuple[str
         if line.entry.step:
             yield "next", f"{_following(line)}, each with --advance, after a look"
     yield "notified", "by a process with notifiers" if change.told else NOBODY
+    yield from _notes(record, looked)
+
+
+def _notes(record: AuditRecord, looked: Looked) -> Iterator[tuple[str, str]]:
+    """What may not have been meant."""
+    everything = looked.line_of(EVERYTHING)
     if looked.version == 1:
         yield "note", FIRST
     elif record.action == "stopped":
         yield from _slip(record.scope, looked)
+    elif everything is not None and record.share and record.scope != EVERYTHING:
+        yield "note", f"everything is {everything.state}, this as well"
 
 
 def _slip(scope: SwitchScope, looked: Looked) -> Iterator[tuple[str, str]]:
-    """What may be meant, where a name comes up for the first time."""
-    names = [
-        each.record.scope.name for each in looked.changes if each.record.scope.kind == scope.kind
-    ]
-    others = {name for name in names if name is not None and name != scope.name}
-    near = get_close_matches(scope.name or "", others, n=1)
-    if near and names.count(scope.name) == 1:
-        yield "note", f"this name is new here; there has been {scope.kind} {near[0]!r}"
+    """A name that comes up for the first time may be a slip of the pen."""
+    others = [each.record.scope for each in looked.changes if each.record.scope.kind == scope.kind]
+    names = {other.name or "" for other in others if other != scope}
+    near = get_close_matches(scope.name or "", names, n=1)
+    if near and others.count(scope) < 2:
+        yield "note", f"{scope} is new here; there has been {scope.kind} {near[0]!r}"

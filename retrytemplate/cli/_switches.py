@@ -146,7 +146,7 @@ class Looked:
         return {
             "allowed": decision.allowed,
             "reason": decision.reason,
-            "by": None if line is None else line_as_json(line),
+            "entry": None if line is None else line_as_json(line),
         }
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _stores, _switches
 from retrytemplate.cli import _switch_options as options
-from retrytemplate.cli._words import span
 from retrytemplate.cli.usage import (
     UsageError,
     WorkError,
@@ -197,6 +196,8 @@ def _stop(args: argparse.Namespace, store: DurableSwitchStore) -> int:
 
 
 def _facts(args: argparse.Namespace) -> Iterator[str]:
+    from retrytemplate.control.switch.report import span
+
     end = "permanently" if args.permanent else f"for {span(args.seconds)}"
     yield f"In all processes, {end}: {args.reason!r}"
 
@@ -277,9 +278,7 @@ def _status(args: argparse.Namespace, store: DurableSwitchStore) -> int:
         if args.json:
             print_json(looked.decision_as_json(decision))
         else:
-            names = " and ".join(map(str, asked[1:] or asked))
-            whose = "" if key is None else f", key {key!r}:"
-            _screen().decision(decision, f"{names}{whose}", looked)
+            _screen().decision(decision, asked, key, looked)
     return STOPPED if stopped and args.exit_code else 0
 
 

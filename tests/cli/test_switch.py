@@ -200,7 +200,9 @@ def test_a_name_that_is_new_and_nearly_a_known_one_is_remarked_upon(shown):
     shown(*STOPPED)
     typo = "stop", "--segment", "finanse", *STOPPED[3:]
 
-    assert facts(shown(*typo))["note"] == "this name is new here; there has been segment 'finance'"
+    note = "segment 'finanse' is new here; there has been segment 'finance'"
+    assert facts(shown("status", "--segment", "finanse"))["note"] == note
+    assert facts(shown(*typo))["note"] == note
     assert "note" not in facts(shown(*typo))
     assert "note" not in facts(shown("stop", "--segment", "retail", *STOPPED[3:]))
     assert "note" not in facts(shown("stop", "--feature", "finance", *STOPPED[3:]))
@@ -255,7 +257,7 @@ def test_in_a_terminal_a_stop_of_everything_asks_first(office):
 
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "In all processes, for 2 h: 'prices wrong, incident 4713'",
+        "In all processes, for 2 h 0 min: 'prices wrong, incident 4713'",
         "Stop everything? [y/N] retrytemplate switch: nothing is stopped",
     ]
     assert office.switch.check()
@@ -284,6 +286,12 @@ def test_what_is_resumed_runs_again(office, shown):
     assert facts(lines)["by"] == "lee"
     assert "end" not in facts(lines)
     assert office.switch.check(segment="finance")
+
+
+def test_what_is_stopped_all_the_same_is_said_to_be(shown):
+    shown(*STOPPED)
+    shown(*GLOBAL)
+    assert facts(shown(*RESUME))["note"] == "everything is stopped, this as well"
 
 
 def test_what_is_not_stopped_cannot_be_resumed(office, capsys):
@@ -467,7 +475,7 @@ def test_while_a_canary_runs_the_key_decides_as_in_a_check(office, data, key):
     asked = data("status", "--segment", "finance", "--key", key)
 
     assert asked["allowed"] == office.switch.check(segment="finance", key=given).allowed
-    assert asked["by"]["next_shares"] == [100.0]
+    assert asked["entry"]["next_shares"] == [100.0]
 
 
 def test_a_key_alone_is_asked_of_everything(office, shown):
