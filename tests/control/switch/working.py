@@ -10,12 +10,13 @@ from attrs import frozen
 from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.errors import SwitchRefusedError
 
-__all__ = ["STALE_AFTER", "WORK", "Worker"]
+__all__ = ["FORKED", "REASON", "STALE_AFTER", "WORK", "Worker"]
 
 STALE_AFTER = 0.2
 WORK = "finance"
 REASON = "an exercise of the switch"
 FEATURES = 3
+FORKED = 20
 
 
 @frozen
@@ -44,6 +45,19 @@ class Worker:
                 allowed = switch.check(segment=WORK).allowed
                 self.witness.add("works" if allowed else "refuses", WORK, at=at)
 
+    def stare(self):
+        """Look all the time; say what came of the first look after a while without any."""
+        with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
+            last = time.monotonic()
+            while not os.path.exists(self.stop):
+                self.witness.add("looks", WORK)
+                for _ in range(100_000):
+                    at = time.monotonic()
+                    allowed = switch.check(segment=WORK).allowed
+                    if at > last + STALE_AFTER:
+                        self.witness.add("wakes", WORK, at=at, allowed=allowed)
+                    last = at
+
     def tell(self, record):
         self.witness.add("tells", record.id)
         time.sleep(0.002)
@@ -64,12 +78,17 @@ class Worker:
                 self.witness.add("has changed", record.id)
 
     def fork(self):
-        """Use a switch, and again in parent and child after a fork."""
+        """Use a switch, and again in parent and child at once after a fork."""
         with self.store() as store, KillSwitch(store, STALE_AFTER) as switch:
-            switch.stop(feature="one", reason=REASON, by="parent", permanent=True)
+            switch.stop(feature="one", reason=REASON, by="both", permanent=True)
             child = os.fork()
+            try:
+                for number in range(FORKED):
+                    feature = f"{os.getpid()}, {number}"
+                    switch.stop(feature=feature, reason=REASON, by=feature, permanent=True)
+                assert not switch.check(feature="one").allowed
+            except BaseException:
+                os._exit(1)
             if child == 0:
-                switch.stop(feature="two", reason=REASON, by="child", permanent=True)
-                os._exit(0 if not switch.check(feature="one").allowed else 1)
+                os._exit(0)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            switch.stop(feature="three", reason=REASON, by="parent", permanent=True)
