@@ -7,6 +7,7 @@ import threading
 import time
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Copy", "View", "read", "ticks_of"]
 
 LOG = logging.getLogger("retrytemplate.control.switch")
+NOTHING: Mapping[SwitchScope, SwitchEntry] = MappingProxyType({})
 
 
 @frozen
@@ -84,7 +86,7 @@ class Copy:
     :param now: measures them.
     :param quiet_until: until when nobody has to look further; what most calls look at is this one
         number.  For a store in memory it is ``quiet_version``, which is to be the store's.
-    :param missing: what a store has lost that is known here.
+    :param missing: what a store has lost that is known here; replaced, never changed.
     """
 
     store: SwitchStore
@@ -95,8 +97,10 @@ class Copy:
     trusted_until: float = -inf
     quiet_until: float = -inf
     quiet_version: int = -1
-    missing: dict[SwitchScope, SwitchEntry] = field(factory=dict)
-    asked: float | None = None  # when the last answer was asked for
+    missing: Mapping[SwitchScope, SwitchEntry] = NOTHING
+    # When the latest view was asked for, and when it was here.
+    asked: float = -inf
+    known_at: float = -inf
     lost_at: float | None = None
     error: str | None = None
     # The collector may run anything in the very thread that holds them.
@@ -106,7 +110,7 @@ class Copy:
     @property
     def age(self) -> float | None:
         """Seconds since the view was asked for; None: there is none."""
-        return None if self.asked is None else max(0.0, self.now() - self.asked)
+        return None if self.view is None else max(0.0, self.now() - self.asked)
 
     def is_fresh(self) -> bool:
         """Whether the view may be gone by, or the store is known not to answer."""
@@ -130,29 +134,28 @@ class Copy:
 
     def refresh(self) -> list[ControlEvent]:
         """Ask the store; what is to be told of it.  Where it does not answer, the view stays."""
-        asked = self.now()
+        began = self.now()
         try:
             view = read(self.store)
         except SwitchStoreError as exc:
-            return self._lost(exc)
-        return self.accept(view, asked)
+            return self._lost(exc, began)
+        return self.accept(view, began)
 
     def accept(
-        self, view: View, asked: float, since: float | None = None, *, written: bool = False
+        self, view: View, began: float, restored: Mapping[SwitchScope, SwitchEntry] = NOTHING
     ) -> list[ControlEvent]:
-        """Go by this view, unless a later one is here already.
+        """Go by this view, unless a later one is here already; what is to be told.
 
-        :param asked: by when it was there, and ``since``, since when it surely was, if earlier.
-        :param written: it was written here, with all that was missing.
+        :param began: when it was asked for, or was about to be written.
+        :param restored: what was missing, and has been put back.
         """
+        ended = self.now()
         with self._lock:
-            if self.asked is not None and asked < self.asked:
+            if self._is_outdated(view, began):
                 return []
-            if written:
-                self.missing = {}
-            self._replace(view)
-            self.asked = asked
-            self._trust((asked if since is None else since) + self.stale_after)
+            self._replace(view, restored)
+            self.asked, self.known_at = max(began, self.asked), max(ended, self.known_at)
+            self._trust(self.asked + self.stale_after)
             lost_at, self.lost_at, self.error = self.lost_at, None, None
         if lost_at is None:
             return []
@@ -160,17 +163,22 @@ class Copy:
         LOG.warning("%s: the store is back after %.3g s", self.name, lost_for)
         return [SwitchStoreBack(name=self.name, lost_for=lost_for)]
 
-    def _replace(self, view: View) -> None:
+    def _is_outdated(self, view: View, began: float) -> bool:
+        """Whether it is an earlier one, that was on its way when the present one came."""
         old = self.view
-        if old is not None:
-            if (view.version, view.text) == (old.version, old.text):
-                return
-            if _went_back(old, view):
-                self.missing = {**self.missing, **old.entries}
-        for scope in [scope for scope in self.missing if scope in view.entries]:
-            del self.missing[scope]
-        if self.missing:
-            entries = {**self.missing, **view.entries}
+        return old is not None and _went_back(old, view) and began <= self.known_at
+
+    def _replace(self, view: View, restored: Mapping[SwitchScope, SwitchEntry]) -> None:
+        old, missing = self.view, _without(self.missing, restored)
+        if old is not None and _went_back(old, view):
+            missing = {**missing, **old.entries}
+        missing = _without(missing, view.entries)
+        same = old is not None and (view.version, view.text) == (old.version, old.text)
+        if same and missing == self.missing:
+            return
+        self.missing = missing
+        if missing:
+            entries = {**missing, **view.entries}
             view = evolve(view, document=evolve(view.document, entries=entries))
         self.view = view
 
@@ -181,9 +189,11 @@ class Copy:
         self.quiet_until = until if quiet else -inf
         self.quiet_version = view.version if view is not None and quiet else -1
 
-    def _lost(self, error: Exception) -> list[ControlEvent]:
+    def _lost(self, error: Exception, began: float) -> list[ControlEvent]:
         now, age = self.now(), self.age
         with self._lock:
+            if began < self.known_at:  # it has answered somebody else since
+                return []
             is_news = self.lost_at is None
             if is_news:
                 self.lost_at = now
@@ -199,6 +209,12 @@ class Copy:
         """In a child process: others may have held the locks."""
         self._lock, self._one_at_a_time = threading.RLock(), threading.RLock()
         self.trusted_until = self.quiet_until = -inf
+
+
+def _without(
+    some: Mapping[SwitchScope, SwitchEntry], others: Mapping[SwitchScope, SwitchEntry]
+) -> Mapping[SwitchScope, SwitchEntry]:
+    return {scope: entry for scope, entry in some.items() if scope not in others}
 
 
 def _went_back(old: View, new: View) -> bool:

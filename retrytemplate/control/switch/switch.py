@@ -509,19 +509,20 @@ class KillSwitch:
         """
         self._begin()
         for _ in range(TRIES):
-            since = self._copy.now()
+            began = self._copy.now()
             view = self._read()
-            self._tell(self._copy.accept(view, since))
-            now = self._clock.time()
-            restored = rules.restore(view.entries, self._copy.missing, now)
+            self._tell(self._copy.accept(view, began))
+            missing, now = self._copy.missing, self._clock.time()
+            restored = rules.restore(view.entries, missing, now)
             change = command(restored.entries, now)
             records = (*restored.records, *change.records)
             if not records:
+                self._tell(self._copy.accept(view, began, missing))
                 return ()
             document = Document(change.entries, view.document.store or uuid4().hex)
             if self._commit(view.version, document.to_text(), records):
                 made = View(view.version + 1, document.to_text(), document)
-                self._tell(self._copy.accept(made, self._copy.now(), since, written=True))
+                self._tell(self._copy.accept(made, began, missing))
                 self._written()
                 return records
         raise SwitchStoreError(f"others change {self.name!r} all the time: nothing was changed")

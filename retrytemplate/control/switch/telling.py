@@ -66,7 +66,9 @@ class Chronicle:
         """What happened before is no news."""
         if self._seen is None:
             newest = self.store.records(limit=1)
-            self._seen = newest[0].number if newest else 0
+            with self._lock:
+                if self._seen is None:
+                    self._seen = newest[0].number if newest else 0
 
     def news(self) -> list[SwitchChanged]:
         """What has happened since this was last asked, oldest first; each once."""

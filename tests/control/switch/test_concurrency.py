@@ -110,15 +110,72 @@ def test_what_begins_after_a_stop_was_acknowledged_does_not_run(kind):
     switch.close()
 
 
-@pytest.mark.usefixtures("switching")
+class LateStore(SharedStore):
+    """Answers late, with what was there when it was asked, where it is told to."""
+
+    def __init__(self, clock):
+        super().__init__(clock=clock)
+        self.late = False
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def load(self, known):
+        found = super().load(known)
+        if self.late:
+            self.late = False
+            self.asked.set()
+            assert self.answer.wait(10)
+        return found
+
+
 def test_of_many_that_find_the_copy_too_old_one_asks_the_store():
     clock = VirtualClock()
-    store = SharedStore(clock=clock)
+    store = LateStore(clock)
     switch = KillSwitch(store, clock=clock)
     switch.check()
     clock.advance(5)
+    store.late = True
+    waiting = threading.Timer(0.05, store.answer.set)
+    waiting.start()
     at_once(lambda number: switch.check(segment="billing"))
     assert store.loads == 2
+    switch.close()
+
+
+def test_an_answer_that_comes_late_does_not_undo_what_was_done_since():
+    clock = VirtualClock()
+    store = LateStore(clock)
+    switch = KillSwitch(store, clock=clock)
+    switch.check()
+    store.late = True
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(switch.refresh)
+        assert store.asked.wait(10)
+        clock.advance(1)
+        stopped(switch)
+        store.answer.set()
+        late.result()
+    assert not switch.check(segment="billing")
+    assert [each.action for each in switch.audit()] == ["stopped"]
+    switch.close()
+
+
+def test_a_change_of_another_thread_that_begins_to_listen_is_told_once():
+    class Beginning(SharedStore):
+        def records(self, *, before=None, limit=100):
+            found = super().records(before=before, limit=limit)
+            if limit == 1 and not self.begun:
+                self.begun = True
+                stopped(switch)
+            return found
+
+    store, told = Beginning(), Told()
+    store.begun = False
+    switch = KillSwitch(store, listeners=[told])
+    stopped(switch, segment="search")
+    assert [str(each.record.scope) for each in told.events] == [
+        "segment 'billing'",
+        "segment 'search'",
+    ]
     switch.close()
 
 

@@ -429,6 +429,7 @@ def test_what_was_restored_can_be_resumed_for_good(make, store, clock):
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
     other.check()
     store.wipe()
+    clock.advance(1)
     switch.resume(segment="billing", **WELL)
     clock.advance(STALE)
     switch.refresh()
