@@ -97,6 +97,7 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
                 "guard, refused",
             ],
         ),
+        ("switch", ["SQLite"]),
     ],
 )
 def test_the_other_tables_are_written_between_their_marks(tmp_path, name, titles):
