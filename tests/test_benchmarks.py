@@ -168,3 +168,16 @@ def test_the_benchmark_of_pipelines_writes_its_table_and_its_figures(tmp_path):
     kept = json.loads(figures.read_text(encoding="utf-8"))
     assert list(rows(done.stdout)) == list(kept)
     assert all(each > 0.0 for each in kept.values())
+
+
+def test_the_benchmark_of_shared_circuits_counts_the_round_trips(valkey_url):
+    script = str(ROOT / "benchmarks" / "circuits.py")
+    done = subprocess.run(
+        [sys.executable, script, "--quick", "--url", valkey_url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    cells = [line.split(" | ") for line in done.stdout.splitlines()[2:-2]]
+    assert [int(trips) for _, trips, *_ in cells] == [1, 1, 1, 2, 1, 0, 0, 0]

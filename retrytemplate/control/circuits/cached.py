@@ -125,10 +125,7 @@ class Cached(Shared):
     def watch(self) -> bool:
         """Report, and look how the circuit stands."""
         try:
-            seen = self._say_all()
-            circuit = self._looked(seen)
-            if circuit.changes:
-                self._move(seen, circuit, "")
+            self._moved(self._say_all())
         except CircuitStoreError as exc:
             self._lose(exc)
         self._tell()

@@ -68,6 +68,11 @@ class Seen:
         return None if self.until is None else max(0.0, self.until - self.now)
 
     @property
+    def retry_after(self) -> float | None:
+        """Seconds until it is worth to ask again; None: nobody knows."""
+        return self.left if self.state in ("open", "forced open") else None
+
+    @property
     def quiet(self) -> bool:
         """Whether a success in time changes nothing but the number of calls."""
         return not (self.failures or self.slow)

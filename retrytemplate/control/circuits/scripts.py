@@ -88,8 +88,11 @@ FIND = (
     READ
     + TELL
     + f"""
-local mine, kind, size, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local wanted, given = ARGV[6], ARGV[7]
+-- In one argument what is always the same: a client takes longer over many than the server does.
+local mine, limit, lease, kept = string.match(ARGV[1], '^(.*);(%d+);(%d+);(%d+)$')
+local kind, size = string.match(mine, '^(%a+) (%d+)')
+local wanted, given = ARGV[2], ARGV[3]
+size, limit = tonumber(size), tonumber(limit)
 if format and format ~= '{FORMAT}' then return 'format' end
 local function fresh()
     redis.call('DEL', window, permits)
@@ -103,7 +106,7 @@ end
 if not format then
     if redis.call('EXISTS', circuit) == 1 then return 'format' end
     fresh()
-    keep = ARGV[8]
+    keep = kept
     redis.call('HSET', circuit, 'format', '{FORMAT}', 'born', whole(now), 'generation', '0',
         'state', 'closed', 'since', whole(now), 'until', '', 'opened', '0',
         'limited', '0', 'note', '', 'rules', mine, 'keep', keep)
@@ -125,10 +128,10 @@ local function answer(late)
         gone = redis.call('ZREMRANGEBYSCORE', permits, '-inf', whole(now))
         if redis.call('ZSCORE', permits, wanted) then
             granted = 1
-        elseif redis.call('ZCARD', permits) < tonumber(limit) then
+        elseif redis.call('ZCARD', permits) < limit then
             granted = 1
-            redis.call('ZADD', permits, whole(now + lease * 1000000), wanted)
-            redis.call('PEXPIRE', permits, whole(lease * 1000 + ARGV[8]))
+            redis.call('ZADD', permits, whole(now + lease), wanted)
+            redis.call('PEXPIRE', permits, whole(lease / 1000 + kept))
         end
     end
     return told(kind, size, granted, late, gone)
@@ -140,7 +143,7 @@ end
 CALL = Script(
     FIND
     + """
-local returned, good = ARGV[9], ARGV[10]
+local returned, good = ARGV[4], ARGV[5]
 local function add(what, by)
     return redis.call('HINCRBY', circuit, what, by)
 end
@@ -161,7 +164,7 @@ local function in_last(went_well, code)
     total = add('total', went_well + (code < 0 and 0 or 1))
     if code > 0 then
         redis.call('RPUSH', window, whole(total * 4 + code))
-        redis.call('PEXPIRE', window, ARGV[8])
+        redis.call('PEXPIRE', window, kept)
         bad(code)
     end
     forget_old()
@@ -173,7 +176,7 @@ local function in_step(went_well, code)
         redis.call('HINCRBY', window, step .. 'f', code % 2)
         redis.call('HINCRBY', window, step .. 's', math.floor(code / 2))
     end
-    redis.call('PEXPIRE', window, ARGV[8])
+    redis.call('PEXPIRE', window, kept)
 end
 local function in_row(went_well, code)
     if (went_well > 0 or code == 0) and failures > 0 then
@@ -194,7 +197,7 @@ elseif returned ~= '' then
     if redis.call('ZREM', permits, returned) == 0 then late = 1
     elseif good == '1' then successes = add('successes', 1) end
 else
-    for i = 11, #ARGV, 2 do counts[kind](tonumber(ARGV[i]), tonumber(ARGV[i + 1])) end
+    for i = 6, #ARGV, 2 do counts[kind](tonumber(ARGV[i]), tonumber(ARGV[i + 1])) end
 end
 return answer(late)
 """
@@ -204,7 +207,7 @@ return answer(late)
 MOVE = Script(
     FIND
     + """
-local after, length, times, limits, clears = ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]
+local after, length, times, limits, clears = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 if given == '*' or given == era then
     if clears == '1' then
         fresh()
@@ -221,8 +224,8 @@ if given == '*' or given == era then
     redis.call('HSET', circuit, 'state', after, 'since', whole(now), 'opened', times,
         'limited', limits,
         'until', length == '' and '' or whole(now + length * 1000000),
-        'keep', ARGV[14], 'note', ARGV[15])
-    keep = ARGV[14]
+        'keep', ARGV[9], 'note', ARGV[10])
+    keep = ARGV[9]
     use()
     read()
 end

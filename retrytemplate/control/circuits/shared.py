@@ -117,27 +117,26 @@ class Shared:
 
     def _admitted(self) -> Admission:
         wanted = f"{self._origin}.{next(self._numbers)}"
-        seen = self._say_all(wanted)
-        while True:
-            circuit = self._looked(seen)
-            if not circuit.changes:
-                break
-            seen = self._move(seen, circuit, wanted)
+        seen = self._moved(self._say_all(wanted), wanted)
         if seen.state in OPEN_TO_ALL:
             return "", seen, seen.state, None
         if seen.granted:
             return wanted, seen, seen.state, None
         with self._lock:
             self._rejected += 1
-        return None, seen, seen.state, circuit.retry_after(seen.now)
+        return None, seen, seen.state, seen.retry_after
 
-    def _looked(self, seen: Seen) -> Circuit:
+    def _moved(self, seen: Seen, wanted: str = "") -> Seen:
         """The circuit after what time, and what others have reported, change by themselves."""
-        circuit = restored(self._rules, seen, 1.0)
-        circuit.look(seen.now)
-        if not circuit.changes and seen.state == "closed" and not seen.quiet:
-            self._judge(circuit, "success", False, seen)
-        return circuit
+        while seen.left == 0.0 or (seen.state == "closed" and not seen.quiet):
+            circuit = restored(self._rules, seen, 1.0)
+            circuit.look(seen.now)
+            if not circuit.changes:
+                self._judge(circuit, "success", False, seen)
+            if not circuit.changes:
+                break
+            seen = self._move(seen, circuit, wanted)
+        return seen
 
     # -- after it --------------------------------------------------------------------------------
 
@@ -352,11 +351,7 @@ class Shared:
             return self._local.snapshot(name, now)
 
     def _snapshot(self, name: str) -> CircuitSnapshot:
-        seen = self._say_all()
-        circuit = self._looked(seen)
-        if circuit.changes:
-            seen = self._move(seen, circuit, "")
-            circuit = restored(self._rules, seen, 1.0)
+        seen = self._moved(self._say_all())
         return CircuitSnapshot(
             name=name,
             state=seen.state,
@@ -364,7 +359,7 @@ class Shared:
             calls=seen.calls,
             failures=seen.failures,
             slow=seen.slow,
-            retry_after=circuit.retry_after(seen.now),
+            retry_after=seen.retry_after,
             probes=seen.probes,
             successes=seen.successes,
             rejected=self._rejected,

@@ -54,7 +54,7 @@ class Place:
 
     name: str
     keys: tuple[bytes, ...]
-    arguments: tuple[Any, ...]
+    argument: str
 
 
 @frozen
@@ -192,9 +192,9 @@ class RedisCircuitStore:
         # As numbers of one kind: 1 and 1.0 are the same rule.
         told = [each if each is None else float(each) for each in astuple(rules)[1:]]
         digest = sha256(repr([*told, slow_call]).encode()).hexdigest()[:16]
-        lease = min(rules.permit_timeout, MOST)
-        arguments = (f"{kind} {size} {digest}", kind, size, rules.half_open_calls, lease)
-        return Place(name, self._keys(name), arguments)
+        lease = round(min(rules.permit_timeout, MOST) * MILLION)
+        always = f"{kind} {size} {digest};{rules.half_open_calls};{lease};{WEEK * THOUSAND}"
+        return Place(name, self._keys(name), always)
 
     def call(
         self,
@@ -215,16 +215,16 @@ class RedisCircuitStore:
         :param again: whether it may come twice, where the answer to the first was lost.
         """
         pairs = [each for pair in counted for each in pair]
-        rest = (wanted, era, WEEK * THOUSAND, returned, int(good), *pairs)
+        rest = (wanted, era, returned, int(good), *pairs)
         return self._asked(again, scripts.CALL, place, rest)
 
     def move(self, place: Place, move: Move, *, era: str = "*", wanted: str = "") -> Seen:
         """Change the state, if the era still is this one; by hand whatever it is."""
-        rest = (wanted, era, WEEK * THOUSAND, *move.arguments(by_hand=era == "*"))
+        rest = (wanted, era, *move.arguments(by_hand=era == "*"))
         return self._asked(True, scripts.MOVE, place, rest)
 
     def _asked(self, again: bool, script: Script, place: Place, rest: Sequence[Any]) -> Seen:
-        arguments = (*place.arguments, *rest)
+        arguments = (place.argument, *rest)
         return self._seen(place.name, self._run(again, script, place.name, place.keys, arguments))
 
     def _run(

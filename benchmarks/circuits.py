@@ -1,0 +1,158 @@
+"""What a call costs under a circuit that processes share, beside one bare script on its server.
+
+python benchmarks/circuits.py --url redis://localhost
+python benchmarks/circuits.py --update docs/performance.md      # write the table into that page
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import platform
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from retrytemplate.control import CircuitBreaker
+
+if __name__ == "__main__":  # the checkout that this file is in is measured
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pages import update
+
+PREFIX = "benchmark"
+BARE = "return redis.call('HGET', KEYS[1], 'state')"
+CALLS = 100  # in a round
+
+
+def answer() -> int:
+    return 1
+
+
+async def answer_later() -> int:
+    return 1
+
+
+def fails() -> None:
+    raise ConnectionError
+
+
+def breaker(url: str, mode: str, name: str) -> CircuitBreaker:
+    """One whose thread does not come between."""
+    from retrytemplate.control import Calls, CircuitBreaker, RedisCircuitStore
+
+    store = RedisCircuitStore(url, mode=mode, stale_after=3600, prefix=PREFIX)  # type: ignore[arg-type]
+    return CircuitBreaker(name, window=Calls(50), store=store)
+
+
+def rounds(url: str, client: Redis) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name: each a round of calls."""
+    digest = client.script_load(BARE)
+    strict, cached = breaker(url, "strict", "strict"), breaker(url, "cached", "cached")
+    opened = breaker(url, "strict", "open"), breaker(url, "cached", "open")
+    opened[0].force_open(by="the benchmark", reason="to see what a refusal costs")
+    counting = breaker(url, "strict", "failing")
+    counting.only_measure(by="the benchmark", reason="to see what a failure costs")
+    wrapped, awaited = cached.wrap(answer), strict.wrap(answer_later)
+
+    async def in_a_loop() -> None:
+        for _ in range(CALLS):
+            await awaited()
+
+    return {
+        "one bare script": lambda: repeat(
+            client.evalsha, digest, 1, f"{PREFIX}:circuit:{{strict}}"
+        ),
+        "strict, closed": lambda: repeat(strict.call, answer),
+        "strict, closed, awaited": lambda: asyncio.run(in_a_loop()),
+        "strict, a failure": lambda: repeat(counting.outcome, fails),
+        "strict, open": lambda: repeat(opened[0].outcome, answer),
+        "cached, closed, wrapped": lambda: repeat(wrapped),
+        "cached, closed": lambda: repeat(cached.call, answer),
+        "cached, open": lambda: repeat(opened[1].outcome, answer),
+    }
+
+
+def repeat(function: Callable[..., Any], *args: Any) -> None:
+    for _ in range(CALLS):
+        function(*args)
+
+
+def asked(client: Redis) -> int:
+    """Scripts that the server has run so far."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+def measured(url: str, number: int) -> dict[str, tuple[float, float]]:
+    """Of each the microseconds of a call, by the fastest round, and its round trips."""
+    from redis import Redis
+
+    client = Redis.from_url(url)
+    wanted = rounds(url, client)
+    best = dict.fromkeys(wanted, float("inf"))
+    trips = dict.fromkeys(wanted, 0.0)
+    for each in wanted.values():  # the first call finds the circuit, and loads the scripts
+        each()
+    gc.freeze()
+    for _ in range(number):
+        for name, each in wanted.items():
+            before = asked(client)
+            began = perf_counter()
+            each()
+            best[name] = min(best[name], (perf_counter() - began) / CALLS * 1e6)
+            trips[name] += (asked(client) - before) / CALLS / number
+    for key in client.scan_iter(f"{PREFIX}:circuit:*"):
+        client.delete(key)
+    return {name: (best[name], trips[name]) for name in wanted}
+
+
+def table(found: dict[str, tuple[float, float]]) -> list[str]:
+    """The rows of the table, in Markdown."""
+    bare, _ = found["one bare script"]
+    rows = (
+        f"| {name} | {trips:.0f} | {each:.1f} | {each / bare:.2f} |"
+        for name, (each, trips) in found.items()
+    )
+    return ["| a call | round trips | µs | to a bare script |", "|---|---:|---:|---:|", *rows]
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--url", help="of a Redis or Valkey server (default: one of its own)")
+    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
+    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
+    wanted = parser.parse_args()
+    with ExitStack() as stack:
+        url = wanted.url or started(stack)
+        found = measured(url, 3 if wanted.quick else 50)
+    where = f"{platform.python_implementation()} {platform.python_version()}"
+    text = "\n".join([*table(found), "", f"{where}."])
+    print(text)
+    if wanted.update:
+        update(wanted.update, "circuits", text)
+
+
+def started(stack: ExitStack) -> str:
+    """A server as the tests start one."""
+    from tests.stores import valkey
+
+    path: str | None = valkey.binary()  # type: ignore[no-untyped-call]
+    if path is None:
+        raise SystemExit(valkey.ABSENT)
+    folder = Path(stack.enter_context(TemporaryDirectory())) / "server"
+    return str(stack.enter_context(valkey.started(path, folder)).url)
+
+
+if __name__ == "__main__":
+    main()
