@@ -222,6 +222,7 @@ def test_what_is_known_is_put_back_when_the_rest_is_deleted_too(valkey):
         assert "finance" in valkey.document()
 
 
+@pytest.mark.statement("S4-63")
 def test_where_the_records_are_refused_nothing_is_written(durable):
     store = durable.open()
     store.commit(0, "first", ["a"])
