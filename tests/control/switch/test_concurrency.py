@@ -14,7 +14,7 @@ from retrytemplate import (
     SwitchRefusedError,
 )
 from retrytemplate.control import KillSwitch, MemorySwitchStore
-from retrytemplate.testing import VirtualClock
+from retrytemplate.testing import GuardConformance, VirtualClock
 from tests.control.loops import LOOPS
 from tests.control.switch.shared import REASON, SharedStore, Told, stopped
 from tests.garbage import left_by
@@ -347,6 +347,14 @@ def test_a_guard_around_asynchronous_calls_is_left_where_it_was_entered():
         return RetryTemplate().call(int, "17")
 
     assert asyncio.run(main()) == 17
+
+
+class TestGuard(GuardConformance):
+    def make(self):
+        switch = KillSwitch()
+        stopped(switch, segment="search")
+        self.switch = switch
+        return switch.guard(segment="billing")
 
 
 def test_a_guard_can_wrap_functions_methods_and_coroutine_functions():

@@ -1,0 +1,116 @@
+"""What is stopped, on its way to a store and back: nothing is lost, and no rubbish gets through."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrytemplate import SwitchStoreError
+from retrytemplate.control import AuditRecord, SwitchEntry, SwitchScope
+from retrytemplate.control.switch.entries import ACTIONS, Document
+from retrytemplate.control.switch.scopes import NAMED
+
+texts = st.text(st.characters(codec=None), min_size=1)
+moments = st.floats(0, 2**40) | st.integers(0, 2**40)
+scopes = st.builds(SwitchScope, st.sampled_from(NAMED), texts) | st.just(SwitchScope("global"))
+entries = st.builds(
+    SwitchEntry,
+    scope=scopes,
+    reason=texts,
+    by=texts,
+    since=moments,
+    until=st.none() | moments,
+    when_expired=st.sampled_from(["lift", "stay"]),
+    cause=st.none() | texts,
+    canary=st.just((5.0, 25.0, 100.0)),
+    step=st.integers(0, 3),
+    reminded=st.none() | moments,
+)
+records = st.builds(
+    AuditRecord,
+    action=st.sampled_from(ACTIONS),
+    scope=scopes,
+    at=moments,
+    by=texts,
+    reason=texts,
+    share=st.floats(0, 100),
+    until=st.none() | moments,
+    override=st.booleans(),
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(scopes, entries, max_size=4), texts)
+def test_a_document_comes_back_as_it_was(found, store):
+    known = {each.scope: each for each in found.values()}
+    text = Document(known, store).to_text()
+    assert text.isascii()
+    assert Document.from_text(text) == Document(known, store)
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was(record):
+    text = record.to_text()
+    assert text.isascii()
+    assert AuditRecord.from_text(text) == record
+
+
+@given(entries, st.data())
+def test_a_field_that_is_rubbish_is_refused_or_harmless(entry, data):
+    document = json.loads(Document({entry.scope: entry}, "store").to_text())
+    fields = document["entries"][0]
+    where = data.draw(st.sampled_from([document, fields]))
+    name = data.draw(st.sampled_from([*where, "other"]))
+    if data.draw(st.booleans()):
+        where[name] = data.draw(values)
+    else:
+        where.pop(name, None)
+    try:
+        read = Document.from_text(json.dumps(document))
+    except SwitchStoreError:
+        return
+    for each in read.entries.values():
+        assert 0 <= each.share <= 100
+        assert each.is_lifted(0.0) in (True, False)
+
+
+@given(values | st.text())
+def test_what_is_no_document_is_refused(value):
+    for text in (json.dumps(value), str(value)):
+        for kind in (Document, AuditRecord):
+            if not text and kind is Document:
+                continue
+            with pytest.raises(SwitchStoreError):
+                kind.from_text(text)
+
+
+def test_an_empty_text_is_an_empty_document():
+    assert Document.from_text("") == Document()
+
+
+def test_a_scope_that_is_there_twice_is_rubbish():
+    entry = SwitchEntry(scope=SwitchScope("segment", "a"), reason="r", by="b", since=1)
+    document = json.loads(Document({entry.scope: entry}, "store").to_text())
+    document["entries"] *= 2
+    with pytest.raises(SwitchStoreError, match="a scope is in it twice"):
+        Document.from_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("scope", [{"kind": "global"}, {"name": None}, {"kind": "team"}], ids=str)
+def test_a_scope_that_cannot_be_is_rubbish(scope):
+    entry = SwitchEntry(scope=SwitchScope("segment", "a"), reason="r", by="b", since=1)
+    document = json.loads(Document({entry.scope: entry}, "store").to_text())
+    document["entries"][0] |= scope
+    with pytest.raises(SwitchStoreError, match="cannot be read"):
+        Document.from_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("what", [Document, AuditRecord])
+def test_a_later_format_is_refused_by_its_number(what):
+    with pytest.raises(SwitchStoreError, match="has format 2, this version reads up to 1"):
+        what.from_text('{"v": 2, "everything": "else"}')
