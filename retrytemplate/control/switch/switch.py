@@ -555,7 +555,7 @@ class KillSwitch:
         """What follows a change; it stands, whatever goes wrong now."""
         try:
             self._tell(self._chronicle.news() if self._listeners else [])
-            self._chronicle.notify(eager=True)
+            self._chronicle.notify()
         except Exception:
             LOG.warning("%s: the store was lost, others will tell", self.name, exc_info=True)
         if self.store.shared or self._has_work():

@@ -44,23 +44,21 @@ def check_notifiers(name: str, value: Any) -> None:
 class Chronicle:
     """Tells what stands in a store's list of records.
 
-    :param now: measures how long to leave a notifier alone that has failed.
+    :param now: measures how long ago a notifier has failed.
     """
 
     store: SwitchStore
     name: str
     notifiers: Sequence[Callable[[AuditRecord], Any]]
     now: Callable[[], float]
-    _worker: str = field(factory=lambda: uuid4().hex)
     _seen: int | None = None
-    _again_at: float | None = None
+    _began: float | None = None  # to tell what may not be told yet
     _lock: Any = field(factory=threading.RLock)
-    _telling: Any = field(factory=threading.Lock)
 
     @property
     def has_to_try_again(self) -> bool:
-        """Whether a notifier has failed."""
-        return self._again_at is not None
+        """Whether something may have been left untold."""
+        return self._began is not None
 
     def begin(self) -> None:
         """What happened before is no news."""
@@ -83,29 +81,24 @@ class Chronicle:
         records = (_record(each) for each in new)
         return [SwitchChanged(name=self.name, record=each) for each in records if each is not None]
 
-    def notify(self, *, eager: bool = False) -> None:
-        """Tell the notifiers what nobody has told yet.
-
-        :param eager: also where one has failed a moment ago.
-        """
-        if not self.notifiers or not (eager or self._is_time()):
+    def notify(self) -> None:
+        """Tell the notifiers what nobody has told yet, and nobody else is about to tell."""
+        if not self.notifiers:
             return
-        if not self._telling.acquire(blocking=False):
-            return  # who does it goes on until all is told
-        try:
-            self._again_at = None
-            while claimed := self.store.claim_untold(self._worker, LEASE, AT_ONCE):
-                told = [each.number for each in claimed if self._tell(each)]
-                if told:
-                    self.store.told(told, self._worker)
-                if len(told) < len(claimed):
-                    self._again_at = self.now() + LEASE
-                    return
-        finally:
-            self._telling.release()
-
-    def _is_time(self) -> bool:
-        return self._again_at is None or self.now() >= self._again_at
+        # A worker of its own each time: threads do not get in each other's way, and what fails, or
+        # is interrupted, comes again when its lease is over.
+        worker, began = uuid4().hex, self.now()
+        if self._began is None:
+            self._began = began
+        while claimed := self.store.claim_untold(worker, LEASE, AT_ONCE):
+            told = [each.number for each in claimed if self._tell(each)]
+            if told:
+                self.store.told(told, worker)
+            if len(told) < len(claimed):
+                self._began = began
+                return
+        if self._began == began or began - self._began > LEASE:
+            self._began = None
 
     def _tell(self, stored: StoredRecord) -> bool:
         record = _record(stored)
@@ -124,9 +117,8 @@ class Chronicle:
         return done
 
     def forked(self) -> None:
-        """In a child process: another worker, and locks that nobody holds."""
-        self._worker = uuid4().hex
-        self._lock, self._telling = threading.RLock(), threading.Lock()
+        """In a child process: a lock that nobody holds."""
+        self._lock = threading.RLock()
 
 
 def _record(stored: StoredRecord) -> AuditRecord | None:

@@ -172,6 +172,24 @@ def test_a_notifier_that_raises_is_tried_again_and_breaks_nothing(make, clock, c
     assert told == ["stopped"]
 
 
+def test_an_interrupt_while_a_notifier_is_told_silences_nobody(make, clock):
+    told = []
+
+    def post(record):
+        told.append(record.scope.name)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    switch = make(notifiers=[post])
+    with pytest.raises(KeyboardInterrupt):
+        stopped(switch)
+    assert not switch.check(segment="billing")
+    stopped(switch, segment="search")
+    clock.advance(60)
+    switch.refresh()
+    assert told == ["billing", "search", "billing"]
+
+
 def test_a_notifier_that_gives_what_must_be_awaited_has_told_nobody(make, caplog):
     async def post(record):
         """Send it."""
