@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
-from contextlib import contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import is_async
+from retrytemplate.cli import _files
 from retrytemplate.cli.usage import UsageError, WorkError, json_or_text
 from retrytemplate.errors import MisuseError, RetryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import TypeVar
 
     from retrytemplate.batch import ChunkStep
@@ -24,36 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "parameters_of", "performed"]
 
-FORM = "FILE:NAME, such as job.py:step"
-# Frames that say nothing about somebody's file.
-OURS = (__file__, "<frozen importlib")
+EXAMPLE = "job.py:step"
 
 
 def load(text: str) -> ChunkStep:
-    """The step that *text* names; the file is run, as Python runs a script's imports.
+    """The step that *text* names.
 
     :raises UsageError: there is no such file, or no step of that name in it.
     """
     from retrytemplate.batch import ChunkStep
 
-    file, colon, name = text.rpartition(":")
-    if not colon or not file or not name:
-        raise UsageError(f"{text!r}: must be {FORM}")
-    module = _run(Path(file))
-    found = getattr(module, name, None)
-    if found is None:
-        steps = [each for each, value in vars(module).items() if isinstance(value, ChunkStep)]
-        there = f", only {', '.join(steps)}" if steps else ""
-        raise UsageError(f"{file} has no {name}{there}")
-    if callable(found):
-        with _told(f"{name}() of {file}"):
-            found = found()
-    if not isinstance(found, ChunkStep):
-        raise UsageError(
-            f"{name} of {file} must be a ChunkStep, or a function without arguments that returns "
-            f"one, got {found!r}"
-        )
-    return found
+    return _files.load(text, ChunkStep, EXAMPLE)
 
 
 def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
@@ -103,36 +79,3 @@ def _is_awaited(step: ChunkStep) -> bool:
     return (
         is_async(step.processor) or is_async(step.writer) or hasattr(step.database, "sync_engine")
     )
-
-
-def _run(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
-    # As for a script: what lies beside it can be imported.  An exception's class is named after
-    # the file, as where another module imports it.
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    name = path.stem if path.stem not in sys.modules else f"job_{path.stem}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # classes look their module up there
-    with _told(str(path)):
-        spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Where somebody's code fails: its traceback, without this command's own part in it."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        shown = traceback.TracebackException.from_exception(error)
-        theirs = [each for each in shown.stack if not each.filename.startswith(OURS)]
-        if theirs:
-            shown.stack = traceback.StackSummary.from_list(theirs)
-            print("".join(shown.format()), end="", file=sys.stderr)
-        raise UsageError(f"{what} cannot be run: {error!r}") from None

@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import sys
 from argparse import ArgumentTypeError
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.usage import UsageError, json_or_text, text
+from retrytemplate.cli.usage import UsageError, WorkError, json_or_text, text
+from retrytemplate.errors import SwitchRefusedError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from retrytemplate.control import KillSwitch
     from retrytemplate.control.switch.scopes import SwitchScope
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "length",
     "named",
     "probe",
+    "refusals",
     "shares",
     "words",
 ]
@@ -70,16 +74,28 @@ def named(args: Namespace) -> dict[str, Any]:
     return {kind: getattr(args, kind) for kind in NAMED}
 
 
-def asked_of(args: Namespace) -> tuple[SwitchScope, ...]:
+def asked_of(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, ...]:
     """What has to run for all that is meant, in the order in which a check asks.
 
     :raises UsageError: one is no name.
+    :raises WorkError: the switch has no such name.
     """
-    from retrytemplate.control.switch.scopes import Scopes
+    with refusals():
+        return switch.guard(**named(args)).scopes
 
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Let what a switch refuses be said in the words of the command.
+
+    :raises UsageError: a name or a text is none.
+    :raises WorkError: the rules refuse it.
+    """
     try:
-        return Scopes(None).asked(**named(args))
-    except TypeError as error:
+        yield
+    except SwitchRefusedError as error:
+        raise WorkError(in_options(str(error))) from None
+    except (TypeError, ValueError) as error:  # they begin with what it is that cannot be
         raise UsageError(f"--{error}") from None
 
 

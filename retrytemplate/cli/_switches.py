@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from contextlib import contextmanager
+from argparse import ArgumentParser
+from contextlib import closing, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate.cli import _stores
-from retrytemplate.cli.usage import WorkError
+from retrytemplate.cli import _files, _stores
+from retrytemplate.cli.usage import UsageError, WorkError
 from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
     from collections.abc import Callable, Iterable, Iterator
 
+    from retrytemplate.control import KillSwitch
     from retrytemplate.control.switch.durable import DurableSwitchStore
     from retrytemplate.control.switch.entries import AuditRecord, Decision
     from retrytemplate.control.switch.report import ReportLine
     from retrytemplate.control.switch.scopes import SwitchScope
+    from retrytemplate.control.switch.stores import SwitchStore
 
 __all__ = ["Change", "Looked", "look", "opened", "options"]
 
@@ -29,26 +33,50 @@ LOOK_BACK = 1000
 
 
 def options() -> ArgumentParser:
-    """The options that say which store, for the parsers of verbs."""
-    return _stores.options(of="the store of the switch")
+    """The options that say which switch, for the parsers of verbs."""
+    parser = ArgumentParser(add_help=False, parents=[_stores.options(of="the store of the switch")])
+    parser.add_argument_group("or the switch of a program").add_argument(
+        "--switch",
+        metavar="FILE:NAME",
+        help="in a Python file, which is run: it has names, rules and notifiers besides its store",
+    )
+    return parser
 
 
 @contextmanager
-def opened(args: Namespace) -> Iterator[DurableSwitchStore]:
-    """The store that the arguments name; no file is made.
+def opened(args: Namespace) -> Iterator[KillSwitch]:
+    """The switch that the arguments name, or one on the store that they name; no file is made.
 
-    :raises UsageError: there is no URL, or none that can serve.
-    :raises WorkError: the store cannot be reached, or holds what cannot be read.
+    :raises UsageError: they name none, or one that cannot serve.
+    :raises WorkError: the rules refuse it; or the store cannot be reached, or holds what cannot be
+        read.
     """
-    url = _stores.url_of(args)
+    url = "" if args.switch else _stores.url_of(args)
     try:
-        store = _store(url, args.store_prefix)
-        try:
-            yield store
-        finally:
-            store.close()
+        with _loaded(args) if args.switch else _on_store(url, args.store_prefix) as switch:
+            yield switch
     except (CacheUnavailableError, SwitchStoreError) as error:
         raise WorkError(_stores.without_secrets(error, url)) from None
+
+
+def _loaded(args: Namespace) -> KillSwitch:
+    from retrytemplate.control import KillSwitch
+
+    if args.store:
+        raise UsageError("--store: goes without --switch, which has a store")
+    with redirect_stdout(sys.stderr):  # what a file prints is no part of what this command says
+        switch = _files.load(args.switch, KillSwitch, "service.py:switch")
+    if not switch.store.shared:
+        raise UsageError(f"--switch: its store must be one that processes share, got {switch!r}")
+    return switch
+
+
+@contextmanager
+def _on_store(url: str, prefix: str) -> Iterator[KillSwitch]:
+    from retrytemplate.control import KillSwitch
+
+    with closing(_store(url, prefix)) as store, KillSwitch(store) as switch:
+        yield switch
 
 
 def _store(url: str, prefix: str) -> DurableSwitchStore:
@@ -150,17 +178,18 @@ class Looked:
         }
 
 
-def look(store: DurableSwitchStore) -> Looked:
+def look(store: SwitchStore) -> Looked:
     """What is in a store; nothing is written there, no table is made.
 
     :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
     """
     from retrytemplate.control.switch.copies import read
+    from retrytemplate.control.switch.durable import DurableSwitchStore
     from retrytemplate.control.switch.entries import AuditRecord
     from retrytemplate.control.switch.report import lines_of
 
     now = time.time()
-    if not store.is_made():
+    if isinstance(store, DurableSwitchStore) and not store.is_made():
         return Looked(now, 0)
     view, found = read(store), store.records(limit=LOOK_BACK)
     changes = (Change(AuditRecord.from_text(each.text), each.told) for each in found)

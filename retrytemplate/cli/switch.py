@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _stores, _switches
@@ -18,13 +19,13 @@ from retrytemplate.cli.usage import (
     who,
     whole_number,
 )
-from retrytemplate.errors import SwitchRefusedError, SwitchStoreError
+from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retrytemplate.cli._switch_screen import SwitchScreen
-    from retrytemplate.control.switch.durable import DurableSwitchStore
+    from retrytemplate.control import KillSwitch
     from retrytemplate.control.switch.entries import AuditRecord
 
 __all__ = ["add_parser", "run"]
@@ -44,7 +45,8 @@ examples:
   retrytemplate switch resume --segment finance --justification "mended in 1.4.2" --canary 5,25,100
   retrytemplate switch report --audit 20
 
-The store is the one that your KillSwitch has.  Processes see a change within its stale_after.
+The store is the one that your KillSwitch has.  Processes see a change within its stale_after.  With
+--switch it is your KillSwitch, from its file: its names and rules hold, and its notifiers tell.
 
 exit codes:
   0 done   1 the store cannot be reached, or the rules refuse it: nothing is changed; or a check
@@ -56,6 +58,8 @@ STOP_EPILOG = f"""\
 examples:
   retrytemplate switch stop --segment finance --reason "leak suspected, incident 4711" --for 24h
   retrytemplate switch stop --feature export --reason "wrong totals, incident 4712" --permanent
+  retrytemplate switch stop --switch service.py:switch --segment finance \\
+      --reason "leak suspected, incident 4711" --for 1w --when-expired stay
   {_stores.NAMED}=redis://host/0 retrytemplate switch stop --global \\
       --reason "prices wrong everywhere, incident 4713" --for 2h --by kim --yes
 
@@ -173,17 +177,17 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stop, resume, or look; the exit code."""
     verbs = {"stop": _stop, "resume": _resume, "status": _status, "report": _report}
-    with _switches.opened(args) as store:
-        return verbs[args.action](args, store)
+    with _switches.opened(args) as switch:
+        return verbs[args.action](args, switch)
 
 
-def _stop(args: argparse.Namespace, store: DurableSwitchStore) -> int:
+def _stop(args: argparse.Namespace, switch: KillSwitch) -> int:
     by = who(args.by)
     if args.everything and not args.yes and not agreed("Stop everything?", _facts(args)):
         raise WorkError("nothing is stopped")
     record = _changed(
         args,
-        store,
+        switch,
         "stop",
         reason=args.reason,
         by=by,
@@ -191,7 +195,7 @@ def _stop(args: argparse.Namespace, store: DurableSwitchStore) -> int:
         permanent=args.permanent,
         when_expired=args.when_expired,
     )
-    _show(args, store, record)
+    _show(args, switch, record)
     return 0
 
 
@@ -202,52 +206,45 @@ def _facts(args: argparse.Namespace) -> Iterator[str]:
     yield f"In all processes, {end}: {args.reason!r}"
 
 
-def _resume(args: argparse.Namespace, store: DurableSwitchStore) -> int:
+def _resume(args: argparse.Namespace, switch: KillSwitch) -> int:
     said = {"by": who(args.by), "justification": args.justification}
     if args.check is not None and not args.advance:
         raise UsageError("--check: goes with --advance")
     if not (args.advance or args.failed):
         asked = {"canary": args.canary, "override": args.override}
-        _show(args, store, _changed(args, store, "resume", **said, **asked))
+        _show(args, switch, _changed(args, switch, "resume", **said, **asked))
         return 0
     if args.override:
         raise UsageError("--override: goes with neither --advance nor --failed")
     well = False if args.failed else None if args.check is None else options.probe(args.check)
-    record = _changed(args, store, "advance", **said, healthy=well)
-    _show(args, store, record)
+    record = _changed(args, switch, "advance", **said, healthy=well)
+    _show(args, switch, record)
     if args.advance and record.action == "failed back":
         raise WorkError(f"{args.check!r} says that it is not well: {record.scope} is stopped again")
     return 0
 
 
 def _changed(
-    args: argparse.Namespace, store: DurableSwitchStore, method: str, **settings: Any
+    args: argparse.Namespace, switch: KillSwitch, method: str, **settings: Any
 ) -> AuditRecord:
     """The record of what a command of the switch has changed.
 
     :raises UsageError: a name or a text is none.
     :raises WorkError: the rules refuse it.
     """
-    from retrytemplate.control import KillSwitch
-
-    with KillSwitch(store) as switch:
-        try:
-            record: AuditRecord = getattr(switch, method)(
-                everything=args.everything, **options.named(args), **settings
-            )
-        except SwitchRefusedError as error:
-            raise WorkError(options.in_options(str(error))) from None
-        except (TypeError, ValueError) as error:  # they begin with what it is that cannot be
-            raise UsageError(f"--{error}") from None
+    with options.refusals(), redirect_stdout(sys.stderr):  # what its notifiers print
+        record: AuditRecord = getattr(switch, method)(
+            everything=args.everything, **options.named(args), **settings
+        )
     return record
 
 
-def _show(args: argparse.Namespace, store: DurableSwitchStore, record: AuditRecord) -> None:
+def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> None:
     """What a change came to; it is made, whatever can be seen of it now."""
     from retrytemplate.cli._switch_screen import headline, print_change
 
     try:
-        looked = _switches.look(store)
+        looked = _switches.look(switch.store)
     except SwitchStoreError:
         looked = _switches.Looked(record.at, 0)
     change = looked.change_of(record)
@@ -263,9 +260,9 @@ def _show(args: argparse.Namespace, store: DurableSwitchStore, record: AuditReco
         raise
 
 
-def _status(args: argparse.Namespace, store: DurableSwitchStore) -> int:
-    asked, key = options.asked_of(args), options.key_of(args.key)
-    looked = _switches.look(store)
+def _status(args: argparse.Namespace, switch: KillSwitch) -> int:
+    asked, key = options.asked_of(args, switch), options.key_of(args.key)
+    looked = _switches.look(switch.store)
     if len(asked) == 1 and key is None:
         stopped = bool(looked.lines)
         if args.json:
@@ -282,8 +279,8 @@ def _status(args: argparse.Namespace, store: DurableSwitchStore) -> int:
     return STOPPED if stopped and args.exit_code else 0
 
 
-def _report(args: argparse.Namespace, store: DurableSwitchStore) -> int:
-    looked = _switches.look(store)
+def _report(args: argparse.Namespace, switch: KillSwitch) -> int:
+    looked = _switches.look(switch.store)
     changes = looked.changes[: args.audit or 0]
     if args.json:
         audit = {} if args.audit is None else {"changes": [each.as_json() for each in changes]}

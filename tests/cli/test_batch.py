@@ -247,7 +247,7 @@ def test_a_file_that_fails_is_shown_with_its_own_lines_alone(place):
     done = place.run("batch", "run", step(place))
     assert done.returncode == 2
     assert f'File "{place.job}", line 3, in <module>' in done.stderr
-    assert "_jobs.py" not in done.stderr
+    assert "_files.py" not in done.stderr
     assert "importlib" not in done.stderr
 
 

@@ -676,6 +676,77 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
     assert "--store: a URL is needed, here or as RETRYTEMPLATE_STORE" in said
 
 
+# -- the switch of a program ---------------------------------------------------------------------
+
+SERVICE = """
+import os
+from retrytemplate.control import KillSwitch, SQLSwitchStore
+
+def tell(record):
+    print("told:", record)
+
+print("loaded")
+switch = KillSwitch(
+    SQLSwitchStore(os.environ["RETRYTEMPLATE_STORE"]),
+    scopes={"segment": ["finance", "hr"]},
+    incident=r"incident \\d+",
+    notifiers=[tell],
+)
+memory = KillSwitch()
+number = 17
+"""
+
+
+@pytest.fixture
+def service(office, monkeypatch):
+    """The options that say that it is the switch of a program."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = office.path.with_name("service.py")
+    path.write_text(SERVICE)
+    yield "--switch", f"{path}:switch"
+    for name in ("service", "job_service"):
+        sys.modules.pop(name, None)
+
+
+def test_the_switch_of_a_program_tells_by_itself(office, service, capsys):
+    assert main(["switch", *STOPPED, *service, "--json"]) == 0
+    out, err = capsys.readouterr()
+
+    assert json.loads(out)["told"]
+    assert err.startswith("loaded\ntold: segment 'finance' stopped by ")
+    assert not office.switch.check(segment="finance")
+
+
+def test_the_names_and_rules_of_a_program_hold(office, service, capsys):
+    for args, says in (
+        (("stop", "--segment", "finanse", *STOPPED[3:]), "there is no segment 'finanse'"),
+        (("stop", "--feature", "export", *STOPPED[3:]), "there is no feature 'export'"),
+        (("status", "--segment", "finanse"), "the segments declared are: 'finance', 'hr'"),
+        (("stop", "--segment", "hr", "--reason", "leak suspected", "--for", "1h"), "must contain"),
+    ):
+        code, said = refused(capsys, *args, *service)
+        assert (code, says in said) == (1, True)
+    assert refused(capsys, *RESUME, *service)[0] == 1
+    assert office.switch.report().lines == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "says"),
+    [
+        ("switch", ("--store", "sqlite:///x.db"), "--store: goes without --switch"),
+        ("memory", (), "--switch: its store must be one that processes share, got <KillSwitch"),
+        ("number", (), "number of .*service.py must be a KillSwitch, or a function .* got 17"),
+        ("swich", (), "has no swich, only switch, memory"),
+    ],
+)
+def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, says):
+    file = service[1].removesuffix(":switch")
+    code, said = refused(capsys, "status", "--switch", f"{file}:{name}", *more)
+
+    assert code == 2
+    assert re.search(says, said)
+
+
 # -- wrong use -----------------------------------------------------------------------------------
 
 
@@ -751,7 +822,7 @@ def test_each_verb_has_help_with_an_example(verb, capsys):
 
     assert ended.value.code == 0
     assert f"  retrytemplate switch {verb} " in out
-    assert {"--store", "--store-prefix", "--json"} <= set(re.findall(r"--[\w-]+", out))
+    assert {"--store", "--store-prefix", "--switch", "--json"} <= set(re.findall(r"--[\w-]+", out))
 
 
 def test_what_changes_something_needs_no_extra_for_the_terminal(office, shown, data, monkeypatch):

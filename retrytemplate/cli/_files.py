@@ -1,0 +1,83 @@
+"""What a file of somebody's holds: ``job.py:step``."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrytemplate.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["load"]
+
+# Frames that say nothing about somebody's file.
+OURS = (__file__, "<frozen importlib")
+
+
+def load(text: str, kind: type[T], example: str) -> T:
+    """What *text* names; the file is run, as Python runs a script's imports.
+
+    :param kind: what it must be, or what a function of that name returns.
+    :raises UsageError: there is no such file, or nothing of that kind and name in it.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name:
+        raise UsageError(f"{text!r}: must be FILE:NAME, such as {example}")
+    module = _run(Path(file))
+    found = getattr(module, name, None)
+    if found is None:
+        others = [each for each, value in vars(module).items() if isinstance(value, kind)]
+        there = f", only {', '.join(others)}" if others else ""
+        raise UsageError(f"{file} has no {name}{there}")
+    if callable(found):
+        with _told(f"{name}() of {file}"):
+            found = found()
+    if not isinstance(found, kind):
+        raise UsageError(
+            f"{name} of {file} must be a {kind.__name__}, or a function without arguments that "
+            f"returns one, got {found!r}"
+        )
+    return found
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    # As for a script: what lies beside it can be imported.  An exception's class is named after
+    # the file, as where another module imports it.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem not in sys.modules else f"job_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # classes look their module up there
+    with _told(str(path)):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Where somebody's code fails: its traceback, without this command's own part in it."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        shown = traceback.TracebackException.from_exception(error)
+        theirs = [each for each in shown.stack if not each.filename.startswith(OURS)]
+        if theirs:
+            shown.stack = traceback.StackSummary.from_list(theirs)
+            print("".join(shown.format()), end="", file=sys.stderr)
+        raise UsageError(f"{what} cannot be run: {error!r}") from None
