@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
-
 import retrytemplate.context as _context
 from retrytemplate._checks import is_awaitable
-from retrytemplate.context import CURRENT, DEADLINE, current_context, entered, leave
+from retrytemplate.context import (
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    current_context,
+    entered,
+    leave,
+    restore,
+)
 from retrytemplate.deadline import guarded
 from retrytemplate.plan import awaited_admit
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
 
-__all__ = ["Around", "ask", "ask_async"]
+    from retrytemplate.context import Cell
+
+__all__ = ["ask", "ask_async", "under", "under_async"]
 
 
 def ask() -> None:
@@ -41,27 +49,46 @@ def _stops() -> tuple[Any, ...]:
     return () if deadline is None else deadline.stops
 
 
-@define(eq=False)
-class Around:
-    """A guard in force in a block, as that of a template around it is."""
+def under(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call the function with this guard around it, as that of a template is."""
+    cell, token = _cell(guard), None
+    outer = None if cell[OUTER] is None else cell[OUTER][DEADLINE]
+    try:
+        try:
+            token = CURRENT.set(cell)
+            return fn(*args, **kwargs)
+        finally:
+            _leave(cell, token)
+    except BaseException:  # a signal, maybe, before it was left
+        cell[DEADLINE] = outer
+        raise
 
-    _guard: Any
-    _cell: Any = field(init=False)
-    _token: Any = field(init=False)
 
-    def __enter__(self) -> None:
-        outer = entered()
-        _context.deadlines = True  # there is something to look for, as where a deadline is entered
-        deadline = guarded(None if outer is None else outer[DEADLINE], (self._guard,))
-        self._cell = [None, None, deadline, outer, None]
-        self._token = CURRENT.set(self._cell)
+async def under_async(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The same for a function that may be asynchronous."""
+    cell, token = _cell(guard), None
+    outer = None if cell[OUTER] is None else cell[OUTER][DEADLINE]
+    try:
+        try:
+            token = CURRENT.set(cell)
+            value = fn(*args, **kwargs)
+            return await value if is_awaitable(value) else value
+        finally:
+            _leave(cell, token)
+    except BaseException:
+        cell[DEADLINE] = outer
+        raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        cell, token = self._cell, self._token
-        self._cell = self._token = None
+
+def _cell(guard: Any) -> Cell:
+    _context.deadlines = True  # there is something to look for, as where a deadline is entered
+    outer = entered()
+    deadline = guarded(None if outer is None else outer[DEADLINE], (guard,))
+    return [None, None, deadline, outer, None]
+
+
+def _leave(cell: Cell, token: Any) -> None:
+    if token is None:
+        restore(token, cell[OUTER])
+    else:
         leave(cell, token)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from retrytemplate._checks import is_awaitable
 from retrytemplate.context import current_context
 from retrytemplate.control.events import CallRejected
-from retrytemplate.control.stops import Around
+from retrytemplate.control.stops import under, under_async
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.threads import in_thread
 from retrytemplate.errors import KillSwitchActiveError
@@ -82,17 +81,14 @@ class SwitchGuard(Guard, Wraps):
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function, unless it is stopped."""
         self.admit(current_context())
-        with Around(self):
-            value = fn(*args, **kwargs)
+        value = under(self, fn, args, kwargs)
         refuse_awaitable(value, fn)
         return value
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, unless it is stopped, and await it."""
         await self.admit_async(current_context())
-        with Around(self):
-            value = fn(*args, **kwargs)
-            return await value if is_awaitable(value) else value
+        return await under_async(self, fn, args, kwargs)
 
     def _ask(self, context: RetryContext | None) -> None:
         self._judge(self._switch._decide(self.scopes, lambda: self._key_of(context)))

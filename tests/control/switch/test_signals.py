@@ -1,0 +1,64 @@
+"""A signal in the frames of a kill switch: wherever it cuts in, nothing stays held or in force."""
+
+import asyncio
+from contextlib import suppress
+from threading import Thread
+
+import pytest
+
+from retrytemplate.control import KillSwitch, stops
+from tests.control.switch.shared import SharedStore, Told, stopped
+from tests.cutting import Signal, left_behind
+
+WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
+
+
+def call(guard):
+    guard.call(int, "17")
+
+
+class Ready:
+    """Can be awaited, and is there at once; nobody minds if it is not."""
+
+    def __await__(self):
+        yield from ()
+
+
+def call_async(guard):
+    asyncio.run(guard.call_async(Ready))
+
+
+@pytest.mark.parametrize("way", [call, call_async])
+def test_a_guard_is_in_force_for_its_own_call_only(way):
+    guard = KillSwitch().guard(segment="billing")
+
+    def run(signal):
+        with suppress(Signal), signal:
+            way(guard)
+        return [signal.where] if stops._stops() else []
+
+    assert left_behind(run) == []
+
+
+def command(switch):
+    stopped(switch)
+    switch.resume(segment="billing", **WELL)
+
+
+def check(switch):
+    switch.check(segment="billing")
+
+
+@pytest.mark.parametrize("work", [command, check])
+def test_others_go_on_after_a_signal(work):
+    def run(signal):
+        switch = KillSwitch(SharedStore(), 0.0, listeners=[Told()], notifiers=[lambda record: None])
+        with suppress(Signal), signal:
+            work(switch)
+        other = Thread(target=command, args=(switch,), daemon=True)
+        other.start()
+        other.join(10)
+        switch.close()
+        return [signal.where] if other.is_alive() else []
+
+    assert left_behind(run) == []
