@@ -102,6 +102,13 @@ def _drawn(jitter: float, random: Any) -> float:
     return 1.0 + jitter * float(random.random())
 
 
+async def _within(permit: Permit, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A call whose permit may have to be waited for.  Elsewhere it is not: coroutines cost."""
+    async with permit:
+        value = fn(*args, **kwargs)
+        return await value if is_awaitable(value) else value
+
+
 def _tell(told: ref[CircuitBreaker]) -> None:
     """Tell the listeners what has happened, if the breaker is still there."""
     breaker = told()
@@ -258,11 +265,9 @@ class CircuitBreaker(Wraps):
 
         :raises CircuitOpenError: it may not.
         """
-        if not self._keeper.waits:
-            with Permit(self):
-                value = fn(*args, **kwargs)
-                return await value if is_awaitable(value) else value
-        async with Permit(self):
+        if self._keeper.waits:
+            return await _within(Permit(self), fn, args, kwargs)
+        with Permit(self):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
 
@@ -290,14 +295,17 @@ class CircuitBreaker(Wraps):
     ) -> Outcome[Any]:
         """The same for functions that may be asynchronous."""
         permit = Permit(self)
-        refused = await permit.take_async()
+        refused = await permit.take_async() if self._keeper.waits else permit.take()
         if refused is not None:
             return Outcome(None, refused, 0, (), 0.0)
         try:
-            async with permit:
-                value = fn(*args, **kwargs)
-                if is_awaitable(value):
-                    value = await value
+            if self._keeper.waits:
+                value = await _within(permit, fn, args, kwargs)
+            else:
+                with permit:
+                    value = fn(*args, **kwargs)
+                    if is_awaitable(value):
+                        value = await value
         except BaseException as exc:
             if is_hard(exc):
                 raise
@@ -367,29 +375,19 @@ class CircuitBreaker(Wraps):
 
     # What the permits ask for.
 
-    def _take(self, now: float) -> tuple[Any, Any] | RetryError:
-        """The generation and the number of a permit, or why there is none."""
-        try:
-            return self._answered(self._keeper.admit(now))
-        except CircuitStoreError as error:
-            self._tell([])
-            return error
-
-    async def _take_async(self, now: float) -> tuple[Any, Any] | RetryError:
-        found = self._keeper.admit_at_once(now)
-        try:
-            return self._answered(found or await self._admitted(now))
-        except CircuitStoreError as error:
-            self._tell([])
-            return error
-
-    def _answered(self, admission: Admission) -> tuple[Any, Any] | RetryError:
+    def _answered(self, permit: Permit, admission: Admission) -> RetryError | None:
         number, generation, state, retry_after = admission
         if number is None:
             return self._refused(state, retry_after)
+        permit._number, permit._generation, permit._open = number, generation, True
         if self._keeper.happened:
             self._tell([])
-        return generation, number
+        return None
+
+    def _unknown(self, error: CircuitStoreError) -> RetryError:
+        """Nobody knows whether the call may be made, and so it is not."""
+        self._tell([])
+        return error
 
     async def _admitted(self, now: float) -> Admission:
         """What the store says; a permit that came too late for whoever asked is given back."""
@@ -445,8 +443,10 @@ class CircuitBreaker(Wraps):
     def _report(
         self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
     ) -> None:
-        slow = ended - began >= self._slow
-        self._reported(self._keeper.report(generation, permit, verdict, slow, ended), verdict)
+        keeper, slow = self._keeper, ended - began >= self._slow
+        counted = keeper.report(generation, permit, verdict, slow, ended)
+        if keeper.happened or not counted:
+            self._tell_of(verdict, counted)
 
     async def _report_async(
         self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
@@ -455,13 +455,11 @@ class CircuitBreaker(Wraps):
         counted = keeper.report_at_once(generation, permit, verdict, slow, ended)
         if counted is None:
             counted = await to_its_end(keeper.report, generation, permit, verdict, slow, ended)
-        self._reported(counted, verdict)
+        if keeper.happened or not counted:
+            self._tell_of(verdict, counted)
 
-    def _reported(self, counted: bool, verdict: Verdict) -> None:
-        if not counted:
-            self._tell([LateResult(name=self.name, verdict=verdict)])
-        elif self._keeper.happened:
-            self._tell([])
+    def _tell_of(self, verdict: Verdict, counted: bool) -> None:
+        self._tell([] if counted else [LateResult(name=self.name, verdict=verdict)])
 
     def _tell(self, events: list[ControlEvent]) -> None:
         """Tell the listeners what has happened, and then these."""

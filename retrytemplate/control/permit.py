@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate.errors import CircuitStoreError
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
@@ -33,6 +35,7 @@ class Permit:
 
     __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "elapsed")
 
+    _began: float
     _generation: Any
     _number: Any
 
@@ -45,22 +48,25 @@ class Permit:
         """Ask for the call; the error, if it may not be made."""
         if self._open:
             return None
-        self._began = self._breaker._ticks.now()
-        return self._admitted(self._breaker._take(self._began))
+        breaker = self._breaker
+        self._began = now = breaker._ticks.now()
+        try:
+            admission = breaker._keeper.admit(now)
+        except CircuitStoreError as error:
+            return breaker._unknown(error)
+        return breaker._answered(self, admission)
 
     async def take_async(self) -> RetryError | None:
         """The same, where a shared circuit is asked in a thread."""
         if self._open:
             return None
-        self._began = self._breaker._ticks.now()
-        return self._admitted(await self._breaker._take_async(self._began))
-
-    def _admitted(self, taken: tuple[Any, Any] | RetryError) -> RetryError | None:
-        if isinstance(taken, tuple):
-            self._generation, self._number = taken
-            self._open = True
-            return None
-        return taken
+        breaker = self._breaker
+        self._began = now = breaker._ticks.now()
+        try:
+            admission = breaker._keeper.admit_at_once(now) or await breaker._admitted(now)
+        except CircuitStoreError as error:
+            return breaker._unknown(error)
+        return breaker._answered(self, admission)
 
     def success(self) -> None:
         """It went well."""
@@ -112,6 +118,8 @@ class Permit:
             self._breaker._ended(self._generation, self._number, self._began, exception)
 
     async def __aenter__(self) -> Self:
+        if not self._breaker._keeper.waits:
+            return self.__enter__()
         return self._entered(await self.take_async())
 
     async def __aexit__(
@@ -120,5 +128,7 @@ class Permit:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._close():
+        if not self._breaker._keeper.waits:
+            self.__exit__(kind, exception, traceback)
+        elif self._close():
             await self._breaker._ended_async(self._generation, self._number, self._began, exception)
