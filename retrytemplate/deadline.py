@@ -12,6 +12,7 @@ from retrytemplate.clock import given_or_system, ticking
 from retrytemplate.context import CURRENT, DEADLINE, entered, leave
 from retrytemplate.cut import cut_after
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
+from retrytemplate.guards import others
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -254,5 +255,6 @@ def guarded(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | No
     if not guards:
         return deadline
     made = _Endless() if deadline is None else copy(deadline)
-    made.stops = (*made.stops, *(guard for guard in guards if guard not in made.stops))
+    made._cell = made._token = None  # of the block that entered the other one
+    made.stops = (*made.stops, *others(guards, made.stops))
     return made

@@ -32,6 +32,7 @@ from retrytemplate.errors import (
     UnacceptableResultError,
     Veto,
 )
+from retrytemplate.guards import others
 from retrytemplate.keyed import (
     begin_again,
     let_go,
@@ -395,7 +396,7 @@ class Execution:
         ours = plan.admit_async if awaits else plan.admit
         if not self.stops:
             return ours
-        around = (guard for guard in self.stops if guard not in plan.inherited)
+        around = others(self.stops, plan.inherited)
         return (*(awaited_admit(each) if awaits else each.admit for each in around), *ours)
 
     def _unacceptable(self, value: Any) -> BaseException | None:

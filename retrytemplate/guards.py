@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from retrytemplate.context import RetryContext
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "others"]
 
 
 class Guard:
@@ -46,3 +48,9 @@ class Guard:
 
     def on_success(self, context: RetryContext, result: Any) -> Any:
         """After an attempt that succeeded, when the listeners have been told."""
+
+
+def others(guards: Iterable[Any], known: Iterable[Any]) -> tuple[Any, ...]:
+    """The guards that are not among those: equal ones may differ by the time they are asked."""
+    ids = set(map(id, known))
+    return tuple(guard for guard in guards if id(guard) not in ids)

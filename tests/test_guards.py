@@ -1,6 +1,8 @@
 """Guards: how they are asked, and of whose attempts."""
 
 import asyncio
+import weakref
+from dataclasses import dataclass
 
 import pytest
 
@@ -201,10 +203,48 @@ def test_it_is_no_deadline(stop):
     assert RetryTemplate(guards=[stop]).call(work) == [1e9]
 
 
+def test_a_deadline_that_is_kept_keeps_nothing_else(stop):
+    kept = []
+
+    def work():
+        kept.append(Deadline.current())
+
+    def around(context):
+        with Deadline(50):
+            RetryTemplate(guards=[stop], attempt_timeout=50.0).call(work)
+        return weakref.ref(context)
+
+    assert RetryTemplate().execute(around)() is None
+    assert kept[0].remaining() > 40
+
+
 def test_one_that_both_templates_have_is_asked_once_by_each(stop):
     template = RetryTemplate(guards=[stop])
     assert template.call(template.call, int, "17") == 17
     assert stop.asked == 2
+
+
+@dataclass
+class Switch(Guard):
+    """Equal to each other one that is on, or off, as it is."""
+
+    inherited = True
+    on: bool = False
+
+    def admit(self, context):
+        if self.on:
+            raise KillSwitchActiveError("stopped")
+
+
+def test_one_that_was_equal_to_another_one_is_asked_as_well():
+    outer, inner = Switch(), Switch()
+
+    def work():
+        inner.on = True
+        return RetryTemplate().call(pytest.fail)
+
+    with pytest.raises(KillSwitchActiveError):
+        RetryTemplate(guards=[outer]).call(RetryTemplate(guards=[inner]).call, work)
 
 
 def test_one_that_is_not_inherited_is_not_asked_inside(stop):
