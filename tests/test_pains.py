@@ -11,6 +11,9 @@ Some are held in full elsewhere:
 | decorated functions become untyped | ``tests/typing/`` |
 | memory of failed attempts is kept | ``tests/test_no_leaks.py`` |
 | logging is too loud by default | ``tests/listeners/test_logging.py`` |
+| shared breaker state is wrong | ``tests/control/circuits/``, "Pain 20" |
+| half-open lets everybody in | ``tests/control/test_breaker_concurrency.py`` |
+| ... from all processes | ``tests/control/circuits/``, "Pain 21" |
 """
 
 import ast

@@ -52,7 +52,6 @@ class Shared:
         ticks: Any,
         tell: Callable[[], None],
     ) -> None:
-        self.happened: list[Any] = []
         self._store = store
         self._place = place
         self._name = place.name
@@ -65,6 +64,7 @@ class Shared:
         follow(self)
 
     def _begin(self) -> None:
+        self.happened: list[Any] = []
         self._lock = threading.Lock()
         self._origin = os.urandom(8).hex()
         self._numbers = count(1)
@@ -150,6 +150,9 @@ class Shared:
             return None
         if generation.state == "disabled" or verdict not in ("success", "failure"):
             return True
+        if self._alone():
+            self._local.count(verdict, slow, now)
+            return True
         return self._kept(generation, verdict, slow)
 
     def _kept(self, ticket: Seen, verdict: Verdict, slow: bool) -> bool | None:
@@ -183,8 +186,7 @@ class Shared:
             # Recognised by its name: given back, it cannot be given back again.
             seen = self._ask(era=ticket.era, returned=permit, good=good, again=False)
         else:
-            era, counted = self._to_report()
-            before = counted if era == ticket.era else []
+            _, before = self._to_report(ticket.era)
             counted = [*before, (0, code_of(verdict, slow))]
             seen = self._ask(era=ticket.era, counted=counted, again=False)
         if seen.late:
@@ -207,13 +209,15 @@ class Shared:
 
     # -- with the store --------------------------------------------------------------------------
 
-    def _to_report(self) -> tuple[str, list[tuple[int, int]]]:
-        """What was kept back, and of which era it is."""
+    def _to_report(self, era: str | None = None) -> tuple[str, list[tuple[int, int]]]:
+        """What was kept back, and of which era it is; of another than the given one nothing."""
         with self._lock:
+            if self._seen is None or era not in (None, self._seen.era):
+                return "", []
             counted, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
             if not self._waiting and (well := self._went_well()):
                 counted.append((well, -1))
-            return "" if self._seen is None or not counted else self._seen.era, counted
+            return self._seen.era if counted else "", counted
 
     def _went_well(self) -> int:
         """How many calls went well since this was asked last."""
@@ -258,8 +262,8 @@ class Shared:
     def _take_in(self, seen: Seen, number: int, asked: float) -> Seen:
         """Note what the store says, asked at that moment, and what has happened since."""
         with self._lock:
-            self._expired += seen.expired
             state = self._back() if self._lost_at is not None else self._state
+            self._expired += seen.expired
             if self._is_news(seen, number):
                 self._answered = max(number, self._answered)
                 self._note(state, seen, asked)
@@ -271,7 +275,9 @@ class Shared:
         lost_for = self._ticks.now() - self._lost_at
         self._lost_at = None
         self.happened.append(CircuitStoreBack(name=self._name, lost_for=lost_for))
-        return self._local.circuit.state
+        circuit = self._local.circuit
+        self._rejected, self._late, self._expired = circuit.rejected, circuit.late, circuit.expired
+        return circuit.state
 
     def _is_news(self, seen: Seen, number: int) -> bool:
         known = self._seen
@@ -299,27 +305,27 @@ class Shared:
 
     def _lose(self, error: CircuitStoreError) -> None:
         """Judge by what this process sees, from what was known last on."""
-        now = self._ticks.now()
+        now, local = self._ticks.now(), Local(self._rules, self._draw, self.happened)
         with self._lock:
             if self._lost_at is not None:
                 return
             self._lost_at = now
             self.happened.append(CircuitStoreLost(name=self._name, error=error))
-            self._local = self._as_known()
+            self._resume(local.circuit)
+            self._local = local
         LOG.warning("the circuit %r has lost its store: %s", self._name, error)
         self._watcher.ensure()
 
-    def _as_known(self) -> Local:
-        """A circuit of this process that begins where the shared one was seen last."""
-        local, seen = Local(self._rules, lambda: 1.0, self.happened), self._seen
-        circuit = local.circuit
+    def _resume(self, circuit: Circuit) -> None:
+        """Let it begin where the shared one was seen last."""
         circuit.generation = circuit.counter.generation = self._local.circuit.generation + 1
+        circuit.rejected, circuit.late, circuit.expired = self._rejected, self._late, self._expired
+        seen = self._seen
         if seen is not None:
             until = None if seen.until is None else seen.until - seen.now + self._seen_at
             circuit.state, circuit.until, circuit.opened = seen.state, until or 0.0, seen.opened
             if seen.state in BY_HAND:
                 circuit.manual = Manual(seen.by, seen.reason, until)
-        return local
 
     def watch(self) -> bool:
         """Look whether a store that was lost is back; False: nothing is left to look for."""

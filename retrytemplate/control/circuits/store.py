@@ -97,8 +97,8 @@ class RedisCircuitStore:
         a ``redis.Redis``, whose connections and waits are used.
     :param mode: "strict": the store is asked before each call; or "cached": it is looked at now and
         then, and asked only where a permit is needed.
-    :param stale_after: seconds by which what a cached breaker goes by may be old while the store
-        answers; and how long a strict one leaves a store in peace that was lost.
+    :param stale_after: seconds by which what a cached breaker goes by may be old; half of it is how
+        often a store that was lost is tried.
     :param prefix: of the keys: a circuit is three, which begin with ``prefix:circuit:{name}`` and
         have one slot in a cluster.
     :param timeout: seconds to wait for a connection, and for an answer.

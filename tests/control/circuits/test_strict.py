@@ -233,3 +233,13 @@ def test_a_breaker_is_gone_when_nobody_holds_it(sharing):
     gone = weakref.ref(breaker)
     del breaker
     assert gone() is None
+
+
+def test_a_late_failure_does_not_take_with_it_what_was_kept_back_since(sharing):
+    breaker = sharing.breaker(window=Calls(50))
+    late = breaker.permit()
+    assert late.take() is None
+    breaker.reset()
+    call(breaker, fine, fine)
+    late.failure()
+    assert (breaker.snapshot().calls, breaker.snapshot().late) == (2, 1)
