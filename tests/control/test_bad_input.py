@@ -21,6 +21,8 @@ NONSENSE = Nonsense()
 
 # What each of them needs to be made.
 NEEDED = {
+    control.AuthenticationAlert: {"notify": print},
+    control.Automatic: {"scopes": ("segment",)},
     control.Bulkhead: {"name": "llm"},
     control.Calls: {"number": 3},
     control.CircuitBreaker: {"name": "billing"},
@@ -29,16 +31,21 @@ NEEDED = {
     control.FailureKinds: {},
     control.Fallback: {"links": print},
     control.Hedge: {"idempotent": True},
+    control.KillSwitch: {},
+    control.MemorySwitchStore: {},
     control.NestedRetries: {},
     control.Once: {"operations": Operations(), "key": repr},
     control.OpenTransaction: {"current": print},
     control.Operations: {},
     control.Pipeline: {"layers": Timeout(1)},
+    control.Preset: {"name": "mine"},
     control.Propagation: {},
     control.Quantile: {"q": 0.5},
     control.RedisCircuitStore: {"url": "redis://localhost"},
+    control.RedisSwitchStore: {"url": "redis://localhost"},
     control.RequireIdempotency: {},
     control.RetryBudget: {},
+    control.SQLSwitchStore: {"url": "sqlite:///switch.db"},
     control.Seconds: {"seconds": 3},
     control.ServiceErrors: {"rules": {}},
     control.StreamTimeout: {},
@@ -49,8 +56,16 @@ NEEDED = {
 
 # What the library itself makes.
 GIVEN = {
-    *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "HedgeSnapshot"),
+    *(
+        "AuthenticationFailed",
+        "BudgetSnapshot",
+        "BulkheadSnapshot",
+        "CircuitSnapshot",
+        "HedgeSnapshot",
+    ),
     *("Nesting", "Operation", "OperationResult", "Permit", "Remark", "Slot", "Strategy"),
+    *("AuditRecord", "Decision", "ReportLine", "StoredRecord", "SwitchEntry", "SwitchGuard"),
+    *("SwitchReport", "SwitchScope", "SwitchSnapshot", "SwitchStore"),
 }
 
 ANYTHING = {(control.Timeout, "on_timeout"), (control.CodeClassifier, "default")}

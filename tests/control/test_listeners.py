@@ -13,6 +13,7 @@ from retrytemplate.control import (
     ControlListener,
     Fallback,
     Hedge,
+    KillSwitch,
     NestedRetries,
     Operations,
     RequireIdempotency,
@@ -80,6 +81,18 @@ def hedge(clock, listeners):
     return made, lambda: [run(made.call_async(slow), clock=clock)]
 
 
+def kill_switch(clock, listeners):
+    made = KillSwitch(clock=clock, listeners=listeners)
+    guard = made.guard(segment="billing")
+    stop = {"segment": "billing", "reason": "charged twice, incident 9", "by": "kim"}
+
+    def calls():
+        made.stop(**stop, permanent=True)
+        return [outcome(guard.call, int)]
+
+    return made, calls
+
+
 def nested_retries(clock, listeners):
     template = RetryTemplate(SimpleRetryPolicy(3), guards=[NestedRetries(listeners=listeners)])
     return None, lambda: [outcome(template.call, template.call, failing)]
@@ -119,6 +132,7 @@ WAYS = {
     CircuitBreaker: breaker,
     Fallback: fallback,
     Hedge: hedge,
+    KillSwitch: kill_switch,
     NestedRetries: nested_retries,
     Operations: operations,
     RequireIdempotency: idempotency,

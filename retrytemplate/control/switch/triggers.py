@@ -70,7 +70,7 @@ DEFAULT_TRIGGERS: Mapping[str, Any] = {
 def check_triggers(name: str, value: Any) -> None:
     """Raise unless it is a table of causes."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a mapping of causes to Automatic(...) or HUMAN: {value!r}")
+        raise TypeError(f"{name} must be a mapping of causes to Automatic or HUMAN, got {value!r}")
     for cause, rule in value.items():
         if not isinstance(cause, str) or not cause.strip():
             raise TypeError(f"{name}: each cause must be a text that is not empty, got {cause!r}")
