@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.errors import CacheUnavailableError, MisuseError
@@ -46,8 +48,8 @@ def run(
                 return _rows(own.execute(statement, parameters))
             except SQLAlchemyError:
                 raise
-            except BaseException:  # a signal: what the statement holds must not stay held
-                own.invalidate()
+            except BaseException as exc:
+                _cut_off(own, exc)
                 raise
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc, owner) from exc
@@ -64,11 +66,20 @@ def together(engine: Engine, step: Step[T], owner: Owner = CONTEXT_CACHE) -> T:
                     return perform(step, partial(run, engine, own, owner=owner))
             except (SQLAlchemyError, CacheUnavailableError):
                 raise
-            except BaseException:  # a signal: what the transaction holds must not stay held
-                own.invalidate()
+            except BaseException as exc:
+                _cut_off(own, exc)
                 raise
     except SQLAlchemyError as exc:
         raise unavailable(exc, named(step), owner) from exc
+
+
+def _cut_off(connection: Connection, error: BaseException) -> None:
+    """A signal came: what a statement or a transaction holds must not stay held."""
+    connection.invalidate()
+    if connection.dialect.name == "sqlite":
+        # It closes no connection while there is a cursor: frames have it, and results in cycles.
+        clear_frames(error.__traceback__)
+        gc.collect()
 
 
 async def run_async(

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from redis.connection import Connection
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from retrytemplate import (
     CacheUnavailableError,
@@ -36,6 +36,21 @@ def test_a_signal_before_the_answer_is_read_leaves_it_to_nobody(valkey, monkeypa
     with pytest.raises(KeyboardInterrupt):
         cache.peek(KEY)
     assert template.execute(lambda context: "handled", state=RetryState("m1")) == "handled"
+
+
+def test_a_signal_in_a_statement_leaves_no_lock_on_a_file(sqlite):
+    cache, other = sqlite.cache(), sqlite.cache(timeout=0.2)
+    cache.peek(KEY)
+
+    def interrupt(*_):
+        event.remove(cache._engine, "after_cursor_execute", interrupt)
+        raise KeyboardInterrupt
+
+    event.listen(cache._engine, "after_cursor_execute", interrupt)
+    # The error is held meanwhile, with all that its traceback holds.
+    with pytest.raises(KeyboardInterrupt) as _caught:
+        cache.begin(KEY, worker="one")
+    assert other.begin("another", worker="two")
 
 
 def test_a_cancelled_task_leaves_no_lock_on_a_file(sqlite):

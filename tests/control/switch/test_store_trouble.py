@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from redis import Redis, RedisError
 from redis.crc import key_slot
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
 from retrytemplate import SQLRetryContextCache
@@ -186,6 +186,31 @@ def test_a_file_that_another_writes_is_waited_for_and_then_refused(sqlite):
             store.commit(1, "stopped", ["record"])
         assert store.load(None) == (1, "stopped")
         other.execute("ROLLBACK")
+
+
+def interrupted_in(engine):
+    """Let the next statement on the engine be the last thing before a Ctrl-C."""
+
+    def interrupt(*_):
+        event.remove(engine, "after_cursor_execute", interrupt)
+        raise KeyboardInterrupt
+
+    event.listen(engine, "after_cursor_execute", interrupt)
+
+
+@pytest.mark.parametrize("method", ["commit", "claim_untold", "told"])
+def test_a_signal_in_a_statement_leaves_nothing_held_and_nothing_half_done(database, method):
+    store, other = database.open(), database.open(timeout=0.2)
+    store.commit(0, "first", ["a"])
+    store.claim_untold("one", LEASE, 1)
+    arguments = {"commit": (1, "second", ["b"]), "claim_untold": ("one", LEASE, 1)}
+    interrupted_in(store._engine)
+    # The error is held meanwhile, with all that its traceback holds.
+    with pytest.raises(KeyboardInterrupt) as _caught:
+        getattr(store, method)(*arguments.get(method, ([1], "one")))
+    assert other.commit(1, "third", ["c"])
+    assert other.load(None) == (2, "third")
+    assert texts(store.records()) == ["c", "a"]
 
 
 # -- something else in it ------------------------------------------------------------------------
