@@ -44,7 +44,7 @@ from retrytemplate.keyed import (
     tell_of,
 )
 from retrytemplate.plan import awaited_admit
-from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, named
+from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, leaves_as_it_is, named
 from retrytemplate.waiting import give_back, pause, wait_rest
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ class Execution:
         plan, context = self.plan, self.context
         self.last = failure
         failure = named(self.function, context, self.arguments, failure)
-        if type(failure) not in ORDINARY and is_hard(failure):
+        if type(failure) not in ORDINARY and leaves_as_it_is(self.policy, failure):
             self.end, self.error = UNTOUCHED, failure
             return
         yield from self._register(failure)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.context import CONTEXT, OWNER
 from retrytemplate.endings import conclusion, leave, terminated
-from retrytemplate.verdicts import ORDINARY, is_hard, judge
+from retrytemplate.verdicts import ORDINARY, judge, leaves_as_it_is
 
 if TYPE_CHECKING:
     from retrytemplate.context import Cell, RetryContext
@@ -27,7 +27,7 @@ def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> An
     context: RetryContext = cell[CONTEXT]
     plan = context._plan
     error: BaseException | None = None
-    if type(failure) not in ORDINARY and is_hard(failure):
+    if type(failure) not in ORDINARY and leaves_as_it_is(policy, failure):
         error = failure
     else:
         started = None if context._last is None else context._last_stamp[2]

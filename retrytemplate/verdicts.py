@@ -9,6 +9,7 @@ from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
     CacheUnavailableError,
+    KillSwitchActiveError,
     MisuseError,
     RetryError,
 )
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["ORDINARY", "is_barred", "is_hard", "judge", "named"]
+__all__ = ["ORDINARY", "is_barred", "is_hard", "is_stopped", "judge", "leaves_as_it_is", "named"]
 
-# Classes of failures met before that are neither hard nor groups: they need no second look.
+# Classes of failures met before that are neither hard nor groups nor of a kill switch: they need no
+# second look.
 ORDINARY: set[type] = set()
 MOST_ORDINARY = 1024
 # Errors of this library that an attempt may end with of itself: a store that is away, in the
@@ -44,10 +46,23 @@ def is_hard(exception: BaseException) -> bool:
         return any(map(is_hard, leaves(exception)))
     if isinstance(exception, MisuseError) or is_signal(type(exception)):
         return True
+    if isinstance(exception, KillSwitchActiveError):
+        return False
     if len(ORDINARY) >= MOST_ORDINARY:
         ORDINARY.clear()
     ORDINARY.add(type(exception))
     return False
+
+
+def is_stopped(policy: RetryPolicy, exception: BaseException) -> bool:
+    """Whether a kill switch has refused it, here or further inside, and no rule names that."""
+    refused = any(isinstance(each, KillSwitchActiveError) for each in leaves(exception))
+    return refused and is_barred(policy, exception, None)
+
+
+def leaves_as_it_is(policy: RetryPolicy, failure: BaseException) -> bool:
+    """Whether a failure is none to the rules; of a class in ``ORDINARY`` it is one."""
+    return is_hard(failure) or is_stopped(policy, failure)
 
 
 def judge(

@@ -15,6 +15,7 @@ from retrytemplate import (
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
+    TimeoutRetryPolicy,
     current_context,
 )
 from retrytemplate.testing import VirtualClock
@@ -145,6 +146,54 @@ def test_the_first_attempt_inside_may_be_the_one_that_is_refused(stop, way):
 
     with pytest.raises(KillSwitchActiveError):
         RetryTemplate(guards=[stop]).call(work)
+
+
+@pytest.mark.parametrize("policy", [SimpleRetryPolicy(3), TimeoutRetryPolicy(60)], ids=["a", "b"])
+@pytest.mark.parametrize("inner_way", RETRYING)
+def test_what_it_refuses_inside_nobody_recovers_outside(stop, calls, policy, inner_way):
+    _, fail = calls
+    inner = RetryTemplate(SimpleRetryPolicy(10))
+    recovered = []
+    between = RetryTemplate(policy, recovery=recovered.append)
+    outer = RetryTemplate(policy, guards=[stop], recovery=recovered.append)
+    with pytest.raises(KillSwitchActiveError):
+        outer.call(between.call, lambda: inner_way(inner, fail))
+    assert not recovered
+
+
+def test_a_group_of_what_it_refuses_is_not_recovered_either(stop):
+    def work():
+        stop.on = True
+        stopped = RetryTemplate().outcome(pytest.fail).exception
+        raise ExceptionGroup("two at once", [Fault(), stopped])
+
+    recovered = []
+    with pytest.raises(ExceptionGroup):
+        RetryTemplate(guards=[stop], recovery=recovered.append).call(work)
+    assert not recovered
+
+
+def test_a_rule_that_names_it_makes_it_a_failure_like_others(stop):
+    def work():
+        stop.on = True
+        RetryTemplate().call(pytest.fail)
+
+    policy = SimpleRetryPolicy(1, KillSwitchActiveError)
+    outer = RetryTemplate(policy, guards=[stop], recovery=lambda context: "later")
+    assert outer.call(work) == "later"
+
+
+def test_a_delivery_that_is_stopped_inside_is_as_it_was(stop, calls):
+    _, fail = calls
+    recovered = []
+    outer = RetryTemplate(guards=[stop], recovery=recovered.append).bind(state=RetryState("17"))
+    inner = RetryTemplate(SimpleRetryPolicy(10))
+    for _ in range(3):
+        with pytest.raises(KillSwitchActiveError):
+            outer.call(inner.call, fail)
+    assert not recovered
+    stop.on = False
+    assert outer.execute(lambda context: (context.attempt, context.retry_count)) == (1, 0)
 
 
 def test_it_is_asked_through_templates_that_know_nothing_of_it(stop, calls):

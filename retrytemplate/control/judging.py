@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify import ExceptionClassifier, leaves
+from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.deadline import Deadline
-from retrytemplate.errors import KillSwitchActiveError, Rejected
+from retrytemplate.errors import Rejected
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
-from retrytemplate.verdicts import is_barred
+from retrytemplate.verdicts import is_barred, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,14 +33,11 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
         rules = SimpleRetryPolicy(2, retry_on=wanted)
 
     def covers(exc: BaseException) -> bool:
-        if _is_refusal(exc) and is_barred(rules, exc, None):
+        if is_stopped(rules, exc):
+            return False
+        if not refusals and isinstance(exc, Rejected) and is_barred(rules, exc, None):
             return False
         return rules.allows(1, exc)
-
-    def _is_refusal(exc: BaseException) -> bool:
-        if not refusals and isinstance(exc, Rejected):
-            return True
-        return any(isinstance(each, KillSwitchActiveError) for each in leaves(exc))
 
     return covers
 
