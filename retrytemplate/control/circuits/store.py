@@ -154,7 +154,7 @@ class RedisCircuitStore:
         pattern = f"{SPECIAL.sub(ESCAPED, self._opening)}*}}"
         while True:
             with _typed():
-                cursor, page = perform(_page(cursor, pattern), self._connections.ask)
+                cursor, page = perform(scan(cursor, pattern), self._connections.ask)
             found.update(page)
             if cursor == END:
                 return sorted(from_stored(key.decode()[len(self._opening) : -1]) for key in found)
@@ -281,7 +281,8 @@ def call(
     return (yield from evaluated(asked, script, name, len(keys), *keys, *arguments))
 
 
-def _page(cursor: str, pattern: str) -> Step[tuple[str, list[bytes]]]:
+def scan(cursor: str, pattern: str) -> Step[tuple[str, list[bytes]]]:
+    """Some of the keys, and the cursor of the rest."""
     following, keys = yield from repeated(
         None, ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", "hash")
     )

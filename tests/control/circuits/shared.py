@@ -1,11 +1,15 @@
 """Breakers that share a circuit on a Valkey server, and the time of that server."""
 
 import os
+from contextlib import contextmanager
 from itertools import count
+
+from sqlalchemy import make_url
 
 from retrytemplate.control import CircuitBreaker, Consecutive, ControlListener, RedisCircuitStore
 from retrytemplate.testing import VirtualClock
 from tests.stores import valkey
+from tests.stores.proxy import Proxy
 
 __all__ = ["MICROSECONDS", "Down", "Sharing", "Told", "failing", "fine"]
 
@@ -54,6 +58,18 @@ class Sharing:
         usual = {"prefix": self.prefix, "timeout": 20.0}
         self.made.append(RedisCircuitStore(**{"url": self.url} | usual | settings))
         return self.made[-1]
+
+    @contextmanager
+    def counted(self, **settings):
+        """A store whose requests are counted, and what counts them."""
+        place = make_url(self.url)
+        with Proxy(place.port or 6379, place.host) as proxy:
+            through = place.set(host="127.0.0.1", port=proxy.port)
+            url = through.render_as_string(hide_password=False)
+            yield proxy, self.store(url=url, **settings)
+            for each in reversed(self.made):
+                each.close()
+            self.made.clear()
 
     def breaker(self, name="billing", store=None, **settings):
         """As another process would make it."""

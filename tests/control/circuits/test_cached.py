@@ -9,7 +9,6 @@ from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, Consecutive
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.circuits.shared import Down, Told, failing, fine
-from tests.stores.proxy import Proxy
 
 # The threads look by themselves only where a test wants it: in real time, and these take none.
 NEVER = 3600.0
@@ -39,13 +38,8 @@ def cached(sharing):
 @pytest.fixture
 def counted(sharing):
     """A store whose requests can be counted."""
-    port = int(sharing.url.rpartition(":")[2].partition("/")[0])
-    with Proxy(port) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}"
-        yield proxy, sharing.store(url=url, mode="cached", stale_after=NEVER)
-        for each in reversed(sharing.made):
-            each.close()
-        sharing.made.clear()
+    with sharing.counted(mode="cached", stale_after=NEVER) as made:
+        yield made
 
 
 @pytest.mark.parametrize("way", ["outcome", "wrap"])

@@ -10,7 +10,6 @@ from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, LateResult
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.circuits.shared import Down, Told, failing, fine
-from tests.stores.proxy import Proxy
 
 
 def call(breaker, *functions):
@@ -155,13 +154,8 @@ def test_what_is_done_by_hand_for_good_has_no_end_in_the_store(sharing):
 @pytest.fixture
 def counted(sharing):
     """A breaker whose requests to the server can be counted."""
-    port = int(sharing.url.rpartition(":")[2].partition("/")[0])
-    with Proxy(port) as proxy:
-        store = sharing.store(url=f"redis://127.0.0.1:{proxy.port}")
-        yield proxy, store
-        for each in reversed(sharing.made):
-            each.close()
-        sharing.made.clear()
+    with sharing.counted() as made:
+        yield made
 
 
 def test_a_success_in_a_quiet_window_costs_one_round_trip(sharing, counted):
