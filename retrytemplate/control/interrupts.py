@@ -32,9 +32,8 @@ class Questions:
     """Those of a function that is called again and again, while the block is open."""
 
     counter: Counter
-    around: Questions | None
+    around: Attempt | None
     numbers: list[int] = field(init=False, factory=list)
-    asked: int = field(init=False, default=0)
     lock: threading.Lock = field(init=False, factory=threading.Lock)
 
     @classmethod
@@ -44,28 +43,38 @@ class Questions:
         return None if counter is None else cls(counter, ASKING.get())
 
     def __enter__(self) -> Self:
-        ASKING.set(self)
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        ASKING.set(self.around)
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        # A suspended coroutine is closed from anywhere: what somebody asks there is not ours.
+        if kind is not GeneratorExit:
+            ASKING.set(self.around)
 
     def from_the_first(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, each call of which begins with the first question."""
 
         def attempt(*args: Any, **kwargs: Any) -> Any:
-            self.asked = 0
+            ASKING.set(Attempt(self))
             return fn(*args, **kwargs)
 
         return update_wrapper(attempt, fn)
 
+
+@define(eq=False)
+class Attempt:
+    """One call of that function; what was begun in it may still ask when it has failed."""
+
+    questions: Questions
+    asked: int = field(init=False, default=0)
+
     def number(self) -> int:
-        """That of the next one: as in the attempt before, if it was asked there."""
-        with self.lock:
-            if self.asked == len(self.numbers):
-                self.numbers.append(self.counter.number(self.around))
+        """That of the next question: as in the attempt before, if it was asked there."""
+        of_all = self.questions
+        with of_all.lock:
+            if self.asked == len(of_all.numbers):
+                of_all.numbers.append(of_all.counter.number(of_all.around))
             self.asked += 1
-            return self.numbers[self.asked - 1]
+            return of_all.numbers[self.asked - 1]
 
 
 @define(eq=False)
@@ -77,14 +86,14 @@ class Counter:
     def __call__(self) -> int:
         return self.number(ASKING.get())
 
-    def number(self, asking: Questions | None) -> int:
+    def number(self, asking: Attempt | None) -> int:
         """From whom it is that asks, unless they belong to a graph outside of this one."""
-        if asking is None or asking.counter is not self:
+        if asking is None or asking.questions.counter is not self:
             return self.usual()
         return asking.number()
 
 
-ASKING: ContextVar[Questions | None] = ContextVar("retrytemplate.interrupts", default=None)
+ASKING: ContextVar[Attempt | None] = ContextVar("retrytemplate.interrupts", default=None)
 
 
 def _counter() -> Counter | None:

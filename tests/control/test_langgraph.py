@@ -1,6 +1,7 @@
 """The decorators in a real LangGraph graph: what it hands in, how it runs, what steers it."""
 
 import asyncio
+from contextvars import copy_context
 from operator import add
 from typing import Annotated, TypedDict
 
@@ -421,6 +422,66 @@ def test_what_is_asked_beside_a_function_that_is_retried_is_not_asked_again():
 
         _, city = await asyncio.gather(lookup(), question())
         return {"city": city, "answer": interrupt("which day?")}
+
+    graph = graph_of(ask, checkpointer=InMemorySaver())
+
+    async def answered():
+        await graph.ainvoke({}, THREAD)
+        await graph.ainvoke(Command(resume="Rome"), THREAD)
+        return await graph.ainvoke(Command(resume="Monday"), THREAD)
+
+    assert asyncio.run(answered()) == {"city": "Rome", "answer": "Monday", "path": []}
+
+
+def test_what_is_left_of_a_failed_attempt_takes_no_number_of_the_next_one():
+    begun = []
+
+    @retry()
+    async def ask(state: State) -> State:
+        if not begun:
+            more = asyncio.Event()
+
+            async def late():
+                await more.wait()
+                return interrupt("which city?")
+
+            begun.append((asyncio.create_task(late()), more))
+            raise OSError
+        task, more = begun.pop()
+        more.set()
+        (given,) = await asyncio.gather(task, return_exceptions=True)
+        return {"city": interrupt("which city?"), "answer": given}
+
+    graph = graph_of(ask, checkpointer=InMemorySaver())
+
+    async def answered():
+        await graph.ainvoke({}, THREAD)
+        return await graph.ainvoke(Command(resume="Rome"), THREAD)
+
+    assert asyncio.run(answered()) == {"city": "Rome", "answer": "Rome", "path": []}
+
+
+def test_a_function_that_is_closed_from_elsewhere_changes_nothing_there():
+    failures = [OSError()]
+
+    async def ask(state: State) -> State:
+        @retry()
+        async def lookup():
+            await asyncio.Event().wait()
+
+        left = lookup()
+        copy_context().run(left.send, None)
+
+        @retry()
+        async def question():
+            city = interrupt("which city?")
+            left.close()
+            day = interrupt("which day?")
+            if failures:
+                raise failures.pop()
+            return {"city": city, "answer": day}
+
+        return await question()
 
     graph = graph_of(ask, checkpointer=InMemorySaver())
 
