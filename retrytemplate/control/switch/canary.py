@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import check_at_least
-from retrytemplate.errors import SwitchRefusedError
+from retrytemplate._checks import check_at_least, close_unawaited, is_awaitable
+from retrytemplate.errors import MisuseError, SwitchRefusedError
 from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
     from retrytemplate.control.switch.scopes import SwitchScope
 
-__all__ = ["DEFAULT_CANARY", "place_of", "shares_of"]
+__all__ = ["ALL", "place_of", "shares_of", "verdict"]
 
-DEFAULT_CANARY = 5.0, 25.0, 100.0
+LOG = logging.getLogger("retrytemplate.control.switch")
 ALL = 100.0
 PERSON = b"rt canary 1"  # another number: other keys
 
@@ -58,3 +59,23 @@ def shares_of(canary: Any) -> tuple[float, ...]:
             f"canary must grow from above 0 to 100 per cent, as (5, 25, 100) does, got {canary!r}"
         )
     return tuple(map(float, canary))
+
+
+def verdict(healthy: Any, justification: str) -> tuple[bool, str]:
+    """Whether things are well enough for the next step, and the words for the record.
+
+    :param healthy: a bool, a function that looks, or None: the justification says so.
+    :raises MisuseError: the function gives what has to be awaited: it has not looked yet.
+    """
+    why = f"not healthy: {justification}"
+    if callable(healthy):
+        try:
+            answer = healthy()
+        except Exception as exc:
+            LOG.warning("%r failed: what runs again is stopped", healthy, exc_info=True)
+            return False, f"not healthy, {type(exc).__name__}: {exc}"
+        if is_awaitable(answer):
+            close_unawaited(answer)
+            raise MisuseError(f"{healthy!r} gives what must be awaited: nobody does")
+        healthy = bool(answer)
+    return (False, why) if healthy is False else (True, justification)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from attrs import define
 
@@ -14,9 +12,9 @@ from retrytemplate._checks import delay, duration, has_methods, plain, span, tex
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import check_listeners, listeners_of, tell
 from retrytemplate.control.switch import rules
-from retrytemplate.control.switch.canary import shares_of
-from retrytemplate.control.switch.copies import Copy, View, read, ticks_of
-from retrytemplate.control.switch.entries import AuditRecord, Decision, Document
+from retrytemplate.control.switch.canary import shares_of, verdict
+from retrytemplate.control.switch.copies import Copy, ticks_of
+from retrytemplate.control.switch.entries import AuditRecord, Decision
 from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired, until
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, lines_of
@@ -25,32 +23,31 @@ from retrytemplate.control.switch.stores import MemorySwitchStore
 from retrytemplate.control.switch.telling import Chronicle, check_notifiers
 from retrytemplate.control.switch.triggers import DEFAULT_TRIGGERS, allowed_by, check_triggers
 from retrytemplate.control.switch.watcher import Watcher
-from retrytemplate.errors import SwitchRefusedError, SwitchStoreError
+from retrytemplate.control.switch.words import Words
+from retrytemplate.control.switch.writing import Writer
+from retrytemplate.errors import SwitchStoreError
 from retrytemplate.state import encode_key
 from retrytemplate.stores.forks import follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from re import Pattern
     from types import TracebackType
     from typing import Self
 
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.switch.copies import View
     from retrytemplate.control.switch.entries import SwitchEntry
     from retrytemplate.control.switch.stores import SwitchStore
-
-    Command = Callable[[Mapping[SwitchScope, SwitchEntry], float], rules.Change]
+    from retrytemplate.control.switch.writing import Command
 
 __all__ = ["KillSwitch"]
 
 LOG = logging.getLogger("retrytemplate.control.switch")
 UNKNOWN = "stop", "run"
 STORE = "load", "commit", "records", "claim_untold", "told", "close"
-# So often is a change tried anew that another one has come before.
-TRIES = 100
-LOOK_BACK = 100
-FEWEST_LETTERS = 4
 # Seconds between two rounds of the watcher; a check finds out by itself what is older than it may.
 SHORTEST_ROUND, LONGEST_ROUND = 0.05, 60.0
 UNTOLD = Decision(False, "what is stopped is not known: the store has not answered yet")
@@ -97,13 +94,15 @@ class KillSwitch:
     _asked: Mapping[Any, tuple[SwitchScope, ...]]
     _triggers: Mapping[str, Any]
     _unknown: Decision
-    _reason_length: int
-    _incident: re.Pattern[str] | None
+    _words: Words
     _nag_every: float
     _listeners: tuple[Any, ...]
+    _tell: Callable[[Iterable[ControlEvent]], None]
     _clock: Clock
     _copy: Copy
+    _writer: Writer
     _chronicle: Chronicle
+    _heard: View | None
     _watcher: Watcher
     _is_quiet: Callable[[], bool]
 
@@ -117,7 +116,7 @@ class KillSwitch:
         triggers: Mapping[str, Any] = DEFAULT_TRIGGERS,
         unknown: str = "stop",
         reason_length: int = 12,
-        incident: str | re.Pattern[str] | None = None,
+        incident: str | Pattern[str] | None = None,
         listeners: Iterable[Any] = (),
         notifiers: Iterable[Callable[[AuditRecord], Any]] = (),
         nag_every: Seconds = 86400.0,
@@ -131,19 +130,21 @@ class KillSwitch:
         text("name", name)
         if unknown not in UNKNOWN:
             raise ValueError(f"unknown must be one of {', '.join(UNKNOWN)}, got {unknown!r}")
-        whole("reason_length", reason_length, 1)
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
         self._asked = self._scopes.known
         self._unknown = rules.ALLOWED if unknown == "run" else UNTOLD
-        self._reason_length, self._incident = reason_length, _pattern(incident)
+        self._words = Words(reason_length, incident)
         self._nag_every = duration(nag_every)
         span("nag_every", self._nag_every)
         self._listeners, tellers = listeners_of(listeners), listeners_of(notifiers)
         check_listeners("listeners", self._listeners)
         check_notifiers("notifiers", tellers)
+        self._tell = partial(tell, self._listeners)
         now = ticks_of(self._clock)
         self._copy = Copy(self.store, name, age, now)
+        self._writer = Writer(self._copy, self._clock, self._tell)
+        self._heard = None
         self._chronicle = Chronicle(self.store, name, tellers, now)
         self._watcher = Watcher(self, min(max(age / 2, SHORTEST_ROUND), LONGEST_ROUND))
         self._is_quiet = quietness(self._copy)
@@ -178,12 +179,8 @@ class KillSwitch:
         What is stopped already is stopped anew: the later of the two ends holds.
         """
         scope = self._scope(everything, segment, feature, experiment)
-        self._check_words("reason", reason)
+        self._words.check_reason(reason)
         text("by", by)
-        if self._incident is not None and not self._incident.search(reason):
-            raise SwitchRefusedError(
-                f"reason must contain {self._incident.pattern!r}, got {reason!r}"
-            )
         if when_expired is None:
             when_expired = "stay" if everything else "lift"
         check_when_expired("when_expired", when_expired)
@@ -226,7 +223,7 @@ class KillSwitch:
         :raises SwitchStoreError: the store does not answer.
         """
         scope = self._scope(everything, segment, feature, experiment)
-        self._check_words("justification", justification)
+        self._words.check("justification", justification)
         text("by", by)
         if not isinstance(override, bool):
             raise TypeError(f"override must be True or False, got {override!r}")
@@ -261,12 +258,12 @@ class KillSwitch:
         With the last step it runs as it did before.
         """
         scope = self._scope(everything, segment, feature, experiment)
-        self._check_words("justification", justification)
+        self._words.check("justification", justification)
         text("by", by)
         if healthy is not None and not isinstance(healthy, bool):
             plain("healthy", healthy)
-        seen = rules.canary_of(self._read().entries, scope)
-        well, why = _verdict(healthy, justification)
+        seen = rules.canary_of(self._writer.read().entries, scope)
+        well, why = verdict(healthy, justification)
 
         def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
             return rules.advance(entries, seen, by=by, justification=why, now=now, healthy=well)
@@ -320,16 +317,6 @@ class KillSwitch:
         scope = scope_of(*given)
         self._scopes.check(scope)
         return scope
-
-    def _check_words(self, name: str, value: Any) -> None:
-        text(name, value)
-        said = " ".join(value.split())
-        letters = {letter for letter in said.casefold() if letter.isalnum()}
-        if len(said) < self._reason_length or len(letters) < FEWEST_LETTERS:
-            raise SwitchRefusedError(
-                f"{name} must say in {self._reason_length} letters or more what is going on, for "
-                f"those who were not there, got {value!r}"
-            )
 
     # Checks.
 
@@ -405,9 +392,8 @@ class KillSwitch:
     def _catch_up(self) -> None:
         if self.store.shared:
             self._watcher.ensure()
-        before = self._copy.view
         self._tell(self._copy.catch_up())
-        self._tell_news(before)
+        self._tell_news()
 
     # Looking.
 
@@ -422,13 +408,12 @@ class KillSwitch:
         The watching thread does it every ``stale_after`` / 2 seconds.  Where the store does not
         answer, the listeners are told, and nothing is raised.
         """
-        before = self._copy.view
         self._tell(self._copy.refresh())
         if self._copy.lost_at is not None:
             return
         try:
             self._look_after()
-            self._tell_news(before)
+            self._tell_news()
             self._chronicle.notify()
         except Exception:
             LOG.warning("%s: the store was lost on the way", self.name, exc_info=True)
@@ -507,54 +492,17 @@ class KillSwitch:
 
         :raises SwitchStoreError: the store does not answer: nothing was changed.
         """
-        self._begin()
-        for _ in range(TRIES):
-            began = self._copy.now()
-            view = self._read()
-            self._tell(self._copy.accept(view, began))
-            missing, now = self._copy.missing, self._clock.time()
-            restored = rules.restore(view.entries, missing, now)
-            change = command(restored.entries, now)
-            records = (*restored.records, *change.records)
-            if not records:
-                self._tell(self._copy.accept(view, began, missing))
-                return ()
-            document = Document(change.entries, view.document.store or uuid4().hex)
-            if self._commit(view.version, document.to_text(), records):
-                made = View(view.version + 1, document.to_text(), document)
-                self._tell(self._copy.accept(made, began, missing))
-                self._written()
-                return records
-        raise SwitchStoreError(f"others change {self.name!r} all the time: nothing was changed")
-
-    def _read(self) -> View:
-        try:
-            return read(self.store)
-        except SwitchStoreError as exc:
-            raise SwitchStoreError(f"{exc}: nothing was changed") from exc
-
-    def _commit(self, expected: int, document: str, records: Sequence[AuditRecord]) -> bool:
-        try:
-            return self.store.commit(expected, document, [each.to_text() for each in records])
-        except Exception as exc:
-            if self._stands(records[-1], exc):
-                return True
-            raise SwitchStoreError(f"{exc}: nothing was changed") from exc
-
-    def _stands(self, record: AuditRecord, error: Exception) -> bool:
-        """Whether it was written though the answer was lost."""
-        try:
-            found = self.store.records(limit=LOOK_BACK)
-        except Exception:
-            raise SwitchStoreError(
-                f"{error}: whether {record.scope} was changed is not known, look at the report"
-            ) from error
-        return any(record.id in each.text for each in found)
+        if self._listeners:
+            _asking(self._chronicle.begin)
+        records = self._writer.write(command)
+        if records:
+            self._written()
+        return records
 
     def _written(self) -> None:
         """What follows a change; it stands, whatever goes wrong now."""
+        self._tell_news()
         try:
-            self._tell(self._chronicle.news() if self._listeners else [])
             self._chronicle.notify()
         except Exception:
             LOG.warning("%s: the store was lost, others will tell", self.name, exc_info=True)
@@ -581,19 +529,15 @@ class KillSwitch:
         if self._copy.missing or command(view.entries, self._clock.time()).records:
             self._write(command)
 
-    def _begin(self) -> None:
-        if self._listeners:
-            _asking(self._chronicle.begin)
-
-    def _tell_news(self, before: View | None) -> None:
-        if self._listeners and self._copy.view is not before:
+    def _tell_news(self) -> None:
+        """Tell the listeners what has led to the present view, unless they have been told."""
+        view = self._copy.view
+        if self._listeners and view is not self._heard:
             try:
                 self._tell(self._chronicle.news())
+                self._heard = view
             except Exception:
                 LOG.warning("%s: the changes cannot be read", self.name, exc_info=True)
-
-    def _tell(self, events: Iterable[ControlEvent]) -> None:
-        tell(self._listeners, events)
 
     def _forked(self) -> None:
         self._copy.forked()
@@ -619,21 +563,6 @@ def _resume(
     return rules.resume(entries, now=now, **settings)
 
 
-def _verdict(healthy: Any, justification: str) -> tuple[bool, str]:
-    """Whether things are well, and the words for the record."""
-    if healthy is None or healthy is True:
-        return True, justification
-    if healthy is False:
-        return False, f"not healthy: {justification}"
-    try:
-        if healthy():
-            return True, justification
-        return False, f"not healthy: {justification}"
-    except Exception as exc:
-        LOG.warning("%r failed: what runs again is stopped", healthy, exc_info=True)
-        return False, f"not healthy, {type(exc).__name__}: {exc}"
-
-
 def _asking(method: Callable[..., Any], **given: Any) -> Any:
     try:
         return method(**given)
@@ -641,15 +570,3 @@ def _asking(method: Callable[..., Any], **given: Any) -> Any:
         raise
     except Exception as exc:
         raise SwitchStoreError(f"the store of the kill switch cannot be read: {exc}") from exc
-
-
-def _pattern(value: Any) -> re.Pattern[str] | None:
-    if value is None:
-        return None
-    try:
-        found = re.compile(value)
-    except (re.error, TypeError) as exc:
-        raise ValueError(f"incident must be a regular expression, got {value!r}: {exc}") from None
-    if not isinstance(found.pattern, str):
-        raise TypeError(f"incident must be a regular expression of text, got {value!r}")
-    return found

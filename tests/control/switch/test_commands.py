@@ -6,6 +6,7 @@ import pytest
 
 from retrytemplate import (
     InconsistentKeyError,
+    MisuseError,
     SwitchRefusedError,
     TriggerRefusedError,
     UnknownScopeError,
@@ -350,6 +351,15 @@ def test_a_check_that_has_to_be_awaited_is_refused(canary):
 
     with pytest.raises(TypeError, match="healthy must be a plain function"):
         canary.advance(segment="billing", healthy=healthy, **WELL)
+
+
+def test_a_check_that_gives_what_must_be_awaited_has_not_looked(canary):
+    async def healthy():
+        return False
+
+    with pytest.raises(MisuseError, match="must be awaited"):
+        canary.advance(segment="billing", healthy=lambda: healthy(), **WELL)
+    assert canary.audit()[0].action == "resumed"
 
 
 def test_no_step_is_taken_of_what_is_stopped_wholly(switch):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from retrytemplate import KillSwitchActiveError, SwitchStoreError
+from retrytemplate import KillSwitchActiveError, SwitchRefusedError, SwitchStoreError
 from retrytemplate.control import KillSwitch, SwitchStoreBack, SwitchStoreLost
 from retrytemplate.testing import VirtualClock
 from tests.control.switch.shared import REASON, SharedStore, Told, stopped
@@ -115,6 +115,17 @@ def test_listeners_hear_of_what_others_have_changed_once(make, clock):
         here.check()
         here.refresh()
     assert told.actions == ["stopped", "resumed", "stopped"]
+
+
+def test_listeners_hear_of_what_others_have_changed_though_a_command_saw_it_first(make):
+    told = Told()
+    here, there = make(listeners=[told]), make()
+    here.check()
+    stopped(there)
+    with pytest.raises(SwitchRefusedError):
+        here.resume(segment="search", **WELL)
+    here.refresh()
+    assert told.actions == ["stopped"]
 
 
 def test_what_happened_before_is_no_news(make, clock):
