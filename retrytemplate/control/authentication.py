@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
 from retrytemplate.classify import ExceptionClassifier, attribute, causes
 from retrytemplate.control.codes import OwnClassifier
+from retrytemplate.control.libraries import Told, said_at_login
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -22,16 +24,30 @@ __all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed
 
 LOG = logging.getLogger("retrytemplate.control")
 TOLD = "_retrytemplate_told"
+# What PostgreSQL says where its code is 28.
+NOT_LET_IN = re.compile(
+    r"FATAL:\s+(?:.* authentication failed|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r"|role .* (?:does not exist|is not permitted to log in))"
+)
 
-AUTHENTICATION_ERRORS: ExceptionClassifier = OwnClassifier(
+
+def _not_let_in(exc: BaseException) -> bool | None:
+    return True if any(map(NOT_LET_IN.search, said_at_login(exc))) else None
+
+
+AUTHENTICATION_ERRORS: ExceptionClassifier = Told(
     {},
-    status={401: True, 407: True},
-    sqlstate={"28": True},
-    vendor={1045: True},  # MySQL
-    named={
-        "redis.exceptions.AuthenticationError": True,
-        "valkey.exceptions.AuthenticationError": True,
-    },
+    of=OwnClassifier(
+        {},
+        status={401: True, 407: True},
+        sqlstate={"28": True},
+        vendor={1045: True},  # MySQL
+        named={
+            "redis.exceptions.AuthenticationError": True,
+            "valkey.exceptions.AuthenticationError": True,
+        },
+    ),
+    says=_not_let_in,
 )
 """Credentials that are wrong, or have expired."""
 

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
     from retrytemplate.classify import ExceptionClassifier
 
-__all__ = ["MODEL_ERRORS", "POSTGRESQL_ERRORS", "REDIS_ERRORS", "STREAM_ERRORS"]
+__all__ = [
+    "MODEL_ERRORS",
+    "POSTGRESQL_ERRORS",
+    "REDIS_ERRORS",
+    "STREAM_ERRORS",
+    "Told",
+    "said_at_login",
+]
 
 TRANSIENT, PERSISTENT, CASCADING = (
     FailureKind.TRANSIENT,
@@ -54,7 +61,6 @@ UNPAID = (
     "billing_not_active",
 )
 BUSY = re.compile("BUSY ")
-# psycopg knows no SQLSTATE of a connection that was refused; the server's words are all there is.
 TURNED_AWAY = re.compile(r"FATAL:\s+(?!\s|the database system|terminating)")
 
 
@@ -64,7 +70,7 @@ class _Kinds(OwnNames, FailureKinds):
 
 
 @frozen(eq=False, repr=False)
-class _Told(DerivedClassifier):
+class Told(DerivedClassifier):
     """What another classifier says, where the failure itself says no more than class and code.
 
     :param says: True, False or None of one failure.
@@ -93,12 +99,15 @@ def _redis(exc: BaseException) -> bool | None:
 
 def _postgresql(exc: BaseException) -> bool | None:
     """Whether the server was there and would not have us; else by the code."""
-    for each in causes(exc):
-        for part in wrapped(each):
-            is_login = type(part).__name__ == "OperationalError" and sqlstate(part) is None
-            if is_login and TURNED_AWAY.search(str(part)):
-                return False
-    return None
+    said = (words for each in causes(exc) for words in said_at_login(each))
+    return False if any(map(TURNED_AWAY.search, said)) else None
+
+
+def said_at_login(exc: BaseException) -> Iterator[str]:
+    """What a server said when psycopg asked for a connection: it knows no SQLSTATE of that."""
+    for part in wrapped(exc):
+        if type(part).__name__ == "OperationalError" and sqlstate(part) is None:
+            yield str(part)
 
 
 def _model(exc: BaseException) -> bool | None:
@@ -128,7 +137,7 @@ def _stream(exc: BaseException) -> bool | None:
 
 
 def _among_transient(kinds: FailureKinds, says: Callable[[BaseException], bool | None]) -> Any:
-    return _Told({}, of=kinds.among(TRANSIENT), says=says)
+    return Told({}, of=kinds.among(TRANSIENT), says=says)
 
 
 REDIS_ERRORS: ExceptionClassifier = _among_transient(
@@ -151,4 +160,4 @@ MODEL_ERRORS: ExceptionClassifier = _among_transient(
     ),
     _model,
 )
-STREAM_ERRORS: ExceptionClassifier = _Told({}, of=TRANSIENT_ERRORS, says=_stream)
+STREAM_ERRORS: ExceptionClassifier = Told({}, of=TRANSIENT_ERRORS, says=_stream)

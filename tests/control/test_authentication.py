@@ -37,6 +37,10 @@ class DatabaseError(Exception):
     """What PEP 249 asks every driver to have."""
 
 
+class OperationalError(DatabaseError):
+    """As PEP 249 names what the server is to blame for."""
+
+
 class AccessDenied(DatabaseError):
     errno = 1045
 
@@ -67,6 +71,21 @@ def test_no_second_attempt_and_one_message_at_once(template, told, failure):
     outcome = template.outcome(raising, failure)
     assert (outcome.attempts, outcome.exception) == (1, failure)
     assert told == [AuthenticationFailed(name="billing", attempt=1, error=failure)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'password authentication failed for user "kim"',
+        'no pg_hba.conf entry for host "10.0.0.7", user "kim", database "prices", no encryption',
+        'pg_hba.conf rejects connection for host "10.0.0.7", user "kim", database "prices"',
+        'role "kim" is not permitted to log in',
+    ],
+)
+def test_so_it_is_where_psycopg_has_only_the_words_of_the_server(template, told, said):
+    words = f'connection failed: connection to server at "db", port 5432 failed: FATAL:  {said}'
+    assert template.outcome(raising, OperationalError(words)).attempts == 1
+    assert len(told) == 1
 
 
 @pytest.mark.statement("S4-76")

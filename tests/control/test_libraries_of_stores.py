@@ -183,6 +183,15 @@ def test_a_server_that_knows_neither_the_user_nor_the_database_is_asked_once(
     assert (outcome.attempts, "does not exist" in str(outcome.exception)) == (1, True)
 
 
+@pytest.mark.parametrize("by_sqlalchemy", [True, False], ids=["SQLAlchemy", "psycopg"])
+@pytest.mark.parametrize("change, alerts", [({"username": "nobody"}, 1), ({"database": "no"}, 0)])
+def test_of_a_user_whom_a_server_does_not_know_somebody_is_told(url, change, alerts, by_sqlalchemy):
+    told = []
+    asking = template(POSTGRESQL, listeners=[AuthenticationAlert(told.append)])
+    asking.outcome(connect, url.set(**change), by_sqlalchemy)
+    assert len(told) == alerts
+
+
 @pytest.mark.parametrize(
     "state",
     [
