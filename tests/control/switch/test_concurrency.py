@@ -141,21 +141,27 @@ def test_of_many_that_find_the_copy_too_old_one_asks_the_store():
     switch.close()
 
 
-def test_an_answer_that_comes_late_does_not_undo_what_was_done_since():
+@pytest.mark.parametrize("resumes", [False, True], ids=["stop", "resume"])
+def test_an_answer_that_comes_late_does_not_undo_what_was_done_since(resumes):
     clock = VirtualClock()
     store = LateStore(clock)
     switch = KillSwitch(store, clock=clock)
     switch.check()
+    if resumes:
+        stopped(switch)
     store.late = True
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(switch.refresh)
         assert store.asked.wait(10)
         clock.advance(1)
-        stopped(switch)
+        if resumes:
+            switch.resume(segment="billing", **WELL)
+        else:
+            stopped(switch)
         store.answer.set()
         late.result()
-    assert not switch.check(segment="billing")
-    assert [each.action for each in switch.audit()] == ["stopped"]
+    assert switch.check(segment="billing").allowed is resumes
+    assert [each.action for each in switch.audit()][0] == ("resumed" if resumes else "stopped")
     switch.close()
 
 
