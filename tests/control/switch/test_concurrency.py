@@ -161,7 +161,7 @@ def test_an_answer_that_comes_late_does_not_undo_what_was_done_since(resumes):
         store.answer.set()
         late.result()
     assert switch.check(segment="billing").allowed is resumes
-    assert [each.action for each in switch.audit()][0] == ("resumed" if resumes else "stopped")
+    assert switch.audit()[0].action == ("resumed" if resumes else "stopped")
     switch.close()
 
 
