@@ -1,7 +1,7 @@
 """What a call costs under a circuit that processes share, beside one bare script on its server.
 
 python benchmarks/circuits.py --url redis://localhost
-python benchmarks/circuits.py --update docs/performance.md      # write the table into that page
+python benchmarks/circuits.py --url redis://localhost --update docs/performance.md
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import asyncio
 import gc
 import platform
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -129,29 +127,16 @@ def table(found: dict[str, tuple[float, float]]) -> list[str]:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", help="of a Redis or Valkey server (default: one of its own)")
+    parser.add_argument("--url", required=True, help="of a Redis or Valkey server")
     parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
     parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
     wanted = parser.parse_args()
-    with ExitStack() as stack:
-        url = wanted.url or started(stack)
-        found = measured(url, 3 if wanted.quick else 50)
+    found = measured(wanted.url, 3 if wanted.quick else 50)
     where = f"{platform.python_implementation()} {platform.python_version()}"
     text = "\n".join([*table(found), "", f"{where}."])
     print(text)
     if wanted.update:
         update(wanted.update, "circuits", text)
-
-
-def started(stack: ExitStack) -> str:
-    """A server as the tests start one."""
-    from tests.stores import valkey
-
-    path: str | None = valkey.binary()  # type: ignore[no-untyped-call]
-    if path is None:
-        raise SystemExit(valkey.ABSENT)
-    folder = Path(stack.enter_context(TemporaryDirectory())) / "server"
-    return str(stack.enter_context(valkey.started(path, folder)).url)
 
 
 if __name__ == "__main__":
