@@ -81,7 +81,7 @@ def is_signal(kind: type) -> bool:
     >>> is_signal(CancelledError), is_signal(OSError)
     (True, False)
     """
-    return any((base.__module__, base.__name__) in SIGNALS for base in kind.__mro__)
+    return any((attribute(base, "__module__"), base.__name__) in SIGNALS for base in kind.__mro__)
 
 
 def attribute(holder: Any, name: str) -> Any:
