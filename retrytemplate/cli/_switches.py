@@ -59,7 +59,8 @@ def opened(args: Namespace) -> Iterator[KillSwitch]:
         raise WorkError(_stores.without_secrets(error, url)) from None
 
 
-def _loaded(args: Namespace) -> KillSwitch:
+@contextmanager
+def _loaded(args: Namespace) -> Iterator[KillSwitch]:
     from retrytemplate.control import KillSwitch
 
     if args.store:
@@ -68,7 +69,8 @@ def _loaded(args: Namespace) -> KillSwitch:
         switch = _files.load(args.switch, KillSwitch, "service.py:switch")
     if not switch.store.shared:
         raise UsageError(f"--switch: its store must be one that processes share, got {switch!r}")
-    return switch
+    with closing(switch.store), switch:
+        yield switch
 
 
 @contextmanager

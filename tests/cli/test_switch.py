@@ -48,13 +48,14 @@ class Office:
         self.path = folder / "switch.db"
         self.url = f"sqlite:///{self.path}"
         self.store = SQLSwitchStore(self.url)
-        self.told = []
         self.switch = KillSwitch(self.store, 0)
+        self.switches = [self.switch]
 
     def at(self, ago, **settings):
         """A switch of so many seconds ago."""
         clock = VirtualClock(epoch=time.time() - ago)
-        return KillSwitch(self.store, 0, clock=clock, **settings)
+        self.switches.append(KillSwitch(self.store, 0, clock=clock, **settings))
+        return self.switches[-1]
 
     def names(self):
         """The tables of the database."""
@@ -62,7 +63,8 @@ class Office:
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
     def close(self):
-        self.switch.close()
+        for switch in self.switches:  # their threads have connections
+            switch.close()
         self.store.close()
 
 
@@ -421,9 +423,8 @@ def test_each_thing_that_is_stopped_has_a_line(office, shown):
 
 def test_what_a_notifier_was_told_of_is_not_untold(office, shown, data):
     told = []
-    office.at(60, notifiers=[told.append]).stop(
-        segment="finance", reason=REASON, by="kim", permanent=True
-    )
+    with office.at(60, notifiers=[told.append]) as switch:  # nobody is left to tell then
+        switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     assert len(shown("status")) == 3
     assert data("status")["untold"] == {"changes": 0, "oldest": None}
     assert facts(shown(*RESUME))["notified"].startswith("nobody yet")
