@@ -22,7 +22,7 @@ T = TypeVar("T")
 FIRST, NEXT, WHOLE = "first item", "next item", "stream"
 
 
-@frozen(eq=False)
+@frozen
 class StreamTimeout:
     """The limits of what comes piece by piece, as the tokens of a language model do.
 

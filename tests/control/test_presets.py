@@ -383,6 +383,13 @@ def test_a_name_is_not_taken_twice_unless_it_is_meant():
     assert preset("ledger-db") is second
 
 
+def test_two_with_the_same_limits_of_a_stream_are_the_same():
+    talks = [OPENAI.with_(name="talk", stream=StreamTimeout(first=5.0)) for _ in range(2)]
+    assert register(talks[0]) is register(talks[1])
+    with pytest.raises(ValueError, match="there is another preset 'talk'"):
+        register(OPENAI.with_(name="talk", stream=StreamTimeout(first=6.0)))
+
+
 def test_only_presets_are_registered():
     with pytest.raises(TypeError, match="takes a Preset"):
         register(RetryTemplate())
