@@ -198,12 +198,16 @@ class Copy:
             if is_news:
                 self.lost_at = now
             self.error = str(error)
-            self._trust(now + self.stale_after)  # the watcher goes on asking, and nobody else
+            self._trust(now + self._patience(now - began))
         if not is_news:
             return []
         known = "nothing is known" if age is None else f"what was known {age:.3g} s ago holds"
         LOG.error("%s: the store is lost, %s: %s", self.name, known, error)
         return [SwitchStoreLost(name=self.name, age=age, error=error)]
+
+    def _patience(self, waited: float) -> float:
+        """How long a lost store is asked by the watcher alone, which may wait as long again."""
+        return self.stale_after + waited if self.stale_after else 0.0
 
     def forked(self) -> None:
         """In a child process: others may have held the locks."""

@@ -320,6 +320,26 @@ def test_of_a_store_that_is_away_a_check_asks_once_in_a_while(make, store, clock
     assert store.loads == 2
 
 
+def test_for_a_store_that_does_not_answer_no_check_waits_a_second_time(make, store, clock):
+    switch = make()
+    switch.check()
+
+    def hangs(known):
+        store.loads += 1
+        clock.advance(0.9 * STALE)
+        if store.loads > 2:
+            switch.check()  # while the watching thread waits
+        raise OSError("timed out")
+
+    store.load = hangs
+    clock.advance(STALE)
+    switch.check()
+    for loads in range(3, 8):
+        clock.advance(STALE / 2)
+        switch.refresh()
+        assert store.loads == loads
+
+
 @pytest.mark.parametrize(("unknown", "allowed"), [("stop", False), ("run", True)])
 def test_where_the_store_was_never_there_it_is_as_was_said(make, store, clock, unknown, allowed):
     store.down = True
