@@ -6,6 +6,7 @@ import logging
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from attrs import field, frozen
 
@@ -99,6 +100,7 @@ class AuthenticationAlert(RetryListener):
         kw_only=True,
         validator=instance_of(ExceptionClassifier, "an ExceptionClassifier"),
     )
+    _mark: str = field(init=False, repr=False, factory=lambda: uuid4().hex)
 
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
         for chain in _chains(exception):
@@ -118,10 +120,10 @@ class AuthenticationAlert(RetryListener):
     def _was_told(self, failure: BaseException) -> bool:
         """Whether it was told before; from now on it was."""
         told = attribute(failure, TOLD)
-        if isinstance(told, tuple) and any(each is self for each in told):
+        if isinstance(told, tuple) and self._mark in told:
             return True
         with suppress(Exception):  # a frozen exception does not take it
-            setattr(failure, TOLD, (*(told or ()), self))
+            setattr(failure, TOLD, (*(told or ()), self._mark))
         return False
 
     def _tell(self, event: AuthenticationFailed) -> None:

@@ -1,6 +1,7 @@
 """Access that is refused: one attempt, one message, and nothing that the messenger can break."""
 
 import asyncio
+import pickle
 import threading
 import urllib.error
 
@@ -162,6 +163,14 @@ def test_a_cycle_of_causes_ends(template, told):
     error.__cause__, group.exceptions[0].__cause__ = group, error
     assert template.outcome(raising, error).attempts == 1
     assert len(told) == 2
+
+
+def test_a_failure_that_was_told_of_can_go_to_another_process():
+    failure = ConnectionError("expired")
+    failure.status = 401
+    alert = AuthenticationAlert(lambda event: None)
+    RetryTemplate(listeners=[alert]).outcome(raising, failure)
+    assert pickle.dumps(failure)
 
 
 def test_an_exception_that_takes_no_mark_is_told_of_all_the_same(template, told):
