@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from retrytemplate import _checks
 from retrytemplate._values import Value
-from retrytemplate.errors import RetryError
+from retrytemplate.errors import KillSwitchActiveError, RetryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -217,9 +217,10 @@ class ExceptionClassifier(Value):
         return self.names_class(type(exc))
 
     def names_class(self, kind: type[BaseException]) -> bool:
-        """The same, of a class."""
+        """The same, of a class; that of a kill switch has to be named itself."""
         match = self._nearest(kind)
-        return match is not None and issubclass(match[0], RetryError)
+        own = KillSwitchActiveError if issubclass(kind, KillSwitchActiveError) else RetryError
+        return match is not None and issubclass(match[0], own)
 
     def parts(self, exc: BaseException) -> Iterator[BaseException]:
         """What is judged on its own: the exception, or of a group without a rule what it holds."""

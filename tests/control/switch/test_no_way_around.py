@@ -8,6 +8,8 @@ import pytest
 from retrytemplate import (
     KillSwitchActiveError,
     NoBackoff,
+    Rejected,
+    RetryError,
     RetryTemplate,
     SimpleRetryPolicy,
 )
@@ -106,7 +108,11 @@ def test_a_fallback_does_not_answer_for_what_is_stopped(switch, guard):
         Fallback(lambda: "from elsewhere").call(template.call, int)
 
 
-@pytest.mark.parametrize("on", [(Exception,), lambda error: True], ids=["class", "predicate"])
+@pytest.mark.parametrize(
+    "on",
+    [(Exception,), lambda error: True, (Rejected,), (OSError, RetryError)],
+    ids=["class", "predicate", "refusals", "errors of the library"],
+)
 def test_a_fallback_for_everything_does_not_answer_for_what_is_stopped(switch, guard, on):
     stop(switch)
     with pytest.raises(KillSwitchActiveError):
@@ -187,6 +193,21 @@ def test_a_refusal_is_not_retried(switch, guard):
     outcome = RetryTemplate(RETRY, NoBackoff()).outcome(guard.wrap(lambda: "done"))
     assert isinstance(outcome.exception, KillSwitchActiveError)
     assert outcome.attempts == 1
+
+
+@pytest.mark.parametrize("rule", [Rejected, RetryError])
+def test_a_rule_for_refusals_is_none_for_that_of_a_switch(switch, guard, rule):
+    stop(switch)
+    template = RetryTemplate(SimpleRetryPolicy(5, rule), NoBackoff(), recovery=lambda _: "later")
+    outcome = template.outcome(guard.wrap(lambda: "done"))
+    assert isinstance(outcome.exception, KillSwitchActiveError)
+    assert outcome.attempts == 1
+
+
+def test_a_rule_that_names_the_refusal_of_a_switch_retries_it(switch, guard):
+    stop(switch)
+    template = RetryTemplate(SimpleRetryPolicy(5, KillSwitchActiveError), NoBackoff())
+    assert template.outcome(guard.wrap(lambda: "done")).attempts == 5
 
 
 def test_a_budget_loses_nothing_by_a_refusal(switch, guard):
