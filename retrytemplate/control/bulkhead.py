@@ -21,6 +21,7 @@ from retrytemplate._checks import (
 from retrytemplate.clock import SystemClock, check_clock, ticking
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.room import Room, Ticket
+from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.waiters import ThreadWaiter, task_waiter
 from retrytemplate.deadline import Deadline
@@ -375,6 +376,7 @@ class Slot:
             try:
                 for seconds in bulkhead._waits(ticket, patience):
                     ticket.waiter.wait(seconds)
+                ask()
             except BaseException:
                 bulkhead._leave(ticket)
                 raise
@@ -397,6 +399,7 @@ class Slot:
             try:
                 for seconds in bulkhead._waits(ticket, patience):
                     await ticket.waiter.wait(seconds)
+                await ask_async()
             except BaseException:
                 bulkhead._leave(ticket)
                 raise

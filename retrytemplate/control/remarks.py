@@ -15,7 +15,6 @@ from retrytemplate.control.hedge import Hedge
 from retrytemplate.control.longest import calls, factors, longest
 from retrytemplate.control.probing import is_retried, retries_everything, retrying, spreads, title
 from retrytemplate.control.reading import fewest_failures, number, span
-from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.control.windows import Consecutive
 from retrytemplate.errors import CircuitOpenError
@@ -57,7 +56,6 @@ def remarks(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[Re
     orders = (
         _breaker_outside,
         _bulkhead_outside,
-        _switch_outside_queue,
         _hedge_outside,
         _nested,
         _fallback_inside,
@@ -195,27 +193,6 @@ def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
             for _, template in _retries(layers[place:]):
                 yield layer, template
                 break
-
-
-def _switch_outside_queue(layers: Layers) -> Iterator[Remark]:
-    for place, layer in enumerate(layers):
-        if not isinstance(layer, Bulkhead) or not layer.queue:
-            continue
-        if any(map(_asks_a_switch, layers[:place])) and not any(
-            map(_asks_a_switch, layers[place:])
-        ):
-            yield Remark(
-                rule="switch outside queue",
-                reason=f"a call that waits in the queue of {title(layer)} is made afterwards even "
-                "if its work was stopped while it waited",
-                remedy="Put the guard of the switch inside of the bulkhead, or one more",
-            )
-
-
-def _asks_a_switch(layer: Any) -> bool:
-    if isinstance(layer, RetryTemplate | BoundTemplate):
-        return any(isinstance(each, SwitchGuard) for each in layer.template.guards)
-    return isinstance(layer, SwitchGuard)
 
 
 def _hedge_outside(layers: Layers) -> Iterator[Remark]:

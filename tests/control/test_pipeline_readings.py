@@ -455,11 +455,6 @@ def test_calls_are_counted_through_the_layers():
 SWITCH = KillSwitch().guard(segment="billing")
 
 
-def queue_remarks(*layers):
-    found = Pipeline(Timeout(2.0), *layers).remarks()
-    return [each for each in found if each.rule == "switch outside queue"]
-
-
 def test_a_switch_is_told_of_in_words():
     explained = Pipeline(Timeout(2.0), SWITCH).explain()
     assert (
@@ -475,15 +470,3 @@ def test_a_switch_takes_no_time_and_makes_no_calls():
 
 def test_the_same_guard_of_a_switch_may_be_there_twice():
     assert Pipeline(SWITCH, Bulkhead("llm", limit=3), SWITCH).call(int, "17") == 17
-
-
-@pytest.mark.parametrize("outer", [SWITCH, template(guards=[SWITCH])], ids=["layer", "guard"])
-def test_it_warns_of_a_queue_inside_of_a_switch(outer):
-    (remark,) = queue_remarks(outer, Bulkhead("llm", limit=3, queue=10))
-    assert "Bulkhead 'llm'" in remark.reason
-
-
-def test_it_warns_of_no_queue_where_the_switch_is_asked_after_it():
-    assert queue_remarks(SWITCH, Bulkhead("llm", limit=3, queue=10), SWITCH) == []
-    assert queue_remarks(Bulkhead("llm", limit=3, queue=10), template(guards=[SWITCH])) == []
-    assert queue_remarks(SWITCH, Bulkhead("llm", limit=3, queue=0)) == []

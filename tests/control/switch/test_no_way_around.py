@@ -1,6 +1,7 @@
 """There is no path around a stop: retries, fallbacks, hedges and templates inside are asked."""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +14,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.control import Fallback, Hedge, KillSwitch, Pipeline, RetryBudget
+from retrytemplate.control import Bulkhead, Fallback, Hedge, KillSwitch, Pipeline, RetryBudget
 from tests.control.loops import LOOPS
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
@@ -186,6 +187,45 @@ def test_a_refusal_starts_no_hedge(switch, guard):
     outcome = asyncio.run(hedge.outcome_async(guard.wrap(asyncio.sleep), 0))
     assert isinstance(outcome.exception, KillSwitchActiveError)
     assert outcome.attempts == 1
+
+
+@pytest.fixture
+def full():
+    """A bulkhead with its only slot taken, and the slot."""
+    bulkhead = Bulkhead("llm", limit=1, queue=1, max_wait=60.0)
+    return bulkhead, bulkhead.slot().__enter__()
+
+
+def stop_who_waits(switch, bulkhead, slot):
+    while not bulkhead.snapshot().waiting:
+        time.sleep(0.001)
+    stop(switch)
+    slot.__exit__(None, None, None)
+
+
+@pytest.mark.statement("S4-72")
+@pytest.mark.parametrize("way", ["guard", "template"])
+def test_what_was_stopped_while_it_waited_in_a_queue_is_not_made(switch, guard, full, way):
+    bulkhead, slot = full
+    around = guard if way == "guard" else RetryTemplate(RETRY, NoBackoff(), guards=[guard])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(around.call, bulkhead.call, pytest.fail)
+        stop_who_waits(switch, bulkhead, slot)
+        with pytest.raises(KillSwitchActiveError):
+            waiting.result()
+    snapshot = bulkhead.snapshot()
+    assert (snapshot.inside, snapshot.waiting, snapshot.admitted) == (0, 0, 1)
+
+
+@loops
+def test_a_task_that_was_stopped_in_a_queue_is_not_made_either(switch, guard, full, loop):
+    bulkhead, slot = full
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(stop_who_waits, switch, bulkhead, slot)
+        with pytest.raises(KillSwitchActiveError):
+            loop.run(lambda: guard.call_async(bulkhead.call_async, pytest.fail))
+        done.result()
+    assert bulkhead.snapshot().inside == 0
 
 
 def test_a_refusal_is_not_retried(switch, guard):
