@@ -15,13 +15,18 @@ from retrytemplate.control.switch import rules
 from retrytemplate.control.switch.canary import shares_of, verdict
 from retrytemplate.control.switch.copies import Copy, ticks_of
 from retrytemplate.control.switch.entries import AuditRecord, Decision
-from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired, until
+from retrytemplate.control.switch.expiry import check_when_expired, until
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, lines_of
 from retrytemplate.control.switch.scopes import Scopes, SwitchScope, scope_of
 from retrytemplate.control.switch.stores import MemorySwitchStore
 from retrytemplate.control.switch.telling import Chronicle, check_notifiers
-from retrytemplate.control.switch.triggers import DEFAULT_TRIGGERS, allowed_by, check_triggers
+from retrytemplate.control.switch.triggers import (
+    DEFAULT_TRIGGERS,
+    allowed_by,
+    check_triggers,
+    length_of,
+)
 from retrytemplate.control.switch.watcher import Watcher
 from retrytemplate.control.switch.words import Words
 from retrytemplate.control.switch.writing import Writer
@@ -283,7 +288,7 @@ class KillSwitch:
         """Stop something automatically, where the table of triggers allows it for this cause.
 
         :param cause: what has happened, as the table calls it.
-        :param expires_in: how long; None: as long as the table says.
+        :param expires_in: how long; None: as long as the table says, which is the longest.
         :returns: None where it is stopped already.
         :raises TriggerRefusedError: the table does not allow it, or leaves it to a human.
         :raises SwitchStoreError: the store does not answer.
@@ -294,8 +299,7 @@ class KillSwitch:
         text("cause", cause)
         rule = allowed_by(self._triggers, cause, scope)
         text("reason", reason)  # however short: nobody is there who could find a better one
-        seconds: float = rule.expires_in if expires_in is None else duration(expires_in)
-        check_expires_in("expires_in", seconds)
+        seconds = length_of(rule, cause, expires_in)
         by = f"automatic: {cause}"
 
         def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:

@@ -15,7 +15,7 @@ from retrytemplate.errors import TriggerRefusedError
 if TYPE_CHECKING:
     from retrytemplate.control.switch.scopes import SwitchScope
 
-__all__ = ["DEFAULT_TRIGGERS", "HUMAN", "Automatic", "allowed_by", "check_triggers"]
+__all__ = ["DEFAULT_TRIGGERS", "HUMAN", "Automatic", "allowed_by", "check_triggers", "length_of"]
 
 HUMAN: Final = "human"
 """In a table of triggers: only a human may stop anything for this cause."""
@@ -90,3 +90,19 @@ def allowed_by(triggers: Mapping[str, Any], cause: str, scope: SwitchScope) -> A
     why = f"{cause!r} {what}" if rule is not None else f"no cause is called {cause!r}"
     table = "; ".join(f"{each!r}: {rule}" for each, rule in triggers.items()) or "none at all"
     raise TriggerRefusedError(f"{scope} is not stopped automatically: {why}. Allowed are {table}")
+
+
+def length_of(rule: Automatic, cause: str, expires_in: Any) -> float:
+    """For how many seconds a cause stops something; None: as long as it may.
+
+    :raises TriggerRefusedError: that is longer than it may.
+    """
+    if expires_in is None:
+        return rule.expires_in
+    seconds: float = duration(expires_in)
+    check_expires_in("expires_in", seconds)
+    if seconds > rule.expires_in:
+        raise TriggerRefusedError(
+            f"{cause!r} stops for {rule.expires_in:g} s at most, got {seconds:g} s"
+        )
+    return seconds

@@ -439,6 +439,14 @@ def test_a_trigger_is_not_refused_for_a_short_reason(switch):
     assert switch.trigger("guardrail", feature="export", reason="p99")
 
 
+def test_a_cause_stops_for_a_shorter_time_than_its_table_says_but_for_no_longer(switch):
+    record = switch.trigger("guardrail", feature="export", reason="p99", expires_in=60)
+    assert record.until - record.at == 60
+    with pytest.raises(TriggerRefusedError, match="'guardrail' stops for 86400 s at most, got 1e"):
+        switch.trigger("guardrail", feature="search", reason="p99", expires_in=100_000_000)
+    assert len(switch.audit()) == 1
+
+
 def test_the_table_is_yours():
     switch = KillSwitch(triggers={"slow": Automatic(["feature"], 60), "leak": HUMAN})
     record = switch.trigger("slow", feature="export", reason="p99 above 30 seconds")
