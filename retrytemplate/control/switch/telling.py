@@ -97,7 +97,8 @@ class Chronicle:
             if len(told) < len(claimed):
                 self._began = began
                 return
-        if self._began == began or began - self._began > LEASE:
+        first = self._began  # None: another thread was here as well
+        if first is not None and (first == began or began - first > LEASE):
             self._began = None
 
     def _tell(self, stored: StoredRecord) -> bool:

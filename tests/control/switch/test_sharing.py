@@ -201,6 +201,22 @@ def test_an_interrupt_while_a_notifier_is_told_silences_nobody(make, clock):
     assert told == ["billing", "search", "billing"]
 
 
+def test_two_threads_that_tell_at_once_do_not_get_in_each_others_way(make, store, caplog):
+    told = []
+    switch = make(notifiers=[told.append])
+    claim = store.claim_untold
+
+    def claim_while_another_tells(*arguments):
+        store.claim_untold = claim
+        switch.refresh()
+        return claim(*arguments)
+
+    store.claim_untold = claim_while_another_tells
+    stopped(switch)
+    assert [each.action for each in told] == ["stopped"]
+    assert caplog.text == ""
+
+
 def test_a_notifier_that_gives_what_must_be_awaited_has_told_nobody(make, caplog):
     async def post(record):
         """Send it."""
