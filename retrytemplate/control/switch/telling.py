@@ -97,6 +97,9 @@ class Chronicle:
             if len(told) < len(claimed):
                 self._began = began
                 return
+        self._all_told(began)
+
+    def _all_told(self, began: float) -> None:
         first = self._began  # None: another thread was here as well
         if first is not None and (first == began or began - first > LEASE):
             self._began = None
