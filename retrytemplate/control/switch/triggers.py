@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
@@ -56,14 +57,16 @@ class Automatic:
         return f"{' or '.join(self.scopes)}, for {self.expires_in:g} s"
 
 
-DEFAULT_TRIGGERS: Mapping[str, Any] = {
-    "ratio mismatch": Automatic(scopes=("experiment",)),
-    "guardrail": Automatic(scopes=("experiment", "feature")),
-    "provider outage": Automatic(scopes=("segment",)),
-    "leak": HUMAN,
-    "policy report": HUMAN,
-    "security incident": HUMAN,
-}
+DEFAULT_TRIGGERS: Mapping[str, Any] = MappingProxyType(
+    {
+        "ratio mismatch": Automatic(scopes=("experiment",)),
+        "guardrail": Automatic(scopes=("experiment", "feature")),
+        "provider outage": Automatic(scopes=("segment",)),
+        "leak": HUMAN,
+        "policy report": HUMAN,
+        "security incident": HUMAN,
+    }
+)
 """Causes that may stop something by themselves, and those that need a human."""
 
 
