@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -276,7 +277,10 @@ def test_what_a_process_changed_that_was_killed_before_it_told_is_told_by_anothe
     died = subprocess.run([sys.executable, "-c", KILLED, url], capture_output=True, check=False)
     assert (died.returncode, died.stdout) == (-signal.SIGKILL, b"")
     told = []
-    with KillSwitch(SQLSwitchStore(url), notifiers=[told.append]) as switch:
+    with (
+        closing(SQLSwitchStore(url)) as store,
+        KillSwitch(store, notifiers=[told.append]) as switch,
+    ):
         switch.refresh()
         switch.refresh()
         assert not switch.check(segment="billing")
