@@ -97,10 +97,25 @@ def leave(cell: Cell, token: Any) -> None:
 
 def empty(cell: Cell) -> None:
     """Let a cell that may still be current somewhere say no more than the one outside."""
-    outer = cell[OUTER]
     cell[CONTEXT] = cell[OWNER] = None
-    cell[DEADLINE] = None if outer is None else outer[DEADLINE]
     cell[PLAN] = LEFT
+    _forget(cell)
+    _forget(CURRENT.get())  # it may have been left before this one, and have told of its deadline
+
+
+def _forget(cell: Cell | None) -> None:
+    """Those that were left, from this one outwards, tell of the deadline around them alone."""
+    around = _not_left(cell)
+    while cell is not None and cell is not around:
+        cell[DEADLINE] = None if around is None else around[DEADLINE]
+        cell = cell[OUTER]
+
+
+def _not_left(cell: Cell | None) -> Cell | None:
+    """The nearest cell that was not left before what was entered after it."""
+    while cell is not None and (cell[PLAN] is LEFT or getattr(cell[CONTEXT], "_gone", False)):
+        cell = cell[OUTER]
+    return cell
 
 
 def entered() -> Cell | None:
@@ -115,10 +130,8 @@ def entered() -> Cell | None:
 
 def innermost() -> Cell | None:
     """The current cell, once those are gone that were left before what was entered after them."""
-    cell = CURRENT.get()
-    here = cell
-    while cell is not None and (cell[PLAN] is LEFT or getattr(cell[CONTEXT], "_gone", False)):
-        cell = cell[OUTER]
+    here = CURRENT.get()
+    cell = _not_left(here)
     if cell is not here:
         CURRENT.set(cell)
     return cell

@@ -296,6 +296,10 @@ class Execution:
             )
         self.end, self.error = UNTOUCHED, error
 
+    def refused(self, error: BaseException) -> None:
+        """A guard refused an attempt, or raised."""
+        self.end, self.error = UNTOUCHED, from_cause(error, self.context.last_exception)
+
     def start_policy(self) -> None:
         self.context._policy_state = self.policy.start(self.plan.monotonic())
         self.show()
@@ -388,7 +392,7 @@ class Execution:
             return
         error = yield from self.tell(self._guards(), context)
         if error is not None:
-            self.end, self.error = UNTOUCHED, from_cause(error, context.last_exception)
+            self.refused(error)
 
     def _guards(self) -> Iterable[Callable[..., Any]]:
         """Who is asked before an attempt: the guards of the templates around, and then ours."""

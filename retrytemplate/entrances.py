@@ -88,7 +88,9 @@ def prepare(
         state = owner.state
     if state is not None:
         _remember(plan, execution, state)
-    if plan.inherited:
+    if deadline is None:
+        deadline = plan.shelter
+    elif plan.inherited:
         from retrytemplate.deadline import guarded
 
         deadline = guarded(deadline, plan.inherited)

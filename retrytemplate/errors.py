@@ -116,10 +116,11 @@ class RetryContextCacheFullError(RetryError):
 
 
 class InconsistentKeyError(RetryError):
-    """A key that cannot serve for stateful retry.
+    """A key that cannot serve for stateful retry, nor for the check of a kill switch.
 
-    Raised by ``RetryState`` for a key that is no ``str``, ``int``, ``bytes`` or tuple of those
-    (None, a float, a list), or is an int too large to be written as text.  Use a business key.
+    Raised by ``RetryState`` and ``KillSwitch`` for a key that is no ``str``, ``int``, ``bytes`` or
+    tuple of those (None, a float, a list), or is an int too large to be written as text.  Use a
+    business key.
     """
 
 

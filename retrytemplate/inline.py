@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate.context import Cell
-    from retrytemplate.engine import Ways
+    from retrytemplate.engine import Steps, Ways
     from retrytemplate.plan import Plan
     from retrytemplate.policies.base import RetryPolicy
 
@@ -130,7 +130,7 @@ def _run_told(
     arguments: tuple[Any, ...] | None,
     recovery: Callable[[RetryContext], Any] | None,
 ) -> Any:
-    """A stateless execution with listeners: the engine is for what does not go well."""
+    """A stateless execution with listeners or guards: the engine is for what does not go well."""
     if not callable(function) or recovery is not None:
         check_call(function, recovery)
     if plan.unbounded:
@@ -144,7 +144,7 @@ def _run_told(
     untold = iter(plan.close)
     token = None
     try:
-        token = _set([context, owner, None, outer, plan])
+        token = _set([context, owner, plan.shelter, outer, plan])
         try:
             value = _first_told(plan, context, function, arguments)
         except BaseException as exc:
@@ -163,16 +163,16 @@ def _run_told(
         if recovery is None:
             recovery = owner.recovery
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
-        if context.closed:
-            steps = execution.end_with(value, failure, untold)
-        elif context._opened:
-            execution.started = context._started
-            steps = execution.run(failure)
-        else:
-            execution.veto(failure)
-            steps = execution.run()
+        steps = _carried_on(execution, value, failure, untold)
         failure = None
         return perform(steps)
+    except BaseException as exc:
+        if token is None or context.closed:
+            raise
+        # A signal, before the engine had it in hand: what was opened is closed.
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        execution.refused(exc)
+        return perform(execution.run())
     finally:
         restore(token, outer)
 
@@ -190,6 +190,10 @@ def _first_told(
     context._opened = True
     if context.gave_up:
         return None
+    for ask in plan.admit:
+        told = ask(context)
+        if told is not None:
+            _no_awaitable(ask, told)
     context.attempt = 1
     context._started = plan.monotonic()
     for hook in plan.before_attempt:
@@ -205,6 +209,23 @@ def _first_told(
             _no_awaitable(hook, told)
     context.closed = True
     return value
+
+
+def _carried_on(
+    execution: Execution, value: Any, failure: BaseException | None, untold: Any
+) -> Steps:
+    """What the engine does after a first attempt that did not go well, or was not made."""
+    context = execution.context
+    if context.closed:
+        return execution.end_with(value, failure, untold)
+    if context.attempt:
+        execution.started = context._started
+        return execution.run(failure)
+    if not context._opened:
+        execution.veto(failure)
+    elif failure is not None:
+        execution.refused(failure)
+    return execution.run()
 
 
 def _no_awaitable(function: Callable[..., Any], value: Any) -> None:

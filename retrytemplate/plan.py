@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.clock import Clock
     from retrytemplate.context import RetryContext
+    from retrytemplate.deadline import Deadline
     from retrytemplate.state import RetryState
 
     Hooks = tuple[Callable[..., Any], ...]
@@ -101,6 +102,7 @@ class Plan:
         "reserve",
         "result_rules",
         "scope",
+        "shelter",
         "ticks",
         "unbounded",
         "waits",
@@ -139,6 +141,7 @@ class Plan:
         self.admit: Hooks = tuple(guard.admit for guard in guards)
         self.admit_async: Hooks = tuple(map(awaited_admit, guards))
         self.inherited: tuple[Any, ...] = tuple(guard for guard in guards if guard.inherited)
+        self.shelter = _shelter(self.inherited)
         self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.
         self.pausing = bool(self.on_backoff or self.reserve)
@@ -149,16 +152,15 @@ class Plan:
             or self.dynamic
             or self.result_rules
             or self.attempt_timeout is not None
-            or guards
         )
-        self.measured = asked or hooked
+        self.measured = bool(asked or hooked or guards)
         self.careful = bool(self.needs_state or guards)
-        # The first attempt is made directly where nobody has to be asked or timed before it, and
-        # inline where nobody has to be told either; the short rules go on from there where only the
-        # policy has to be asked after a failure.
+        # The first attempt is made directly where nobody but guards has to be asked before it and
+        # nobody times it, and inline where nobody has to be told either; the short rules go on from
+        # there where only the policy has to be asked after a failure.
         self.asks_first = not self.needs_state and not _is_ours(policy)
         self.direct = not asked and not self.asks_first
-        self.inline = self.direct and not hooked
+        self.inline = self.direct and not (hooked or guards)
         self.plain = self.inline and not self.waits
         self._fingerprint: str | None = None
 
@@ -177,6 +179,15 @@ class Plan:
         if self._fingerprint is None:
             self._fingerprint = fingerprint_of(self.policy)
         return self._fingerprint
+
+
+def _shelter(guards: tuple[Any, ...]) -> Deadline | None:
+    """What stands for a deadline where there is none, and these are asked in templates inside."""
+    if not guards:
+        return None
+    from retrytemplate.deadline import guarded
+
+    return guarded(None, guards)
 
 
 def _is_ours(policy: Any) -> bool:

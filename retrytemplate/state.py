@@ -20,9 +20,10 @@ __all__ = ["RetryState", "encode_key", "scope_of"]
 KEY_TYPES = "a str, int, bytes, or a tuple of those"
 
 
-def encode_key(key: Any) -> str:
+def encode_key(key: Any, what: str = "the key of a stateful retry") -> str:
     """A key as text, with its type: ``1``, ``"1"`` and ``True`` differ.
 
+    :param what: it is, for the error.
     :raises InconsistentKeyError: for anything that has no stable encoding.
 
     >>> encode_key("order-17"), encode_key(17), encode_key(("eu", 17))
@@ -36,12 +37,12 @@ def encode_key(key: Any) -> str:
         try:
             return f"i:{int(key)}"
         except ValueError as exc:
-            raise InconsistentKeyError("the key of a stateful retry is too large an int") from exc
+            raise InconsistentKeyError(f"{what} is too large an int") from exc
     if isinstance(key, bytes):
         return "x:" + key.hex()
     if isinstance(key, tuple):
-        return "t:" + ",".join(_escaped(encode_key(part)) for part in key)
-    raise InconsistentKeyError(f"the key of a stateful retry must be {KEY_TYPES}, got {key!r}")
+        return "t:" + ",".join(_escaped(encode_key(part, what)) for part in key)
+    raise InconsistentKeyError(f"{what} must be {KEY_TYPES}, got {key!r}")
 
 
 def scope_of(name: str | None) -> str:

@@ -14,6 +14,7 @@ from retrytemplate import (
     NeverRetryPolicy,
     NoBackoff,
     PredicateRetryPolicy,
+    Rejected,
     ResultRetryPolicy,
     RetryListener,
     RetryState,
@@ -22,6 +23,8 @@ from retrytemplate import (
     TimeoutRetryPolicy,
     current_context,
 )
+from retrytemplate.drivers import SYNC
+from retrytemplate.entrances import prepare, run_whole
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
 from tests.ways import WAYS, every_way, in_block, in_thread, made
@@ -253,6 +256,11 @@ def awaited_wrap(template, attempt, recovery):
     return driven(alike.bind(recovery=recovery).wrap(turn)())
 
 
+def by_engine(template, attempt, recovery):
+    """From the beginning, and to the end."""
+    return run_whole(prepare(template, attempt, None, recovery, None, SYNC))
+
+
 SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
 
 
@@ -266,8 +274,7 @@ SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
 @settings(max_examples=300)
 def test_every_way_in_comes_to_what_the_whole_engine_comes_to(policy, backoff, script, recovery):
     scenario = policy, backoff, script, recovery
-    # A guard has to be asked before each attempt, so none is made outside the engine.
-    engine = trace(with_recovery(in_thread), *scenario, guards=[Guard()])
+    engine = trace(by_engine, *scenario)
     for way in [with_recovery(in_thread), *SHORT]:
         assert trace(way, *scenario) == engine, way
         assert trace(way, *scenario, listeners=[Silent()]) == engine, way
@@ -289,15 +296,76 @@ oddities = st.none() | st.tuples(
 def test_listeners_hear_of_an_inline_attempt_what_they_hear_of_the_engine(
     policy, backoff, script, recovery, odd
 ):
-    def heard(way, guards=()):
+    def heard(way):
         listeners = [Noisy(), Noisy(odd), Noisy()]
-        told = trace(way, policy, backoff, script, recovery, listeners, guards, timed=True)
+        told = trace(way, policy, backoff, script, recovery, listeners, timed=True)
         said = [[[str(part) for part in event] for event in each.events] for each in listeners]
         return told, said
 
-    engine = heard(with_recovery(in_thread), [Guard()])
+    engine = heard(by_engine)
     for way in [with_recovery(in_thread), called, wrapped, asked]:
         assert heard(way) == engine, way
+
+
+class Watchman(Guard):
+    """Writes down what it is asked, and at the call of one question does something else."""
+
+    def __init__(self, said, odd=None):
+        self.said = said
+        self.odd = odd
+
+    def asked(self, what, context, *value):
+        self.said.append((what, context.attempt, context.retry_count, context.closed, *value))
+        if self.odd is None or self.odd[:2] != (what, sum(e[0] == what for e in self.said)):
+            return None
+        does = self.odd[2]
+        if does == "give up":
+            return context.give_up()
+        if does == "to be awaited":
+            return refused_later()
+        raise does(f"out of {what}")
+
+
+async def refused_later():
+    raise Rejected
+
+
+QUESTIONS = ("admit", "reserve", "give_back", "on_success")
+for question in QUESTIONS:
+    setattr(
+        Watchman,
+        question,
+        lambda self, context, *value, question=question: self.asked(question, context, *value),
+    )
+
+odd_answers = st.none() | st.tuples(
+    st.sampled_from(QUESTIONS),
+    st.integers(1, 4),
+    st.sampled_from(["give up", "to be awaited", ValueError, Rejected, Interrupting]),
+)
+
+
+@given(plain_policies, backoffs, scripts, recoveries, odd_answers, st.booleans(), st.booleans())
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], "value", ("admit", 1, Rejected), False, True)
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], "value", ("admit", 2, "give up"), True, False)
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("admit", 1, "to be awaited"), False, True)
+@example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("on_success", 1, OSError), True, True)
+@settings(max_examples=300)
+def test_guards_are_asked_of_an_inline_attempt_what_they_are_asked_by_the_engine(
+    policy, backoff, script, recovery, odd, inherited, heard
+):
+    def seen(way):
+        said = []
+        guards = [Watchman(said), Watchman(said, odd), Watchman(said)]
+        guards[0].inherited = inherited
+        listeners = [listener := Noisy()] if heard else []
+        told = trace(way, policy, backoff, script, recovery, listeners, guards, timed=True)
+        noise = [[str(part) for part in event] for event in listener.events] if heard else None
+        return told, [[str(part) for part in event] for event in said], noise
+
+    engine = seen(by_engine)
+    for way in [with_recovery(in_thread), called, wrapped]:
+        assert seen(way) == engine, way
 
 
 @given(plain_policies, backoffs, scripts, recoveries)

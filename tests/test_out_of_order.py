@@ -6,7 +6,14 @@ import gc
 
 import pytest
 
-from retrytemplate import Deadline, MisuseError, RetryListener, RetryState, current_context
+from retrytemplate import (
+    Deadline,
+    Guard,
+    MisuseError,
+    RetryListener,
+    RetryState,
+    current_context,
+)
 from retrytemplate.context import CURRENT, OUTER
 from retrytemplate.testing import Recorder, VirtualClock, run
 from tests.ways import Script, made
@@ -156,6 +163,75 @@ async def test_an_asynchronous_block_is_closed_in_another_task_without_a_word(un
     await anext(items)
     await asyncio.create_task(close())
     assert unraisable == []
+
+
+# -- a generator is closed -------------------------------------------------------------------------
+
+
+class Asked(Guard):
+    """Counts how often it is asked, inside as well."""
+
+    inherited = True
+    times = 0
+
+    def admit(self, context):
+        self.times += 1
+
+
+def block_under_a_deadline(guards):
+    with Deadline(5):
+        yield from holding(made(guards=guards))
+
+
+def deadline_in_a_block(guards):
+    for attempt in made(guards=guards).attempts():
+        with attempt, Deadline(5):
+            yield
+
+
+def block_in_a_block(guards):
+    for attempt in made(guards=guards).attempts():
+        with attempt:
+            yield from holding(made())
+
+
+def deadline_in_a_deadline(guards):
+    with Deadline(5), Deadline(3):
+        yield
+
+
+NESTED = [block_under_a_deadline, deadline_in_a_block, block_in_a_block, deadline_in_a_deadline]
+
+
+@pytest.mark.parametrize("nested", NESTED)
+def test_of_a_generator_that_is_closed_in_two_blocks_nothing_stays_in_force(nested):
+    guard = Asked()
+    stream = nested([guard])
+    next(stream)
+    stream.close()
+    before = guard.times
+    assert made().call(Deadline.current) is None
+    assert guard.times == before
+
+
+@pytest.mark.parametrize("nested", NESTED)
+def test_what_is_around_a_generator_that_is_closed_stays_in_force(nested):
+    with Deadline(60) as around:
+        stream = nested([])
+        next(stream)
+        stream.close()
+        assert Deadline.current() is around
+
+
+async def test_of_an_asynchronous_generator_that_is_closed_no_deadline_stays_in_force():
+    async def stream():
+        async with Deadline(5), Deadline(3):
+            yield
+
+    items = stream()
+    await anext(items)
+    await items.aclose()
+    assert Deadline.current() is None
 
 
 # -- in a copy of the context ---------------------------------------------------------------------

@@ -4,7 +4,13 @@ import gc
 
 import pytest
 
-from retrytemplate import MemoryRetryContextCache, RetryListener, RetryState, current_context
+from retrytemplate import (
+    Guard,
+    MemoryRetryContextCache,
+    RetryListener,
+    RetryState,
+    current_context,
+)
 from tests.cutting import Signal, left_behind
 from tests.ways import Script, in_async_block, in_asyncio, in_block, in_thread, made
 
@@ -36,15 +42,15 @@ TURNS = {
 }
 
 
-def cut(way, turn, listener, signal):
+def cut(way, turn, listener, signal, *, guards=(), **otherwise):
     """What is left behind once the signal has cut in."""
     script, how = TURNS[turn]
     contexts = MemoryRetryContextCache()
     listeners = [] if listener is None else [listener]
-    template = made(2, name="n", cache=contexts, listeners=listeners)
+    template = made(2, name="n", cache=contexts, listeners=listeners, guards=guards)
     try:
         with signal:
-            way(template, Script(*script()), **how)
+            way(template, Script(*script()), **how | otherwise)
     except (Signal, ValueError):
         pass
     if contexts._claims and "block" in way.__name__:
@@ -72,5 +78,14 @@ def cut(way, turn, listener, signal):
 def test_a_signal_anywhere_frees_the_key_and_closes_what_was_opened(way, listens, turn):
     def run(signal):
         return cut(way, turn, Balance() if listens else None, signal)
+
+    assert left_behind(run) == []
+
+
+@pytest.mark.parametrize("guards", [[], [Guard()]], ids=["nobody", "a guard"])
+@pytest.mark.parametrize("turn", TURNS)
+def test_where_there_is_no_key_it_closes_what_was_opened_as_well(turn, guards):
+    def run(signal):
+        return cut(in_thread, turn, Balance(), signal, guards=guards, state=None)
 
     assert left_behind(run) == []
