@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RetryAfterBackoff", "header"]
 
 PUSHBACK = "grpc-retry-pushback-ms"
+MILLISECONDS = "retry-after-ms"  # of OpenAI's services, and of those that are made like them
 
 
 def _ceiling(value: _checks.Seconds | None) -> Any:
@@ -38,11 +39,12 @@ class RetryAfterBackoff(Backoff):
     """Waits as long as the failure's ``Retry-After`` says, else as the fallback does.
 
     Understands the errors of httpx, requests, aiohttp and urllib, seconds and HTTP dates, the
-    pushback of gRPC, and ``retry_after`` of this library's ``Rejected``; where a failure says
-    nothing, its cause is asked; of a group, its members and its cause the longest counts.  A date
-    is compared with the response's own ``Date``, so that clocks that differ do no harm; without
-    one, with the clock's time.  A wait is never shorter than told, and up to a share *jitter*
-    longer, so that not all who were told the same come back together.
+    milliseconds of ``retry-after-ms`` (which counts where there are both), the pushback of gRPC,
+    and ``retry_after`` of this library's ``Rejected``; where a failure says nothing, its cause is
+    asked; of a group, its members and its cause the longest counts.  A date is compared with the
+    response's own ``Date``, so that clocks that differ do no harm; without one, with the clock's
+    time.  A wait is never shorter than told, and up to a share *jitter* longer, so that not all who
+    were told the same come back together.
 
     What was told is on the failure, where it can hold it: an attribute ``retry_after``, in seconds.
 
@@ -135,18 +137,19 @@ class RetryAfterBackoff(Backoff):
         if pushback is not None:
             return pushback
         for headers in _headers(exc):
-            value = header(headers, "Retry-After")
-            if value is not None:
-                wait = _to_come(self._seconds(value, headers))
-                if wait is not None:
-                    return wait
-                _note(failure, f"Retry-After ignored, it is no time to come: {value[:100]!r}")
+            for name, read in ((MILLISECONDS, _milliseconds), ("Retry-After", self._seconds)):
+                value = header(headers, name)
+                if value is not None:
+                    wait = _to_come(read(value, headers))
+                    if wait is not None:
+                        return wait
+                    _note(failure, f"{name} ignored, it is no time to come: {value[:100]!r}")
         return None
 
     def _seconds(self, value: str, headers: Any) -> float | None:
-        numbers = [number.strip() for number in value.split(",")]  # of a header sent twice
-        if all(map(_is_number, numbers)):
-            return max(map(float, numbers))
+        number = _number(value)
+        if number is not None:
+            return number
         until = _date(value)
         if until is None:
             return None
@@ -192,6 +195,17 @@ def _pushback(exc: BaseException) -> float | None:
     text = said[-1]
     is_wait = isinstance(text, str) and text.isascii() and text.isdigit()
     return float(text) / 1000 if is_wait else inf
+
+
+def _milliseconds(value: str, headers: Any) -> float | None:
+    number = _number(value)
+    return None if number is None else number / 1000
+
+
+def _number(value: str) -> float | None:
+    """The number, or the greatest one of a header that was sent twice; None: it is none."""
+    numbers = [number.strip() for number in value.split(",")]
+    return max(map(float, numbers)) if all(map(_is_number, numbers)) else None
 
 
 def _is_number(text: str) -> bool:

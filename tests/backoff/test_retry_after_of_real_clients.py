@@ -127,6 +127,21 @@ def test_the_header_may_be_written_in_small_letters(failure):
     assert wait(failure(503, retry_after="17")) == 17.0
 
 
+def test_milliseconds_count_where_there_are_seconds_as_well(failure):
+    assert wait(failure(429, retry_after_ms="1250.5", Retry_After="2")) == 1.2505
+
+
+@pytest.mark.parametrize("rubbish", ["soon", "-1", "inf", ""])
+def test_milliseconds_that_make_no_sense_leave_the_seconds(failure, rubbish):
+    assert wait(failure(429, retry_after_ms=rubbish, Retry_After="2")) == 2.0
+
+
+def test_milliseconds_that_make_no_sense_are_noted(failure):
+    error = failure(429, retry_after_ms="soon")
+    assert wait(error) == FALLBACK
+    assert error.__notes__ == ["retry-after-ms ignored, it is no time to come: 'soon'"]
+
+
 @pytest.mark.statement("S3-10")
 def test_what_makes_no_sense_is_set_aside_with_a_note(failure):
     error = failure(503, Retry_After="when-it-suits")
