@@ -13,7 +13,7 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
 from retrytemplate.classify import ExceptionClassifier, attribute, causes
 from retrytemplate.control.codes import OwnClassifier
-from retrytemplate.control.libraries import Told, said_at_login
+from retrytemplate.control.libraries import CorrectedClassifier, said_at_login
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _not_let_in(exc: BaseException) -> bool | None:
     return True if any(map(NOT_LET_IN.search, said_at_login(exc))) else None
 
 
-AUTHENTICATION_ERRORS: ExceptionClassifier = Told(
+AUTHENTICATION_ERRORS: ExceptionClassifier = CorrectedClassifier(
     {},
     of=OwnClassifier(
         {},
@@ -50,16 +50,22 @@ AUTHENTICATION_ERRORS: ExceptionClassifier = Told(
     ),
     says=_not_let_in,
 )
-"""Credentials that are wrong, or have expired."""
+"""Credentials that are wrong, or have expired: HTTP 401 and 407, SQLSTATE class 28 and what
+PostgreSQL says in its place when psycopg connects, MySQL's 1045, a wrong password of Redis."""
 
 
 @frozen(kw_only=True)
 class AuthenticationFailed:
     """What a notifier gets.
 
-    :param name: of the template.
+    :param name: of the template; None: it has none.
     :param attempt: which one it was, from 1.
-    :param error: the failure.
+    :param error: the failure; of several that were raised from one another, the outermost that is
+        one.
+
+    >>> failed = AuthenticationFailed(name="billing", attempt=1, error=OSError("401"))
+    >>> f"{failed.name}, attempt {failed.attempt}: {failed.error}"
+    'billing, attempt 1: 401'
     """
 
     name: str | None

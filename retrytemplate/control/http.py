@@ -21,6 +21,8 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from retrytemplate._checks import Seconds
     from retrytemplate.context import RetryContext
 
@@ -28,6 +30,8 @@ __all__ = ["http_retry"]
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
+
+MADE = {"policy": "made of max_attempts, worth, idempotent and key_header"}
 
 # There was no connection, so that nothing can have come once.
 NEVER_SENT = OwnClassifier(
@@ -97,6 +101,7 @@ def http_retry(
     >>> template.outcome(order, "POST", **{"Idempotency-Key": "order-17"}).attempts
     3
     """
+    refuse_made(settings, MADE)
     if not isinstance(worth, ExceptionClassifier | None):
         raise TypeError(f"worth must be an ExceptionClassifier or None, got {worth!r}")
     if not isinstance(backoff, Backoff | None):
@@ -109,6 +114,16 @@ def http_retry(
     policy = SimpleRetryPolicy(max_attempts, classifier=classifier)
     template = RetryTemplate(policy, wait, **settings)
     return template.with_(guards=(*template.guards, AsTold(wait)))
+
+
+def refuse_made(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
+    """Raise for a template's setting that is not its own, but made of others.
+
+    :param made: what of, in words.
+    """
+    for name, what in made.items():
+        if name in settings:
+            raise TypeError(f"{name} must be left out: it is {what}, got {settings[name]!r}")
 
 
 @frozen(eq=False, repr=False)

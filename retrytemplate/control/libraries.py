@@ -26,7 +26,7 @@ __all__ = [
     "POSTGRESQL_ERRORS",
     "REDIS_ERRORS",
     "STREAM_ERRORS",
-    "Told",
+    "CorrectedClassifier",
     "said_at_login",
 ]
 
@@ -70,10 +70,10 @@ class _Kinds(OwnNames, FailureKinds):
 
 
 @frozen(eq=False, repr=False)
-class Told(DerivedClassifier):
-    """What another classifier says, where the failure itself says no more than class and code.
+class CorrectedClassifier(DerivedClassifier):
+    """What another classifier says, unless a function knows better of the failure.
 
-    :param says: True, False or None of one failure.
+    :param says: True or False of one failure; None: what the other one says.
     """
 
     says: Callable[[BaseException], bool | None] = field(kw_only=True, validator=checked_by(plain))
@@ -137,7 +137,7 @@ def _stream(exc: BaseException) -> bool | None:
 
 
 def _among_transient(kinds: FailureKinds, says: Callable[[BaseException], bool | None]) -> Any:
-    return Told({}, of=kinds.among(TRANSIENT), says=says)
+    return CorrectedClassifier({}, of=kinds.among(TRANSIENT), says=says)
 
 
 REDIS_ERRORS: ExceptionClassifier = _among_transient(
@@ -156,8 +156,9 @@ MODEL_ERRORS: ExceptionClassifier = _among_transient(
     _Kinds(
         {},
         named={f"{package}.APIConnectionError": TRANSIENT for package in SDKS},
-        status={409: TRANSIENT},  # two requests at one lock
+        # Two requests at one lock.  Source: the retries of openai-python itself.
+        status={409: TRANSIENT},
     ),
     _model,
 )
-STREAM_ERRORS: ExceptionClassifier = Told({}, of=TRANSIENT_ERRORS, says=_stream)
+STREAM_ERRORS: ExceptionClassifier = CorrectedClassifier({}, of=TRANSIENT_ERRORS, says=_stream)

@@ -43,12 +43,14 @@ TEMPLATES: Final = (RetryTemplate, BoundTemplate)
 def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Callable[[F], F]:
     """Limit each run of a node, as ``Timeout`` does.
 
-    :param seconds: the limit; or a ready ``Timeout``.
+    :param seconds: the limit, in seconds; or a ready ``Timeout``.
     :param on_timeout: the state that is given when it is over, or a function of the node's
         arguments, or of as many of them as it takes, from the left, that gives one; left out: the
         error is raised.
     :raises MisuseError: for ``on_timeout`` beside a ready ``Timeout``, which has its own.
-    :raises TypeError: for an asynchronous ``on_timeout`` around a node that is not.
+    :raises ValueError: for a limit that is not above 0.
+    :raises TypeError: for what is no time, and an asynchronous ``on_timeout`` around a node that is
+        not.
 
     >>> import asyncio
     >>> @with_timeout(0.01, on_timeout=lambda state: {**state, "answer": "later"})
@@ -87,6 +89,8 @@ def with_retry(
     :param backoff: how long to wait between them: up to 0.2 seconds, then twice that and so on, up
         to 2, by chance, unless given.
     :raises MisuseError: where nothing says what is worth it, and for settings beside what has them.
+    :raises ValueError: for a number of runs below 1, and for classes that are never retried.
+    :raises TypeError: for what is no template, policy, class or backoff.
 
     Each run gets the same state: what a failed one has changed in it in place, the next one sees.
 
@@ -134,7 +138,7 @@ def with_breaker(
     :param on: what else it answers for: exception classes, a predicate, or an
         ``ExceptionClassifier``; ``Exception`` means every failure, and then a retry around it
         sees none.
-    :raises TypeError: for an asynchronous fallback of a node that is not.
+    :raises TypeError: for what is no breaker, and an asynchronous fallback of a node that is not.
     :raises MisuseError: for ``on`` without a fallback.
 
     The listeners of the breaker are told of each answer, with a ``FellBack``.
@@ -168,6 +172,9 @@ def with_breaker(
 def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
     """Let only so many runs of a node go on at once, over all graphs that share the bulkhead.
 
+    :param bulkhead: has the limit, and refuses who finds no place in time.
+    :raises TypeError: for what is no bulkhead.
+
     >>> from retrytemplate.control import Bulkhead
     >>> @with_bulkhead(Bulkhead("llm", limit=3))
     ... def ask(state: dict) -> dict:
@@ -184,6 +191,7 @@ def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
 
     :param guard: what the switch's ``guard()`` gives; or a function of the node's arguments, or of
         as many of them as it takes, from the left, that gives it.  Any other ``Strategy`` will do.
+    :raises TypeError: for what is neither, and for a function that has to be awaited.
 
     >>> from retrytemplate.control import KillSwitch
     >>> switch = KillSwitch()

@@ -14,7 +14,7 @@ from retrytemplate.control.libraries import (
     STREAM_ERRORS,
 )
 from retrytemplate.control.recipe import BY_REQUEST, Preset
-from retrytemplate.control.streams import STREAMING
+from retrytemplate.control.streams import StreamTimeout
 from retrytemplate.control.strictness import check
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
@@ -31,6 +31,7 @@ __all__ = [
     "REDIS",
     "REQUESTS",
     "SLOW_IO",
+    "STREAMING",
     "STRICT",
     "preset",
     "register",
@@ -47,6 +48,7 @@ def strict(made: T) -> T:
     twice, a budget, and a list of what is worth a retry.  A template that never retries needs
     nothing.  A preset comes back as one that stays strict: its ``with_`` refuses likewise.
 
+    :param made: a ``RetryTemplate``, one that is bound to settings, or a ``Preset``.
     :raises UnsafeRetryError: something is missing; its ``missing`` has all of it.
     :raises TypeError: for what is neither.
 
@@ -71,7 +73,8 @@ def strict(made: T) -> T:
 
 _known: dict[str, Preset] = {}
 PRESETS: Mapping[str, Preset] = MappingProxyType(_known)
-"""All that are registered, by their names."""
+"""All that are registered, by their names, in small letters and with hyphens; it cannot be changed
+but by ``register``."""
 
 
 def _key(name: str) -> str:
@@ -79,9 +82,11 @@ def _key(name: str) -> str:
 
 
 def preset(name: str) -> Preset:
-    """The preset of this name: ``"fast-io"``, ``"FAST_IO"``.
+    """The preset of this name, one that is shipped or one that was registered.
 
+    :param name: in any spelling: ``"fast-io"``, ``"FAST_IO"``.
     :raises LookupError: there is none; the message lists those that there are.
+    :raises TypeError: for what is no text, and for an empty one.
 
     >>> preset("fast-io") is FAST_IO
     True
@@ -98,8 +103,10 @@ def preset(name: str) -> Preset:
 def register(made: Preset, *, replace: bool = False) -> Preset:
     """Make a preset known by its name in this process, and give it back; once more does no harm.
 
+    :param made: the preset; templates that were made of another one of its name stay as they are.
     :param replace: in the place of one that has the name already.
     :raises ValueError: the name is taken by another one.
+    :raises TypeError: for what is no preset, or a ``replace`` that is neither True nor False.
 
     >>> search = register(FAST_IO.with_(name="search", max_attempts=2))
     >>> preset("search") is search
@@ -107,6 +114,8 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
     """
     if not isinstance(made, Preset):
         raise TypeError(f"register() takes a Preset, got {made!r}")
+    if not isinstance(replace, bool):
+        raise TypeError(f"replace must be True or False, got {replace!r}")
     key = _key(made.name)
     if replace:
         _known[key] = made
@@ -118,7 +127,7 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
 
 
 FAST_IO = register(Preset("fast-io"))
-"""What answers within two seconds, or fails."""
+"""What answers within two seconds, or fails: three attempts."""
 SLOW_IO = register(
     FAST_IO.with_(
         name="slow-io",
@@ -130,7 +139,8 @@ SLOW_IO = register(
         give_up_above=120.0,
     )
 )
-"""What takes its time: reports, uploads, other people's batch systems."""
+"""What takes its time: reports, uploads, other people's batch systems.  Five attempts of half a
+minute."""
 STRICT = register(
     Preset(
         "strict",
@@ -147,11 +157,11 @@ STRICT = register(
 )
 """Whatever is made of it has all that production needs, or is not made."""
 HTTPX = register(STRICT.with_(name="httpx", max_attempts=4, idempotent=BY_REQUEST, strict=False))
-"""Requests with httpx or httpx2."""
+"""Requests with httpx or httpx2; again only where the method, or a key, says that it may be."""
 REQUESTS = register(HTTPX.with_(name="requests"))
-"""Requests with requests."""
+"""Requests with requests, likewise."""
 AIOHTTP = register(HTTPX.with_(name="aiohttp"))
-"""Requests with aiohttp."""
+"""Requests with aiohttp, likewise."""
 # Without a limit of an attempt, here and below: one that has had its effect, a moment too late,
 # would be made again.  Databases and clients have limits of their own.
 POSTGRESQL = register(
@@ -167,7 +177,7 @@ POSTGRESQL = register(
         budget=True,
     )
 )
-"""Transactions with SQLAlchemy, psycopg or asyncpg."""
+"""Transactions with SQLAlchemy, psycopg or asyncpg, begun anew as a whole."""
 REDIS = register(
     Preset(
         "redis",
@@ -179,7 +189,7 @@ REDIS = register(
         budget=True,
     )
 )
-"""redis-py and valkey-py."""
+"""Commands with redis-py or valkey-py, whose own retries are to be switched off."""
 OPENAI = register(
     Preset(
         "openai",
@@ -192,8 +202,10 @@ OPENAI = register(
         give_up_above=60.0,
         idempotent=True,
         budget=True,
-        stream=STREAMING,
+        stream=StreamTimeout(),
     )
 )
-"""Models asked with the SDK of OpenAI, or one that is made like it."""
-register(OPENAI.with_(name="streaming", retry_on=STREAM_ERRORS, max_attempts=3))
+"""Models asked with the SDK of OpenAI, or one that is made like it, whose own retries are to be
+switched off."""
+STREAMING = register(OPENAI.with_(name="streaming", retry_on=STREAM_ERRORS, max_attempts=3))
+"""Streams, begun anew until their first item; ``STREAMING.over(...)`` gives the items in time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import evolve, field, frozen
 
@@ -13,15 +13,16 @@ from retrytemplate.classify import ExceptionClassifier
 from retrytemplate.control.added_jitter import AddedJitter
 from retrytemplate.control.budget import RetryBudget
 from retrytemplate.control.codes import CodeClassifier
-from retrytemplate.control.http import AsTold, RepeatableClassifier
+from retrytemplate.control.http import AsTold, RepeatableClassifier, refuse_made
 from retrytemplate.control.idempotency import HEADER, RequireIdempotency
 from retrytemplate.control.streams import StreamTimeout
 from retrytemplate.control.strictness import check
+from retrytemplate.errors import MisuseError
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
     from typing import Self
 
     from retrytemplate.backoff.base import Backoff
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BY_REQUEST", "Preset"]
 
+T = TypeVar("T")
 BY_REQUEST = "by request"
+MADE = {
+    "policy": "made of the preset's retry_on and max_attempts, which with_() changes",
+    "backoff": "made of the preset's initial, multiplier, maximum, jitter and give_up_above, which "
+    "with_() changes",
+    "attempt_timeout": "the preset's, which with_() changes",
+}
 
 
 def _classes(value: Any) -> Any:
@@ -81,20 +89,20 @@ class Preset:
     :param name: for the look-up.
     :param retry_on: exception classes, or an ``ExceptionClassifier``.  A failure with an HTTP
         status of 4xx is none of the classes.
-    :param max_attempts: the first included.
+    :param max_attempts: how many in all, the first included.
     :param attempt_timeout: seconds for each attempt, as a template takes them; None: no limit.
     :param initial: the first wait, in seconds.
     :param multiplier: by which each wait is longer than the one before.
-    :param maximum: of a wait, with its jitter.
+    :param maximum: the longest wait with its jitter, in seconds.
     :param jitter: seconds, up to which a wait is longer; or one of those that an
         ``ExponentialBackoff`` has; None: none.
-    :param give_up_above: a longer ``Retry-After`` ends the attempts, a shorter one is waited for;
-        None: none is too long.
+    :param give_up_above: seconds; a longer ``Retry-After`` ends the attempts, a shorter one is
+        waited for; None: none is too long.
     :param idempotent: whether a call may be made twice: True, it may; False, only one that has
         asked for its ``idempotency_key``; a function of the context, which says so; ``"by
         request"``, HTTP's methods and keys decide; None, nobody asks.
     :param budget: a ``RetryBudget`` that the templates share; True: each gets one of its own.
-    :param stream: the limits of an answer that comes piece by piece: ``preset.stream.over(...)``.
+    :param stream: the limits of an answer that comes piece by piece, for ``over``; None: none.
     :param strict: refuse what is missing something that production needs: see ``strict``.
     :raises UnsafeRetryError: it does, and is strict.
     :raises ValueError: for a number out of its range.
@@ -135,6 +143,12 @@ class Preset:
     def with_(self, **changes: Any) -> Self:
         """A copy with some fields changed.
 
+        :param changes: the fields by their names, as the class takes them; without a new ``name``
+            the copy has the old one.
+        :raises UnsafeRetryError: the preset is strict, and would be missing something.
+        :raises ValueError: for a number out of its range.
+        :raises TypeError: for a field that there is not, or a value of another type.
+
         >>> from retrytemplate.control import FAST_IO
         >>> FAST_IO.with_(jitter="full").jitter, FAST_IO.jitter
         ('full', 0.1)
@@ -146,11 +160,13 @@ class Preset:
 
         :param settings: the template's other ones: ``name``, ``listeners``, ``cache``, ``clock``,
             ...  Guards are asked before those of the preset.
+        :raises TypeError: for one that comes from the preset.
 
         >>> from retrytemplate.control import HTTPX
         >>> HTTPX.template(name="orders").name
         'orders'
         """
+        refuse_made(settings, MADE)
         given = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
         wait = RetryAfterBackoff(self._backoff(), self.give_up_above, **given)
         policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
@@ -159,6 +175,31 @@ class Preset:
         if self.strict:
             check(made, self)
         return made
+
+    @overload
+    def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]: ...
+
+    @overload
+    def over(self, stream: Iterable[T]) -> Iterator[T]: ...
+
+    def over(self, stream: Any) -> Any:
+        """The items of a stream, each within the limits of the preset's ``stream``.
+
+        :param stream: what can be iterated over, asynchronously or not.
+        :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
+        :raises MisuseError: the preset has no such limits.
+        :raises TypeError: for what cannot be iterated over.
+
+        >>> from retrytemplate.control import STREAMING
+        >>> list(STREAMING.over(["Once", "upon"]))
+        ['Once', 'upon']
+        """
+        if self.stream is None:
+            raise MisuseError(
+                f"the preset {self.name!r} has no limits of a stream: "
+                "give it some, with_(stream=StreamTimeout())"
+            )
+        return self.stream.over(stream)
 
     def _backoff(self) -> Backoff:
         jitter = self.jitter

@@ -16,7 +16,7 @@ from retrytemplate.errors import DeadlineExceededError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
-__all__ = ["STREAMING", "StreamTimeout"]
+__all__ = ["StreamTimeout"]
 
 T = TypeVar("T")
 FIRST, NEXT, WHOLE = "first item", "next item", "stream"
@@ -26,13 +26,16 @@ FIRST, NEXT, WHOLE = "first item", "next item", "stream"
 class StreamTimeout:
     """The limits of what comes piece by piece, as the tokens of a language model do.
 
+    As they are: a first token may take half a minute, the next one half of that, and all of them
+    as long as it takes.
+
     :param first: seconds until the first item; None: any number, as for the others.
     :param between: seconds until the next item, from when it is asked for.
     :param total: seconds until the end, from when the first item is asked for, with what happens to
         the items meanwhile.
-    :param name: in events.
+    :param name: of the stream, in events.
     :param listeners: told of a limit that is over, with a ``TimedOut``.
-    :param clock: measures.
+    :param clock: measures; the system's, unless given.
     :raises ValueError: for a limit that is not above 0.
     :raises TypeError: for what is no time.
 
@@ -86,18 +89,18 @@ class StreamTimeout:
     def over(self, stream: Any) -> Any:
         """The items of the stream, each in time; ``aclose`` or ``close`` goes through to it.
 
+        :param stream: what can be iterated over, asynchronously or not.
+        :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
         :raises TypeError: for what cannot be iterated over.
+
+        >>> list(StreamTimeout(total=60).over(["Once", "upon"]))
+        ['Once', 'upon']
         """
         if hasattr(type(stream), "__aiter__"):
             return _AsyncItems(self, aiter(stream))
         if hasattr(type(stream), "__iter__"):
             return _Items(self, iter(stream))
         raise TypeError(f"over() takes what can be iterated over, got {stream!r}")
-
-
-STREAMING = StreamTimeout()
-"""A first token may take half a minute, the next one half of that, and all of them as long as it
-takes."""
 
 
 class _Limited:

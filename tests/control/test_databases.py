@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-import threading
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -26,6 +25,7 @@ from retrytemplate import (
 )
 from retrytemplate.control import TRANSIENT_ERRORS, OpenTransaction, in_transaction
 from retrytemplate.testing import GuardConformance, VirtualClock
+from tests.control.bank import bank
 
 WORTH = SimpleRetryPolicy(3, classifier=TRANSIENT_ERRORS)
 TEMPLATE = RetryTemplate(WORTH, NoBackoff())
@@ -33,77 +33,27 @@ TEMPLATE = RetryTemplate(WORTH, NoBackoff())
 
 @pytest.fixture(scope="module")
 def postgresql(postgres_url):
-    """An engine on the server, with two accounts."""
-    url = sa.make_url(postgres_url).set(drivername="postgresql+psycopg")
-    options = "-c deadlock_timeout=10ms -c search_path=failures"
-    engine = sa.create_engine(url, connect_args={"options": options}, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA IF EXISTS failures CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA failures"))
-        connection.execute(sa.text("CREATE TABLE account (id int PRIMARY KEY, cents int)"))
-        connection.execute(sa.text("INSERT INTO account VALUES (1, 0), (2, 0)"))
-    yield engine
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA failures CASCADE"))
-    engine.dispose()
-
-
-def add(connection, account):
-    connection.execute(sa.text(f"UPDATE account SET cents = cents + 1 WHERE id = {account}"))
+    with bank(postgres_url, "failures") as made:
+        yield made
 
 
 @pytest.mark.statement("S0-33")
 def test_the_victim_of_a_deadlock_is_tried_again(postgresql):
-    both = threading.Barrier(2, timeout=20)
-    outcomes = []
-
-    def move(source, target):
-        with postgresql.begin() as connection:
-            add(connection, source)
-            if current_context().attempt == 1:
-                both.wait()
-            add(connection, target)
-
-    def worker(source, target):
-        outcomes.append(TEMPLATE.outcome(move, source, target))
-
-    threads = [threading.Thread(target=worker, args=args) for args in ((1, 2), (2, 1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [each.exception for each in outcomes] == [None, None]
-    assert sorted(each.attempts for each in outcomes) == [1, 2]
-    (failure,) = [record for each in outcomes for record in each.history]
-    assert "deadlock detected" in failure.message
+    survivor, victim = postgresql.deadlock(TEMPLATE)
+    assert (survivor.exception, survivor.attempts) == (None, 1)
+    assert (victim.exception, victim.attempts) == (None, 2)
+    assert "deadlock detected" in victim.history[0].message
 
 
 @pytest.mark.statement("S0-33")
 def test_a_serialization_failure_is_tried_again(postgresql):
-    def work():
-        serial = postgresql.execution_options(isolation_level="REPEATABLE READ")
-        with serial.begin() as connection:
-            connection.execute(sa.text("SELECT * FROM account")).all()
-            if current_context().attempt == 1:
-                with postgresql.begin() as other:
-                    add(other, 1)
-            add(connection, 1)
-
-    outcome = TEMPLATE.outcome(work)
+    outcome = TEMPLATE.outcome(postgresql.overtaken)
     assert (outcome.exception, outcome.attempts) == (None, 2)
 
 
 @pytest.mark.statement("S0-33")
 def test_a_connection_that_was_dropped_is_made_anew(postgresql):
-    def work():
-        with postgresql.connect() as connection:
-            if current_context().attempt == 1:
-                own = connection.scalar(sa.text("SELECT pg_backend_pid()"))
-                with postgresql.connect() as other:
-                    other.execute(sa.text(f"SELECT pg_terminate_backend({own}, 5000)"))
-            return connection.scalar(sa.text("SELECT 17"))
-
-    outcome = TEMPLATE.outcome(work)
+    outcome = TEMPLATE.outcome(postgresql.cut_off)
     assert (outcome.value, outcome.attempts) == (17, 2)
 
 
@@ -119,7 +69,7 @@ def test_a_connection_that_was_dropped_is_made_anew(postgresql):
 )
 def test_what_the_statement_is_to_blame_for_is_not(postgresql, statement):
     def work():
-        with postgresql.begin() as connection:
+        with postgresql.engine.begin() as connection:
             connection.execute(sa.text(statement))
 
     outcome = TEMPLATE.outcome(work)

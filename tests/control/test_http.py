@@ -314,6 +314,7 @@ def test_the_template_takes_the_settings_of_one():
         ({"backoff": 3}, TypeError, "backoff must be a Backoff or None, got 3"),
         ({"jitter": -1}, ValueError, "jitter must be a number >= 0"),
         ({"retries": 3}, TypeError, "retries"),
+        ({"policy": None}, TypeError, "policy must be left out: it is made of max_attempts, worth"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, error, message):

@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 from retrytemplate import RetryListener, current_context
 from retrytemplate.control import POSTGRESQL, REDIS, AuthenticationAlert
 from retrytemplate.testing import VirtualClock
+from tests.control.bank import bank, driven
 from tests.stores.postgres import free_port
 
 
@@ -40,31 +41,13 @@ class Before(RetryListener):
 
 @pytest.fixture(scope="module")
 def url(postgres_url):
-    return sa.make_url(postgres_url).set(drivername="postgresql+psycopg")
+    return driven(postgres_url)
 
 
 @pytest.fixture(scope="module")
-def engine(url):
-    options = "-c search_path=presets -c deadlock_timeout=10ms"
-    made = sa.create_engine(url, connect_args={"options": options}, poolclass=NullPool)
-    with made.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA IF EXISTS presets CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA presets"))
-        connection.execute(sa.text("CREATE TABLE account (id int PRIMARY KEY, cents int)"))
-        connection.execute(sa.text("INSERT INTO account VALUES (1, 0), (2, 0)"))
-    yield made
-    with made.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA presets CASCADE"))
-    made.dispose()
-
-
-def add(connection, account=1):
-    connection.execute(sa.text(f"UPDATE account SET cents = cents + 1 WHERE id = {account}"))
-
-
-def cents(engine, account=1):
-    with engine.connect() as connection:
-        return connection.scalar(sa.text(f"SELECT cents FROM account WHERE id = {account}"))
+def postgresql(postgres_url):
+    with bank(postgres_url, "presets") as made:
+        yield made
 
 
 def failed_with(outcome):
@@ -74,69 +57,36 @@ def failed_with(outcome):
     return outcome.history[0].message
 
 
-def test_a_serialization_failure_is_tried_again_and_counts_once(engine):
-    before = cents(engine)
-
-    def work():
-        with engine.execution_options(isolation_level="SERIALIZABLE").begin() as connection:
-            connection.execute(sa.text("SELECT * FROM account")).all()
-            if current_context().attempt == 1:
-                with engine.begin() as other:
-                    add(other)
-            add(connection)
-
-    assert "could not serialize" in failed_with(template(POSTGRESQL).outcome(work))
-    assert cents(engine) == before + 2  # one of them was the other's
+def test_a_serialization_failure_is_tried_again_and_counts_once(postgresql):
+    before = postgresql.cents()
+    outcome = template(POSTGRESQL).outcome(postgresql.overtaken)
+    assert "could not serialize" in failed_with(outcome)
+    assert postgresql.cents() == before + 2  # one of them was the other's
 
 
-def test_the_victim_of_a_deadlock_is_tried_again(engine):
-    both = threading.Barrier(2, timeout=20)
-    outcomes = []
-
-    def move(source, target):
-        with engine.begin() as connection:
-            add(connection, source)
-            if current_context().attempt == 1:
-                both.wait()
-            add(connection, target)
-
-    def worker(*accounts):
-        outcomes.append(template(POSTGRESQL).outcome(move, *accounts))
-
-    threads = [threading.Thread(target=worker, args=args) for args in ((1, 2), (2, 1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    outcomes.sort(key=lambda each: each.attempts)
-    assert (outcomes[0].exception, outcomes[0].attempts) == (None, 1)
-    assert "deadlock detected" in failed_with(outcomes[1])
+def test_the_victim_of_a_deadlock_is_tried_again(postgresql):
+    survivor, victim = postgresql.deadlock(template(POSTGRESQL))
+    assert (survivor.exception, survivor.attempts) == (None, 1)
+    assert "deadlock detected" in failed_with(victim)
 
 
-def test_a_lock_that_is_not_granted_in_time_is_waited_for_again(engine):
-    with engine.connect() as holder:
+def test_a_lock_that_is_not_granted_in_time_is_waited_for_again(postgresql):
+    with postgresql.engine.connect() as holder:
         transaction = holder.begin()
-        add(holder)
+        postgresql.add(holder)
 
         def work():
-            with engine.begin() as connection:
+            with postgresql.engine.begin() as connection:
                 connection.execute(sa.text("SET LOCAL lock_timeout = '10ms'"))
-                add(connection)
+                postgresql.add(connection)
 
         mended = template(POSTGRESQL, listeners=[Before(transaction.rollback)])
         assert "lock timeout" in failed_with(mended.outcome(work))
 
 
-def test_a_connection_that_is_cut_is_made_anew(engine):
-    def work():
-        with engine.connect() as connection:
-            if current_context().attempt == 1:
-                own = connection.scalar(sa.text("SELECT pg_backend_pid()"))
-                with engine.connect() as other:
-                    other.execute(sa.text(f"SELECT pg_terminate_backend({own}, 5000)"))
-            return connection.scalar(sa.text("SELECT 17"))
-
-    assert "terminating connection" in failed_with(template(POSTGRESQL).outcome(work))
+def test_a_connection_that_is_cut_is_made_anew(postgresql):
+    outcome = template(POSTGRESQL).outcome(postgresql.cut_off)
+    assert "terminating connection" in failed_with(outcome)
 
 
 def test_so_it_is_in_asynchronous_code(url):
@@ -224,9 +174,9 @@ def raising(failure):
         "SET LOCAL statement_timeout = 1; SELECT pg_sleep(9)",
     ],
 )
-def test_what_the_statement_is_to_blame_for_is_not(engine, statement):
+def test_what_the_statement_is_to_blame_for_is_not(postgresql, statement):
     def work():
-        with engine.begin() as connection:
+        with postgresql.engine.begin() as connection:
             connection.exec_driver_sql(statement)
 
     outcome = template(POSTGRESQL).outcome(work)

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from contextlib import contextmanager
 
+import httpx
 import pytest
 
 from retrytemplate import current_context
@@ -99,6 +100,25 @@ def test_a_model_without_a_connection_is_asked_again(model):
     assert (outcome.attempts, type(outcome.exception)) == (4, openai.APIConnectionError)
     model.answers(RESET)
     assert ask(model).attempts == 2
+
+
+class OfAnother(openai.APIConnectionError):
+    """As litellm has them."""
+
+
+@pytest.mark.statement("S4-21")
+@pytest.mark.parametrize(
+    "kind",
+    [openai.APIConnectionError, openai.APITimeoutError, OfAnother],
+    ids=lambda it: it.__name__,
+)
+def test_without_a_connection_its_class_alone_says_that_it_is_asked_again(model, kind):
+    def ask_in_vain():
+        raise kind(request=httpx.Request("POST", model.url))
+
+    outcome = OPENAI.template(clock=model.clock).outcome(ask_in_vain)
+    assert outcome.exception.__cause__ is None
+    assert outcome.attempts == 4
 
 
 def test_a_server_with_a_certificate_that_is_not_trusted_is_asked_once(model):

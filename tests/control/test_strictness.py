@@ -185,6 +185,7 @@ def test_a_strict_preset_is_not_made_without_one_of_them(change, what):
     assert any(what in told for told in refusal.value.missing)
 
 
+@pytest.mark.statement("S3-01")
 def test_strict_stays_strict():
     production = strict(FAST_IO.with_(idempotent=False, budget=True))
     with pytest.raises(UnsafeRetryError):
