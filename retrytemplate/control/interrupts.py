@@ -3,15 +3,18 @@
 An answer is found by the number of its question in this run of the node.  LangGraph's own retry
 counts anew; one inside of the node has to as well, or a question gets the answer of another.  Only
 for what is asked in the attempt, though: elsewhere in the node the count goes on.
+
+LangGraph has no public way in: for the run of a node its counter, a private one, is replaced.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from contextvars import ContextVar
-from dataclasses import is_dataclass
-from functools import update_wrapper
+from dataclasses import fields, is_dataclass
+from functools import cache, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SameQuestions"]
 
+LOG = logging.getLogger("retrytemplate.control")
 SCRATCHPAD, COUNTER = "__pregel_scratchpad", "interrupt_counter"
+OF_A_NODE = "__pregel_"
 
 
 @define(eq=False)
@@ -102,17 +107,29 @@ def _counter() -> Counter | None:
     if config is None:
         return None
     try:
-        notes = config.get_config()["configurable"][SCRATCHPAD]
+        settings = config.get_config()["configurable"]
     except (AttributeError, KeyError, RuntimeError):
         return None
-    usual = getattr(notes, COUNTER, None)
+    notes = settings.get(SCRATCHPAD)
+    if not is_dataclass(notes) or COUNTER not in (each.name for each in fields(notes)):
+        if any(key.startswith(OF_A_NODE) for key in settings):
+            say_that_it_is_elsewhere()
+        return None
+    usual = getattr(notes, COUNTER)
     if isinstance(usual, Counter):
         return usual
-    if usual is None or not is_dataclass(notes):
-        return None
     counter = Counter(usual)
     object.__setattr__(notes, COUNTER, counter)  # one object for all that copy the configuration
     return counter
+
+
+@cache
+def say_that_it_is_elsewhere() -> None:
+    """Once in a process: it holds for every node."""
+    LOG.warning(
+        "this LangGraph keeps the number of a question where nobody looks for it: in a node that "
+        "is retried, a further attempt may be given the answer to another question"
+    )
 
 
 @frozen

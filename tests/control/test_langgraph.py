@@ -1,8 +1,10 @@
 """The decorators in a real LangGraph graph: what it hands in, how it runs, what steers it."""
 
 import asyncio
+import logging
 from contextvars import copy_context
 from operator import add
+from types import SimpleNamespace
 from typing import Annotated, TypedDict
 
 import pytest
@@ -20,6 +22,7 @@ from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
     Fallback,
+    interrupts,
     with_breaker,
     with_bulkhead,
     with_retry,
@@ -28,12 +31,13 @@ from retrytemplate.control import (
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install langgraph")
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
+from langgraph.pregel import _algo
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -336,6 +340,7 @@ def test_who_names_what_steers_a_graph_as_worth_retrying_is_told(kind):
         with_retry(retryable=(OSError, kind))
 
 
+@pytest.mark.statement("S4-92")
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_further_attempt_finds_the_answers_that_were_given_to_the_one_before(asynchronous):
     """Else it would ask the same once more, and take the answer for that of the next question."""
@@ -535,6 +540,57 @@ def test_a_graph_inside_a_node_that_is_retried_has_questions_of_its_own():
     graph.invoke(Command(resume="Rome"), THREAD)
     given = graph.invoke(Command(resume="Monday"), THREAD)
     assert (given["city"], given["answer"]) == ("Rome", "Monday")
+
+
+def with_another_counter(*, interrupt_counter, **notes):
+    """What a node's run is noted in, as a LangGraph to come may have it."""
+    return SimpleNamespace(**notes, question_counter=interrupt_counter)
+
+
+ELSEWHERE = {
+    "the counter": (_algo, "PregelScratchpad", with_another_counter),
+    "what has it": (interrupts, "SCRATCHPAD", "__pregel_notes"),
+}
+
+
+@pytest.fixture
+def said(caplog):
+    """The log of a process that has said nothing yet."""
+    interrupts.say_that_it_is_elsewhere.cache_clear()
+    yield caplog
+    interrupts.say_that_it_is_elsewhere.cache_clear()
+
+
+@pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_counter_that_is_not_where_it_was_is_said_once_and_the_node_runs(
+    said, monkeypatch, place
+):
+    runs = []
+
+    @retry()
+    def ask(state: State) -> State:
+        runs.append("run")
+        if len(runs) == 1:
+            raise OSError
+        return {"answer": "31"}
+
+    monkeypatch.setattr(*place)
+    graph = graph_of(ask)
+    assert [graph.invoke({})["answer"] for _ in range(2)] == ["31"] * 2
+    assert len(runs) == 3
+    ((logger, level, message),) = said.record_tuples
+    assert (logger, level) == ("retrytemplate.control", logging.WARNING)
+    assert "a further attempt may be given the answer to another question" in message
+
+
+def test_nothing_is_said_where_it_is_found_and_where_no_graph_runs(said):
+    @retry()
+    def ask(state: State) -> State:
+        return {"answer": "31"}
+
+    assert graph_of(ask).invoke({})["answer"] == "31"
+    assert RunnableLambda(ask).invoke({}) == ask({}) == {"answer": "31"}
+    assert said.record_tuples == []
 
 
 def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
