@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         REDIS,
         REQUESTS,
         SLOW_IO,
+        STREAMING,
         STRICT,
         preset,
         register,
@@ -93,7 +94,8 @@ if TYPE_CHECKING:
     from retrytemplate.control.snapshot import CircuitSnapshot
     from retrytemplate.control.sql_limits import statement_limit
     from retrytemplate.control.strategy import Strategy
-    from retrytemplate.control.streams import STREAMING, StreamTimeout
+    from retrytemplate.control.streams import StreamTimeout
+    from retrytemplate.control.switch.audit import UnreadableRecord
     from retrytemplate.control.switch.entries import (
         AuditRecord,
         Decision,
@@ -204,6 +206,7 @@ __getattr__ = lazily(
             "REDIS",
             "REQUESTS",
             "SLOW_IO",
+            "STREAMING",
             "STRICT",
             "preset",
             "register",
@@ -217,7 +220,8 @@ __getattr__ = lazily(
         "retrytemplate.control.snapshot": ("CircuitSnapshot",),
         "retrytemplate.control.sql_limits": ("statement_limit",),
         "retrytemplate.control.strategy": ("Strategy",),
-        "retrytemplate.control.streams": ("STREAMING", "StreamTimeout"),
+        "retrytemplate.control.streams": ("StreamTimeout",),
+        "retrytemplate.control.switch.audit": ("UnreadableRecord",),
         "retrytemplate.control.switch.entries": (
             "AuditRecord",
             "Decision",
@@ -345,6 +349,7 @@ __all__ = [
     "SwitchStoreLost",
     "TimedOut",
     "Timeout",
+    "UnreadableRecord",
     "aiohttp_timeout",
     "allowlist",
     "backoff_delay",

@@ -391,13 +391,30 @@ class CircuitBreaker(Wraps):
 
     async def _admitted(self, now: float) -> Admission:
         """What the store says; a permit that came too late for whoever asked is given back."""
-        keeper, answers = self._keeper, list[Any]()
+        keeper, answers, closed = self._keeper, list[Any](), list[bool]()
+
+        def ask() -> None:
+            answers.append(keeper.admit(now))
+            if closed:
+                give_back()
+
+        def give_back() -> None:
+            try:
+                number, generation, *_ = answers.pop()
+            except IndexError:  # the other thread was faster
+                return
+            if number is not None:
+                keeper.report(generation, number, "cancelled", False, now)
+
         try:
-            await in_thread(lambda: answers.append(keeper.admit(now)))
+            await in_thread(ask)
+        except GeneratorExit:  # where nothing can be awaited
+            closed.append(True)
+            give_back()
+            raise
         except BaseException:
-            for number, generation, *_ in answers:
-                if number is not None:
-                    await to_its_end(keeper.report, generation, number, "cancelled", False, now)
+            if answers:
+                await to_its_end(give_back)
             raise
         (answer,) = answers
         return answer  # type: ignore[no-any-return]
@@ -435,10 +452,13 @@ class CircuitBreaker(Wraps):
         try:
             verdict = self._verdict(exc)
         finally:
-            if isinstance(exc, GeneratorExit):  # where nothing can be awaited
-                self._report(generation, permit, began, ended, verdict)
-            else:
-                await self._report_async(generation, permit, began, ended, verdict)
+            await self._report_after(exc, generation, permit, began, ended, verdict)
+
+    async def _report_after(self, exc: BaseException | None, *call: Any) -> None:
+        if isinstance(exc, GeneratorExit):  # where nothing can be awaited
+            self._report(*call)
+        else:
+            await self._report_async(*call)
 
     def _report(
         self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict

@@ -21,7 +21,8 @@ class Permit:
     """One call, from where it is admitted to where it is known how it went.
 
     The end of the block says it: an exception as the breaker's ``failures`` judge it, else a
-    success.  Inside it may be said earlier, once: what the block ends with counts no more.
+    success.  Inside it may be said earlier, once: what the block ends with counts no more.  Where
+    a store is asked, an ``async with`` reports that when it ends.
 
     >>> from retrytemplate.control import CircuitBreaker
     >>> breaker = CircuitBreaker("billing")
@@ -33,11 +34,12 @@ class Permit:
     1
     """
 
-    __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "elapsed")
+    __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "_said", "elapsed")
 
     _began: float
     _generation: Any
     _number: Any
+    _said: list[tuple[Verdict, float]]  # and when: of a block that may have to await the report
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
@@ -92,8 +94,11 @@ class Permit:
 
     def _say(self, verdict: Verdict) -> None:
         if self._close():
-            ended = self._began + self.elapsed
-            self._breaker._report(self._generation, self._number, self._began, ended, verdict)
+            breaker, ended = self._breaker, self._began + self.elapsed
+            if breaker._keeper.waits and hasattr(self, "_said"):
+                self._said.append((verdict, ended))
+            else:
+                breaker._report(self._generation, self._number, self._began, ended, verdict)
 
     def __enter__(self) -> Self:
         return self._entered(self.take())
@@ -120,6 +125,7 @@ class Permit:
     async def __aenter__(self) -> Self:
         if not self._breaker._keeper.waits:
             return self.__enter__()
+        self._said = []
         return self._entered(await self.take_async())
 
     async def __aexit__(
@@ -132,3 +138,7 @@ class Permit:
             self.__exit__(kind, exception, traceback)
         elif self._close():
             await self._breaker._ended_async(self._generation, self._number, self._began, exception)
+        elif self._said:
+            verdict, ended = self._said.pop()
+            call = self._generation, self._number, self._began, ended, verdict
+            await self._breaker._report_after(exception, *call)

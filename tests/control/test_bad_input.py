@@ -65,7 +65,7 @@ GIVEN = {
     ),
     *("Nesting", "Operation", "OperationResult", "Permit", "Remark", "Slot", "Strategy"),
     *("AuditRecord", "Decision", "ReportLine", "StoredRecord", "SwitchEntry", "SwitchGuard"),
-    *("SwitchReport", "SwitchScope", "SwitchSnapshot", "SwitchStore"),
+    *("SwitchReport", "SwitchScope", "SwitchSnapshot", "SwitchStore", "UnreadableRecord"),
 }
 
 ANYTHING = {(control.Timeout, "on_timeout"), (control.CodeClassifier, "default")}

@@ -10,6 +10,7 @@ from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitBreaker, Consecutive, Seconds
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE
+from tests.control.crowds import cancelled_anywhere, come_and_go, tasks_at_once
 from tests.control.loops import LOOPS
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
@@ -71,54 +72,15 @@ def test_half_open_lets_three_of_thirty_two_threads_in(way):
 @loops
 def test_half_open_lets_three_of_a_thousand_tasks_in(loop):
     breaker = half_open(required_successes=100)
-    inside, refused = [], []
-
-    async def enter():
-        inside.append(1)
-        while len(refused) < 997:
-            await loop.checkpoint()
-
-    async def work():
-        try:
-            await breaker.call_async(enter)
-        except CircuitOpenError as error:
-            refused.append(error)
-
-    loop.run(lambda: loop.together(*[work] * 1000))
-    assert (len(inside), len(refused), breaker.snapshot().successes) == (3, 997, 3)
+    assert tasks_at_once(loop, breaker, 1000, places=3) == (3, 997)
+    assert breaker.snapshot().successes == 3
 
 
 @loops
 @pytest.mark.parametrize("seed", range(5))
 def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
-    breaker = half_open(required_successes=10**6)
-    random = Random(seed)
-
-    async def enter():
-        for _ in range(random.randrange(4)):
-            await loop.checkpoint()
-
-    async def work():
-        while True:
-            try:
-                await (breaker.call_async(enter) if random.random() < 0.5 else permit())
-            except CircuitOpenError:
-                await loop.checkpoint()
-
-    async def permit():
-        async with breaker.permit():
-            await enter()
-
-    async def stop():
-        for _ in range(random.randrange(30, 60)):
-            await loop.checkpoint()
-        raise Down
-
-    def main():
-        return loop.together(*[work] * 20, stop)
-
-    with pytest.raises(ExceptionGroup):
-        loop.run(main)
+    breaker, random = half_open(required_successes=10**6), Random(seed)
+    cancelled_anywhere(loop, breaker, random, 20, random.randrange(30, 60))
     snapshot = breaker.snapshot()
     assert (snapshot.state, snapshot.probes) == ("half-open", 0)
     assert snapshot.successes > 0
@@ -171,25 +133,8 @@ def test_of_many_threads_that_fail_at_once_one_opens_it(switching):
 
 def test_threads_that_come_and_go_in_half_open_are_never_more_than_may_be(switching):
     breaker = half_open(required_successes=10**9)
-    inside, most, admitted, lock = [0], [0], [0], threading.Lock()
-
-    def work():
-        for _ in range(1000):
-            try:
-                with breaker.permit():
-                    with lock:
-                        admitted[0] += 1
-                        inside[0] += 1
-                        most[0] = max(most[0], inside[0])
-                    with lock:
-                        inside[0] -= 1
-            except CircuitOpenError:
-                continue
-
-    with ThreadPoolExecutor(16) as pool:
-        for future in [pool.submit(work) for _ in range(16)]:
-            future.result(PATIENCE)
+    most, admitted = come_and_go([breaker] * 16, 1000)
     shown = breaker.snapshot()
-    assert most[0] <= 3
-    assert (shown.successes, shown.probes) == (admitted[0], 0)
-    assert shown.rejected == 16 * 1000 - admitted[0]
+    assert most <= 3
+    assert (shown.successes, shown.probes) == (admitted, 0)
+    assert shown.rejected == 16 * 1000 - admitted

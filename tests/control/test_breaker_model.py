@@ -132,25 +132,35 @@ WINDOWS = st.one_of(
 )
 
 
+SETTINGS = {
+    "window": WINDOWS,
+    "minimum": st.integers(1, 4),
+    "rates": st.tuples(RATES, RATES),
+    "at_once": st.integers(1, 3),
+    "required": st.integers(1, 4),
+    "growth": st.sampled_from([1.0, 2.0]),
+    "slow": st.sampled_from([SLOW, None]),
+}
+
+
+def fitting(window, minimum, rates, slow):
+    """The minimum and the rates that go with a window; and both as a breaker is told them."""
+    if isinstance(window, Calls):
+        minimum = min(minimum, window.number)
+    if not slow:
+        rates = rates[0], 1.0
+    if isinstance(window, Consecutive):
+        return minimum, rates, {}
+    told = {"failure_rate": rates[0], "slow_rate": rates[1], "minimum_calls": minimum}
+    return minimum, rates, told
+
+
 class Breaker(RuleBasedStateMachine):
     permits = Bundle("permits")
 
-    @initialize(
-        window=WINDOWS,
-        minimum=st.integers(1, 4),
-        rates=st.tuples(RATES, RATES),
-        at_once=st.integers(1, 3),
-        required=st.integers(1, 4),
-        growth=st.sampled_from([1.0, 2.0]),
-        slow=st.sampled_from([SLOW, None]),
-    )
+    @initialize(**SETTINGS)
     def make(self, window, minimum, rates, at_once, required, growth, slow):
-        rates = rates if slow else (rates[0], 1.0)
-        settings = {"failure_rate": rates[0], "slow_rate": rates[1], "minimum_calls": minimum}
-        if isinstance(window, Consecutive):
-            settings = {}
-        elif isinstance(window, Calls):
-            settings["minimum_calls"] = minimum = min(minimum, window.number)
+        minimum, rates, settings = fitting(window, minimum, rates, slow)
         self.clock = VirtualClock()
         self.breaker = CircuitBreaker(
             "model",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.circuit import State, Verdict
     from retrytemplate.control.circuits.records import Seen
     from retrytemplate.control.local import Admission
+    from retrytemplate.control.snapshot import CircuitSnapshot
 
 __all__ = ["Cached"]
 
@@ -50,10 +51,11 @@ class Cached(Shared):
     """
 
     _view: _View | None
+    _unwatched = False
 
     def _begin(self) -> None:
         self._view = None
-        self._reporting = threading.Lock()
+        self._reporting = threading.RLock()
         super()._begin()
 
     @property
@@ -83,6 +85,8 @@ class Cached(Shared):
     def _kept(self, ticket: Seen, verdict: Verdict, slow: bool) -> bool | None:
         """Leave it to the thread; what did not go well it shall report now."""
         bad = code_of(verdict, slow)
+        if bad and self._unwatched:
+            return None
         with self._lock:
             if self._seen is None or self._seen.era != ticket.era:
                 self._late += 1
@@ -132,3 +136,13 @@ class Cached(Shared):
         if self._waiting:
             self._watcher.wake()
         return True
+
+    def snapshot(self, name: str, now: float) -> CircuitSnapshot:
+        """The same: who has waited for another's question need not wait for the answer again."""
+        with self._reporting:
+            return super().snapshot(name, now)
+
+    def close(self) -> None:
+        """Leave nothing to the thread from now on, end it, and report what was kept back."""
+        self._unwatched = True
+        super().close()

@@ -22,7 +22,7 @@ FIELDS = 16
 MICROSECONDS = 1_000_000
 
 
-@frozen
+@frozen(kw_only=True)
 class Seen:
     """A circuit as the store had it at a moment.
 
@@ -121,29 +121,29 @@ def seen_in(name: str, reply: Any) -> Seen:
         *numbers, note = reply.decode().split("\n", FIELDS - 1)
         now, born, generation, state, since, until, *counts = numbers
         opened, successes, calls, failures, slow, probes, granted, late, expired = map(int, counts)
-        if state not in GAUGES:
-            raise ValueError(state)
+        if state not in GAUGES or opened < 0:
+            raise ValueError(state, opened)
         by, reason = _noted(note)
         return Seen(
-            int(now) / MICROSECONDS,
-            born,
-            int(generation),
-            state,
-            int(since) / MICROSECONDS,
-            int(until) / MICROSECONDS if until else None,
-            opened,
-            successes,
-            calls,
-            failures,
-            slow,
-            probes,
-            granted == 1,
-            late == 1,
-            expired,
-            by,
-            reason,
+            now=int(now) / MICROSECONDS,
+            born=born,
+            generation=int(generation),
+            state=state,
+            since=int(since) / MICROSECONDS,
+            until=int(until) / MICROSECONDS if until else None,
+            opened=opened,
+            successes=successes,
+            calls=calls,
+            failures=failures,
+            slow=slow,
+            probes=probes,
+            granted=granted == 1,
+            late=late == 1,
+            expired=expired,
+            by=by,
+            reason=reason,
         )
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise CircuitStoreError(
             f"what is stored as the circuit {name!r} is none, or one of another version"
         ) from None

@@ -179,6 +179,7 @@ local function in_step(went_well, code)
     redis.call('PEXPIRE', window, kept)
 end
 local function in_row(went_well, code)
+    if state == 'closed' and failures >= size then return end  -- it is open, but for the word
     if (went_well > 0 or code == 0) and failures > 0 then
         redis.call('HDEL', circuit, 'failures', 'slow')
         failures, slow = 0, 0

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.control.circuit import Manual, code_of
 from retrytemplate.control.circuits.records import BY_HAND, OPEN_TO_ALL, change, restored
 from retrytemplate.control.circuits.store import Move
-from retrytemplate.control.circuits.watcher import Watcher
 from retrytemplate.control.events import CircuitStoreBack, CircuitStoreLost
 from retrytemplate.control.local import Local
 from retrytemplate.control.snapshot import CircuitSnapshot
+from retrytemplate.control.watcher import Watcher
 from retrytemplate.control.windows import FAILED, SLOW
 from retrytemplate.errors import CircuitStoreError
 from retrytemplate.stores.forks import follow
@@ -59,7 +59,7 @@ class Shared:
         self._draw = draw
         self._ticks = ticks
         self._tell = tell
-        self._watcher = Watcher(self, store.stale_after / 2)
+        self._watcher = Watcher(self.watch, store.stale_after / 2, name="retrytemplate-circuit")
         self._begin()
         follow(self)
 
@@ -68,8 +68,6 @@ class Shared:
         self._lock = threading.Lock()
         self._origin = os.urandom(8).hex()
         self._numbers = count(1)
-        self._questions = count(1)
-        self._answered = 0  # the last question whose answer was taken in
         self._seen: Seen | None = None
         self._waiting: list[tuple[int, int]] = []  # what has ended, and was not reported yet
         self._well = 0  # after it, so many went well
@@ -144,8 +142,10 @@ class Shared:
         self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
     ) -> bool | None:
         """What need not be said to the store now; False: too late to count."""
-        if isinstance(generation, int):
-            return self._local.report(generation, permit, verdict, slow, now)
+        if isinstance(generation, int):  # of the circuit that this process judged alone
+            if self._alone():
+                return self._local.report(generation, permit, verdict, slow, now)
+            return self._came_late()
         if permit:
             return None
         if generation.state == "disabled" or verdict not in ("success", "failure"):
@@ -177,7 +177,7 @@ class Shared:
             return self._reported(generation, permit, verdict, slow)
         except CircuitStoreError as exc:  # the call was made: nothing is raised in its place
             self._lose(exc)
-            self._local.count(verdict, slow, now)
+            self._count(verdict, slow, now)
             return True
 
     def _reported(self, ticket: Seen, permit: str, verdict: Verdict, slow: bool) -> bool:
@@ -190,11 +190,14 @@ class Shared:
             counted = [*before, (0, code_of(verdict, slow))]
             seen = self._ask(era=ticket.era, counted=counted, again=False)
         if seen.late:
-            with self._lock:
-                self._late += 1
-            return False
+            return self._came_late()
         self._settle(seen, verdict, slow)
         return True
+
+    def _came_late(self) -> bool:
+        with self._lock:
+            self._late += 1
+        return False
 
     def _settle(self, seen: Seen, verdict: Verdict, slow: bool) -> None:
         """Let follow what follows from what has been counted."""
@@ -235,15 +238,15 @@ class Shared:
             for _, code in counted:
                 if code > 0:
                     verdict: Verdict = "failure" if code & FAILED else "success"
-                    self._local.count(verdict, bool(code & SLOW), self._ticks.now())
+                    self._count(verdict, bool(code & SLOW), self._ticks.now())
             raise
 
     def _ask(self, **question: Any) -> Seen:
-        number, asked = next(self._questions), self._ticks.now()
-        return self._take_in(self._store.call(self._place, **question), number, asked)
+        knew, asked = self._seen, self._ticks.now()
+        return self._take_in(self._store.call(self._place, **question), knew, asked)
 
     def _move(self, seen: Seen, circuit: Circuit, wanted: str) -> Seen:
-        number, asked = next(self._questions), self._ticks.now()
+        knew, asked = self._seen, self._ticks.now()
         length = None
         if circuit.state == "open":
             length = circuit.until - seen.now
@@ -257,15 +260,14 @@ class Shared:
             reason=None,
         )
         moved = self._store.move(self._place, move, era=seen.era, wanted=wanted)
-        return self._take_in(moved, number, asked)
+        return self._take_in(moved, knew, asked)
 
-    def _take_in(self, seen: Seen, number: int, asked: float) -> Seen:
-        """Note what the store says, asked at that moment, and what has happened since."""
+    def _take_in(self, seen: Seen, knew: Seen | None, asked: float) -> Seen:
+        """Note what the store says, asked at that moment knowing that, and what happened since."""
         with self._lock:
             state = self._back() if self._lost_at is not None else self._state
             self._expired += seen.expired
-            if self._is_news(seen, number):
-                self._answered = max(number, self._answered)
+            if self._is_news(seen, knew):
                 self._note(state, seen, asked)
         return seen
 
@@ -279,11 +281,12 @@ class Shared:
         self._rejected, self._late, self._expired = circuit.rejected, circuit.late, circuit.expired
         return circuit.state
 
-    def _is_news(self, seen: Seen, number: int) -> bool:
+    def _is_news(self, seen: Seen, knew: Seen | None) -> bool:
         known = self._seen
-        if known is not None and known.born == seen.born:
-            return seen.generation >= known.generation
-        return number > self._answered  # the server has lost the circuit, and made another
+        if known is None or (known.born == seen.born and seen.generation >= known.generation):
+            return True
+        # Known before it was asked: the server has lost the circuit, or its latest changes.
+        return knew is not None and knew.era == known.era
 
     def _note(self, before: State, seen: Seen, asked: float) -> None:
         known, self._seen, self._seen_at = self._seen, seen, asked
@@ -302,6 +305,11 @@ class Shared:
     def _alone(self) -> bool:
         """Whether this process judges for itself."""
         return self._lost_at is not None and self._store.on_store_error == "local"
+
+    def _count(self, verdict: Verdict, slow: bool, now: float) -> None:
+        """Count a call that the store has admitted."""
+        if self._alone():
+            self._local.count(verdict, slow, now)
 
     def _lose(self, error: CircuitStoreError) -> None:
         """Judge by what this process sees, from what was known last on."""
@@ -379,9 +387,9 @@ class Shared:
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
         """Put it into a state by hand, in all processes."""
-        number, asked = next(self._questions), self._ticks.now()
+        knew, asked = self._seen, self._ticks.now()
         move = Move(state, seconds, 0, limited=False, clears=True, by=by, reason=reason)
-        self._take_in(self._store.move(self._place, move), number, asked)
+        self._take_in(self._store.move(self._place, move), knew, asked)
 
     def close(self) -> None:
         """Report what was kept back, and watch no more."""
@@ -389,3 +397,5 @@ class Shared:
         if self._seen is not None and self._lost_at is None:
             with suppress(CircuitStoreError):  # which was told
                 self._say_all()
+                while self._waiting:
+                    self._say_all()

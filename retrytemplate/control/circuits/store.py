@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from hashlib import sha256
+from math import inf
+from sys import float_info
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import astuple, frozen
@@ -42,6 +44,7 @@ OWNER = Owner("circuit breaker")
 WEEK = 7 * 86400
 """Seconds after which a circuit that nobody uses is forgotten, unless it was put so by hand."""
 THOUSAND, MILLION = 1000, 1_000_000
+LARGEST = float_info.max
 SAYS = {
     "format": "of another version of this library, or of something else",
     "rules": "in use by breakers with other rules",
@@ -157,7 +160,7 @@ class RedisCircuitStore:
                 cursor, page = perform(scan(cursor, pattern), self._connections.ask)
             found.update(page)
             if cursor == END:
-                return sorted(from_stored(key.decode()[len(self._opening) : -1]) for key in found)
+                return sorted(self._name(key) for key in found if _is_text(key))
 
     def look(self, name: str) -> Seen | None:
         """How the circuit stands, whatever its rules; None: it is not there."""
@@ -190,8 +193,9 @@ class RedisCircuitStore:
         """Where the circuit of a breaker with these rules is."""
         kind, size = _window(rules)
         # As numbers of one kind: 1 and 1.0 are the same rule.
-        told = [each if each is None else float(each) for each in astuple(rules)[1:]]
-        digest = sha256(repr([*told, slow_call]).encode()).hexdigest()[:16]
+        numbers = [*astuple(rules)[1:], inf if slow_call is None else slow_call]
+        told = [float(min(each, LARGEST)) for each in numbers]
+        digest = sha256(repr(told).encode()).hexdigest()[:16]
         lease = round(min(rules.permit_timeout, MOST) * MILLION)
         always = f"{kind} {size} {digest};{rules.half_open_calls};{lease};{WEEK * THOUSAND}"
         return Place(name, self._keys(name), always)
@@ -244,6 +248,9 @@ class RedisCircuitStore:
             raise CircuitStoreError(f"the circuit {name!r} in the store is {why}")
         return seen_in(name, reply)
 
+    def _name(self, key: bytes) -> str:
+        return from_stored(key.decode()[len(self._opening) : -1])
+
     def _keys(self, name: str) -> tuple[bytes, ...]:
         circuit = f"{self._opening}{stored(name)}}}"
         return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
@@ -262,6 +269,15 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     return value
+
+
+def _is_text(key: bytes) -> bool:
+    """What is none is another's."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _window(rules: Rules) -> tuple[str, int]:

@@ -11,12 +11,15 @@ from retrytemplate.errors import MisuseError, SwitchRefusedError
 from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from retrytemplate.control.switch.scopes import SwitchScope
 
-__all__ = ["ALL", "place_of", "shares_of", "verdict"]
+__all__ = ["ALL", "KEY", "is_canary", "place_of", "shares_of", "verdict"]
 
 LOG = logging.getLogger("retrytemplate.control.switch")
 ALL = 100.0
+KEY = "the key of a check"
 PERSON = b"rt canary 1"  # another number: other keys
 
 
@@ -32,7 +35,7 @@ def place_of(scope: SwitchScope, key: Any) -> float:
     >>> place_of(SwitchScope("segment", "finance"), "user-17") < 100
     True
     """
-    parts = scope.kind, scope.name or "", encode_key(key)
+    parts = scope.kind, scope.name or "", encode_key(key, KEY)
     text = "/".join(f"{len(part)}:{part}" for part in parts)
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=PERSON).digest()
     return (int.from_bytes(digest) >> 11) * (ALL / 2**53)
@@ -53,12 +56,21 @@ def shares_of(canary: Any) -> tuple[float, ...]:
         raise TypeError(f"canary must be a sequence of shares in per cent, or None, got {canary!r}")
     for share in canary:
         check_at_least("canary: each", share, 0, allowed="a number above 0, up to 100")
-    grows = all(before < after for before, after in zip((0, *canary), canary, strict=False))
-    if not grows or canary[-1] != ALL:
+    if not is_canary(canary):
         raise SwitchRefusedError(
             f"canary must grow from above 0 to 100 per cent, as (5, 25, 100) does, got {canary!r}"
         )
     return tuple(map(float, canary))
+
+
+def is_canary(shares: Sequence[float]) -> bool:
+    """Whether these shares grow from above 0 to all.
+
+    >>> is_canary([5, 25, 100]), is_canary([25, 5, 100]), is_canary([5, 25]), is_canary([])
+    (True, False, False, False)
+    """
+    pairs = zip((0, *shares), shares, strict=False)
+    return max(shares, default=0) == ALL and all(before < after for before, after in pairs)
 
 
 def verdict(healthy: Any, justification: str) -> tuple[bool, str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.scopes import SwitchScope
     from retrytemplate.control.switch.stores import SwitchStore
 
-__all__ = ["Copy", "View", "read", "ticks_of"]
+__all__ = ["Copy", "View", "answered", "read", "ticks_of"]
 
 LOG = logging.getLogger("retrytemplate.control.switch")
 NOTHING: Mapping[SwitchScope, SwitchEntry] = MappingProxyType({})
@@ -51,13 +51,20 @@ def read(store: SwitchStore) -> View:
 
     :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
     """
+    return _view(answered(store.load, None))
+
+
+def answered(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What a method of a store answers.
+
+    :raises SwitchStoreError: it raises something else.
+    """
     try:
-        answer = store.load(None)
+        return method(*arguments, **named)
     except SwitchStoreError:
         raise
     except Exception as exc:
         raise SwitchStoreError(f"the store of the kill switch cannot be read: {exc}") from exc
-    return _view(answer)
 
 
 def _view(answer: Any) -> View:
@@ -84,8 +91,8 @@ class Copy:
     :param stale_after: seconds for which it may be, from when it was asked for; 0: it is asked for
         anew each time.
     :param now: measures them.
-    :param quiet_until: until when nobody has to look further; what most calls look at is this one
-        number.  For a store in memory it is ``quiet_version``, which is to be the store's.
+    :param view: another one with each change; who has found nothing in it need not look again.
+    :param trusted_until: until when it may be gone by, where it is no store in memory.
     :param missing: what a store has lost that is known here; replaced, never changed.
     """
 
@@ -95,8 +102,6 @@ class Copy:
     now: Callable[[], float]
     view: View | None = None
     trusted_until: float = -inf
-    quiet_until: float = -inf
-    quiet_version: int = -1
     missing: Mapping[SwitchScope, SwitchEntry] = NOTHING
     # When the latest view was asked for, and when it was here.
     asked: float = -inf
@@ -117,9 +122,10 @@ class Copy:
         if self.store.shared:
             return self.now() < self.trusted_until
         view = self.view
-        return view is not None and self._is_version(view.version)
+        return view is not None and self.is_version(view.version)
 
-    def _is_version(self, version: int) -> bool:
+    def is_version(self, version: int) -> bool:
+        """Whether a store in memory still has this one."""
         try:
             return self.store.load(version) is None
         except Exception:  # whoever looks next will find out, and say so
@@ -155,7 +161,7 @@ class Copy:
                 return []
             self._replace(view, restored)
             self.asked, self.known_at = max(began, self.asked), max(ended, self.known_at)
-            self._trust(self.asked + self.stale_after)
+            self.trusted_until = self.asked + self.stale_after
             lost_at, self.lost_at, self.error = self.lost_at, None, None
         if lost_at is None:
             return []
@@ -182,13 +188,6 @@ class Copy:
             view = evolve(view, document=evolve(view.document, entries=entries))
         self.view = view
 
-    def _trust(self, until: float) -> None:
-        view = self.view
-        quiet = view is not None and not view.entries
-        self.trusted_until = until
-        self.quiet_until = until if quiet else -inf
-        self.quiet_version = view.version if view is not None and quiet else -1
-
     def _lost(self, error: Exception, began: float) -> list[ControlEvent]:
         now, age = self.now(), self.age
         with self._lock:
@@ -198,7 +197,7 @@ class Copy:
             if is_news:
                 self.lost_at = now
             self.error = str(error)
-            self._trust(now + self._patience(now - began))
+            self.trusted_until = now + self._patience(now - began)
         if not is_news:
             return []
         known = "nothing is known" if age is None else f"what was known {age:.3g} s ago holds"
@@ -212,7 +211,7 @@ class Copy:
     def forked(self) -> None:
         """In a child process: others may have held the locks."""
         self._lock, self._one_at_a_time = threading.RLock(), threading.RLock()
-        self.trusted_until = self.quiet_until = -inf
+        self.trusted_until = -inf
 
 
 def _without(

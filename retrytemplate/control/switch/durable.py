@@ -152,10 +152,10 @@ def typed() -> Iterator[None]:
 
 
 def kept(number: Any, text: Any, told: Any) -> StoredRecord:
-    """A record from what the store has of it."""
-    if not isinstance(number, int) or not isinstance(text, str):
+    """A record from what the store has of it; what is no text must not hide the others."""
+    if not isinstance(number, int):
         raise unreadable(f"record {number!r}")
-    return StoredRecord(number, text, bool(told))
+    return StoredRecord(number, text if isinstance(text, str) else "", bool(told))
 
 
 def unreadable(what: str) -> CacheUnavailableError:

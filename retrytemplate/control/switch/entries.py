@@ -9,8 +9,9 @@ from uuid import uuid4
 from attrs import asdict, field, frozen
 
 from retrytemplate.caches import fields
+from retrytemplate.control.switch.canary import is_canary
 from retrytemplate.control.switch.expiry import WHEN_EXPIRED
-from retrytemplate.control.switch.scopes import GLOBAL, NAMED, SwitchScope
+from retrytemplate.control.switch.scopes import EVERYTHING, GLOBAL, NAMED, SwitchScope, named
 from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.fields import Field
 
-__all__ = ["ACTIONS", "AuditRecord", "Decision", "Document", "SwitchEntry"]
+__all__ = ["ACTIONS", "AuditRecord", "Decision", "Document", "SwitchEntry", "is_later"]
 
 FORMAT = 1
 ACTIONS = (
@@ -109,12 +110,13 @@ class AuditRecord:
         return _text(_flat(self))
 
     @classmethod
-    def from_text(cls, text: str) -> AuditRecord:
+    def from_text(cls, text: str, what: str = "the record") -> AuditRecord:
         """The record that a text holds.
 
+        :param what: it is, for the error.
         :raises SwitchStoreError: it holds none.
         """
-        return cls(**_scoped("the record", _object("the record", text), RECORD))
+        return cls(**_scoped(what, _object(what, text), RECORD))
 
     def __str__(self) -> str:
         how = f" ({self.share:g} % of the keys)" if self.action == "advanced" else ""
@@ -204,6 +206,8 @@ def _text(data: dict[str, Any]) -> str:
 
 # And back.
 
+NO_JSON = TypeError, ValueError, RecursionError
+
 
 def _is_share(value: Any) -> bool:
     fits, _ = fields.TIME
@@ -211,11 +215,12 @@ def _is_share(value: Any) -> bool:
 
 
 def _is_canary(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_share, value))
+    shares = isinstance(value, list) and all(map(_is_share, value))
+    return shares and (not value or is_canary(value))
 
 
 SHARE: Field = (_is_share, "a number from 0 to 100")
-CANARY: Field = (_is_canary, "a list of numbers from 0 to 100")
+CANARY: Field = (_is_canary, "a list of numbers that grow from above 0 to 100")
 KIND: Field = (lambda value: value in (GLOBAL, *NAMED), f"one of {', '.join((GLOBAL, *NAMED))}")
 EXPIRED: Field = (lambda value: value in WHEN_EXPIRED, f"one of {', '.join(WHEN_EXPIRED)}")
 ACTION: Field = (lambda value: value in ACTIONS, f"one of {', '.join(ACTIONS)}")
@@ -252,15 +257,32 @@ RECORD: Mapping[str, Field] = {
 }
 
 
+def is_later(text: str) -> bool:
+    """Whether a later version of the library has written this.
+
+    >>> is_later('{"v": 2}'), is_later('{"v": 1}'), is_later("rubbish")
+    (True, False, False)
+    """
+    try:
+        return _later_format(json.loads(text)) is not None
+    except NO_JSON:
+        return False
+
+
+def _later_format(data: Any) -> int | None:
+    number = data.get("v") if isinstance(data, dict) else None
+    return number if type(number) is int and number > FORMAT else None
+
+
 def _object(what: str, text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as exc:
+    except NO_JSON as exc:
         raise _rubbish(what, "it is no JSON") from exc
     if not isinstance(data, dict):
         raise _rubbish(what, "it must be a JSON object")
-    number = data.get("v")
-    if type(number) is int and number > FORMAT:
+    number = _later_format(data)
+    if number is not None:
         raise SwitchStoreError(f"{what} has format {number}, this version reads up to {FORMAT}")
     return data
 
@@ -269,9 +291,13 @@ def _scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
     _refuse(what, fields.fault("", data, known, known))
     found = {name: value for name, value in data.items() if name not in ("v", "kind", "name")}
     kind, name = data["kind"], data["name"]
-    if (kind == GLOBAL) != (name is None):
-        raise _rubbish(what, f"name must be {'null' if kind == GLOBAL else 'a text'}")
-    return {**found, "scope": SwitchScope(kind, name)}
+    if kind == GLOBAL and name is not None:
+        raise _rubbish(what, "name must be null where everything is stopped")
+    try:
+        scope = EVERYTHING if kind == GLOBAL else named(kind, name)
+    except TypeError as exc:
+        raise _rubbish(what, str(exc)) from None
+    return {**found, "scope": scope}
 
 
 def _entry(what: str, data: Any) -> SwitchEntry:
@@ -279,8 +305,8 @@ def _entry(what: str, data: Any) -> SwitchEntry:
         raise _rubbish(what, "it must be a JSON object")
     found = _scoped(what, data, ENTRY)
     found["canary"] = tuple(found["canary"])
-    if found["step"] > len(found["canary"]):
-        raise _rubbish(what, "step must be one of the canary's")
+    if found["step"] >= max(len(found["canary"]), 1):
+        raise _rubbish(what, "step must be one before the canary's last")
     return SwitchEntry(**found)
 
 

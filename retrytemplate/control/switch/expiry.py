@@ -7,7 +7,7 @@ from typing import Any
 from retrytemplate._checks import SECONDS, duration, span
 from retrytemplate.errors import SwitchRefusedError
 
-__all__ = ["WHEN_EXPIRED", "check_expires_in", "check_when_expired", "until"]
+__all__ = ["WHEN_EXPIRED", "check_expires_in", "check_when_expired", "lasting"]
 
 WHEN_EXPIRED = "lift", "stay"
 LONGEST = 10 * 366 * 86400.0
@@ -27,13 +27,16 @@ def check_when_expired(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be one of {', '.join(WHEN_EXPIRED)}, got {value!r}")
 
 
-def until(expires_in: Any, permanent: Any, now: float) -> float | None:
-    """When a stop ends; None: never.
+def lasting(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
+    """For how many seconds something is stopped; None: for good.
 
-    :raises SwitchRefusedError: nothing was said about it, or both.
+    :param when_expired: what happens then; None: nobody has said so.
+    :raises SwitchRefusedError: nothing was said about the end, or what cannot both be.
     """
     if not isinstance(permanent, bool):
         raise TypeError(f"permanent must be True or False, got {permanent!r}")
+    if when_expired is not None:
+        check_when_expired("when_expired", when_expired)
     if (expires_in is None) != permanent:
         got = "both" if permanent else "neither"
         raise SwitchRefusedError(
@@ -41,7 +44,12 @@ def until(expires_in: Any, permanent: Any, now: float) -> float | None:
             f"permanent=True, got {got}"
         )
     if permanent:
+        if when_expired == "lift":
+            raise SwitchRefusedError(
+                "a permanent stop is never lifted by itself: say expires_in= with "
+                "when_expired='lift', or permanent=True without, got permanent=True with it"
+            )
         return None
     seconds: float = duration(expires_in)
     check_expires_in("expires_in", seconds)
-    return now + seconds
+    return seconds

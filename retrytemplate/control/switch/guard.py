@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.context import RetryContext
     from retrytemplate.control.switch.entries import Decision
+    from retrytemplate.control.switch.questions import Question
     from retrytemplate.control.switch.scopes import SwitchScope
     from retrytemplate.control.switch.switch import KillSwitch
 
@@ -49,13 +50,18 @@ class SwitchGuard(Guard, Wraps):
     inherited = True
 
     _switch: KillSwitch
-    scopes: tuple[SwitchScope, ...]
+    _question: Question
     _key: Any
     name: str = field(init=False)
-    _is_quiet: Callable[[], bool] = field(init=False)
+    _is_clear: Callable[[], bool] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.name, self._is_quiet = self._switch.name, self._switch._is_quiet
+        self.name, self._is_clear = self._switch.name, self._question.is_clear
+
+    @property
+    def scopes(self) -> tuple[SwitchScope, ...]:
+        """What has to run, in the order in which it is asked for."""
+        return self._question.scopes
 
     @property
     def what(self) -> str:
@@ -67,16 +73,16 @@ class SwitchGuard(Guard, Wraps):
 
         :raises KillSwitchActiveError: it is.
         """
-        if not self._is_quiet():
+        if not self._is_clear():
             self._ask(context)
 
     async def admit_async(self, context: RetryContext | None) -> None:
         """The same where nothing may block: the store, if it has to be, is asked in a thread."""
-        if self._is_quiet():
+        if self._is_clear():
             return
         if not self._switch._copy.is_fresh():
             await in_thread(self._switch._catch_up)
-        self._judge(self._switch._known(self.scopes, lambda: self._key_of(context)))
+        self._judge(self._switch._known(self._question, lambda: self._key_of(context)))
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function, unless it is stopped."""
@@ -91,7 +97,7 @@ class SwitchGuard(Guard, Wraps):
         return await under_async(self, fn, args, kwargs)
 
     def _ask(self, context: RetryContext | None) -> None:
-        self._judge(self._switch._decide(self.scopes, lambda: self._key_of(context)))
+        self._judge(self._switch._decide(self._question, lambda: self._key_of(context)))
 
     def _key_of(self, context: RetryContext | None) -> Any:
         return self._key(context) if callable(self._key) else self._key

@@ -138,5 +138,5 @@ def _record(number: int, entry: bytes | None, told: bool) -> StoredRecord:
     try:
         _, text = (entry or b"").decode().split("\n", 1)
     except ValueError:
-        raise unreadable(f"record {number}") from None
+        text = None
     return kept(number, text, told)

@@ -131,15 +131,23 @@ def moment(at: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time, for people.
+    """A length of time, for people: in two units where the larger one says little.
 
-    >>> span(90), span(86400 * 3 + 7200), span(86399.9), span(7)
-    ('2 min', '3 days 2 h', '1 day 0 h', '7 s')
+    >>> span(7), span(90), span(7020), span(86_399.9), span(86_400 * 3 + 7200), span(1e6)
+    ('7 s', '2 min', '1 h 57 min', '24 h', '3 d 2 h', '12 d')
     """
     if seconds < 59.5:
         return f"{max(0.0, seconds):.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    days, rest = divmod(hours, 24)
-    if days:
-        return f"{days} day{'' if days == 1 else 's'} {rest} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 600:
+        return _units(minutes, 60, "h", "min")
+    if hours < 48:
+        return f"{hours} h"
+    return _units(hours, 24, "d", "h") if hours < 240 else f"{seconds / 86_400:.0f} d"
+
+
+def _units(number: int, size: int, large: str, small: str) -> str:
+    whole, rest = divmod(number, size)
+    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"

@@ -48,9 +48,10 @@ class Change:
     def then(self, record: AuditRecord, entry: SwitchEntry | None) -> Change:
         """This one, and one more; None: the entry is gone."""
         entries = {**self.entries}
-        entries.pop(record.scope, None)
-        if entry is not None:
-            entries[record.scope] = entry
+        if entry is None:
+            entries.pop(record.scope, None)
+        else:
+            entries[record.scope] = entry  # what was stopped first stays the first
         return Change(entries, (*self.records, record))
 
 
@@ -86,20 +87,23 @@ def _part(entry: SwitchEntry, why: str) -> str:
 
 def stop(
     entries: Entries,
-    scope: SwitchScope,
+    now: float,
     *,
+    scope: SwitchScope,
     reason: str,
     by: str,
-    now: float,
-    until: float | None,
+    seconds: float | None,
     when_expired: str = "lift",
     cause: str | None = None,
 ) -> Change:
     """Stop something, wholly; of two stops the later end holds.
 
     What is stopped already is left as it is by a *cause*, which is no human.
+
+    :param seconds: for how long; None: for good.
     """
     before = due(entries, now)
+    until = None if seconds is None else now + seconds
     old = before.entries.get(scope)
     if old is not None:
         if cause is not None:
@@ -124,11 +128,11 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 def resume(
     entries: Entries,
-    scope: SwitchScope,
+    now: float,
     *,
+    scope: SwitchScope,
     by: str,
     justification: str,
-    now: float,
     canary: tuple[float, ...] = (),
     override: bool = False,
 ) -> Change:
@@ -167,11 +171,11 @@ def canary_of(entries: Entries, scope: SwitchScope) -> SwitchEntry:
 
 def advance(
     entries: Entries,
-    seen: SwitchEntry,
+    now: float,
     *,
+    seen: SwitchEntry,
     by: str,
     justification: str,
-    now: float,
     healthy: bool = True,
 ) -> Change:
     """Take the next step of a canary; where things are not well, go back to none.

@@ -12,7 +12,7 @@ from retrytemplate.errors import SwitchRefusedError, UnknownScopeError
 if TYPE_CHECKING:
     from collections.abc import Set
 
-__all__ = ["EVERYTHING", "GLOBAL", "NAMED", "Scopes", "SwitchScope", "scope_of"]
+__all__ = ["EVERYTHING", "GLOBAL", "NAMED", "Scopes", "SwitchScope", "named", "scope_of"]
 
 GLOBAL = "global"
 NAMED = ("segment", "feature", "experiment")
@@ -55,7 +55,7 @@ def scope_of(
         raise TypeError(f"everything must be True or False, got {everything!r}")
     found = [EVERYTHING] if everything else []
     names = zip(NAMED, (segment, feature, experiment), strict=True)
-    found += [_named(kind, name) for kind, name in names if name is not None]
+    found += [named(kind, name) for kind, name in names if name is not None]
     if len(found) != 1:
         got = " and ".join(map(str, found)) or "none"
         raise SwitchRefusedError(
@@ -64,7 +64,11 @@ def scope_of(
     return found[0]
 
 
-def _named(kind: str, name: Any) -> SwitchScope:
+def named(kind: str, name: Any) -> SwitchScope:
+    """The scope of that kind and name.
+
+    :raises TypeError: for what is no name.
+    """
     if not isinstance(name, str) or not name or name != name.strip():
         raise TypeError(
             f"{kind} must be a name: a text that neither begins nor ends with a space, got {name!r}"
@@ -72,23 +76,14 @@ def _named(kind: str, name: Any) -> SwitchScope:
     return SwitchScope(kind, name)
 
 
-# Of the combinations that are asked for, so many are remembered.
-MOST_ASKED = 1024
-
-
 @define(eq=False, init=False)
 class Scopes:
-    """Which scopes there are; None: any name is one.
-
-    :param known: what was asked for so far, by the three names.
-    """
+    """Which scopes there are; None: any name is one."""
 
     _declared: Mapping[str, Set[str]] | None
-    known: dict[tuple[Any, Any, Any], tuple[SwitchScope, ...]]
 
     def __init__(self, declared: Mapping[str, Iterable[str]] | None) -> None:
         self._declared = None if declared is None else _checked(declared)
-        self.known = {}
 
     def check(self, scope: SwitchScope) -> None:
         """Raise unless it is one that was declared.
@@ -108,14 +103,10 @@ class Scopes:
         :raises UnknownScopeError: one of them was not declared.
         :raises TypeError: for what is no name.
         """
-        names = segment, feature, experiment
-        pairs = zip(NAMED, names, strict=True)
-        found = (EVERYTHING, *(_named(kind, name) for kind, name in pairs if name is not None))
+        pairs = zip(NAMED, (segment, feature, experiment), strict=True)
+        found = (EVERYTHING, *(named(kind, name) for kind, name in pairs if name is not None))
         for scope in found:
             self.check(scope)
-        if len(self.known) >= MOST_ASKED:
-            self.known.clear()
-        self.known[names] = found
         return found
 
 
@@ -131,4 +122,4 @@ def _checked(declared: Any) -> Mapping[str, Set[str]]:
 def _names(kind: str, names: Any) -> Set[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"scopes: those of {kind} must be a collection of names, got {names!r}")
-    return frozenset(_named(f"scopes: each {kind}", name).name or "" for name in names)
+    return frozenset(named(f"scopes: each {kind}", name).name or "" for name in names)

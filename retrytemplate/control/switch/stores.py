@@ -27,7 +27,7 @@ class StoredRecord:
     """One change, as a store keeps it.
 
     :param number: grows from record to record, from 1.
-    :param text: what happened, as the switch wrote it.
+    :param text: what happened, as the switch wrote it; empty where what is kept is no text.
     :param told: whether the notifiers have been told.
     """
 

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from retrytemplate._checks import delay, duration, has_methods, plain, span, text, whole
+from retrytemplate._checks import delay, duration, has_methods, span, span_or_none, text, whole
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import check_listeners, listeners_of, tell
 from retrytemplate.control.switch import rules
-from retrytemplate.control.switch.canary import shares_of, verdict
-from retrytemplate.control.switch.copies import Copy, ticks_of
-from retrytemplate.control.switch.entries import AuditRecord, Decision
-from retrytemplate.control.switch.expiry import check_when_expired, until
+from retrytemplate.control.switch.audit import read_record
+from retrytemplate.control.switch.canary import KEY
+from retrytemplate.control.switch.commands import Commands
+from retrytemplate.control.switch.copies import Copy, answered, ticks_of
+from retrytemplate.control.switch.entries import Decision
 from retrytemplate.control.switch.guard import SwitchGuard
+from retrytemplate.control.switch.outages import Outages
+from retrytemplate.control.switch.questions import Question
 from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, lines_of
-from retrytemplate.control.switch.scopes import Scopes, SwitchScope, scope_of
+from retrytemplate.control.switch.scopes import Scopes
 from retrytemplate.control.switch.stores import MemorySwitchStore
 from retrytemplate.control.switch.telling import Chronicle, check_notifiers
-from retrytemplate.control.switch.triggers import (
-    DEFAULT_TRIGGERS,
-    allowed_by,
-    check_triggers,
-    length_of,
-)
-from retrytemplate.control.switch.watcher import Watcher
+from retrytemplate.control.switch.triggers import DEFAULT_TRIGGERS, check_triggers
 from retrytemplate.control.switch.words import Words
 from retrytemplate.control.switch.writing import Writer
+from retrytemplate.control.watcher import Watcher
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.state import encode_key
 from retrytemplate.stores.forks import follow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from re import Pattern
     from types import TracebackType
     from typing import Self
@@ -43,23 +40,24 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.switch.audit import UnreadableRecord
     from retrytemplate.control.switch.copies import View
-    from retrytemplate.control.switch.entries import SwitchEntry
+    from retrytemplate.control.switch.entries import AuditRecord
     from retrytemplate.control.switch.stores import SwitchStore
     from retrytemplate.control.switch.writing import Command
 
 __all__ = ["KillSwitch"]
 
-LOG = logging.getLogger("retrytemplate.control.switch")
 UNKNOWN = "stop", "run"
 STORE = "load", "commit", "records", "claim_untold", "told", "close"
 # Seconds between two rounds of the watcher; a check finds out by itself what is older than it may.
 SHORTEST_ROUND, LONGEST_ROUND = 0.05, 60.0
+MOST_QUESTIONS = 1024  # that are remembered
 UNTOLD = Decision(False, "what is stopped is not known: the store has not answered yet")
 
 
 @define(eq=False, init=False, repr=False)
-class KillSwitch:
+class KillSwitch(Commands):
     """Stops work at once, for a stated reason, until somebody lets it run again, step by step.
 
     :param store: where it is kept what is stopped; None: in memory, for this process alone.
@@ -70,12 +68,14 @@ class KillSwitch:
         others are refused.  None: any name is one.
     :param triggers: what may stop something automatically, and what.
     :param unknown: ``"stop"`` or ``"run"``, where the store has never answered this process.
-    :param reason_length: letters that a reason has, and a justification, at least.
+    :param reason_length: characters that the words of a reason or a justification have, at least.
     :param incident: a regular expression that the reason of a stop has to contain.
     :param listeners: told of changes, of a store that is lost, and of calls that are refused.
     :param notifiers: functions of an ``AuditRecord``, called once for each change by one of all
         processes (again, where one fails).
     :param nag_every: seconds between two reminders of what stays stopped though its time is up.
+    :param tell_back: seconds; what is older, and nobody was told of, the notifiers are not told any
+        more.  None: they are, however old it is.
     :param clock: dates and measures.
     :raises ValueError, TypeError: for what makes no sense.
 
@@ -96,7 +96,7 @@ class KillSwitch:
     name: str
     store: SwitchStore
     _scopes: Scopes
-    _asked: Mapping[Any, tuple[SwitchScope, ...]]
+    _questions: dict[tuple[Any, ...], Question]
     _triggers: Mapping[str, Any]
     _unknown: Decision
     _words: Words
@@ -107,9 +107,9 @@ class KillSwitch:
     _copy: Copy
     _writer: Writer
     _chronicle: Chronicle
+    _outages: Outages
     _heard: View | None
     _watcher: Watcher
-    _is_quiet: Callable[[], bool]
 
     def __init__(
         self,
@@ -125,6 +125,7 @@ class KillSwitch:
         listeners: Iterable[Any] = (),
         notifiers: Iterable[Callable[[AuditRecord], Any]] = (),
         nag_every: Seconds = 86400.0,
+        tell_back: Seconds | None = 604800.0,
         clock: Clock | None = None,
     ) -> None:
         self._clock = given_or_system(clock)
@@ -137,11 +138,12 @@ class KillSwitch:
             raise ValueError(f"unknown must be one of {', '.join(UNKNOWN)}, got {unknown!r}")
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
-        self._asked = self._scopes.known
         self._unknown = rules.ALLOWED if unknown == "run" else UNTOLD
         self._words = Words(reason_length, incident)
         self._nag_every = duration(nag_every)
         span("nag_every", self._nag_every)
+        since = None if tell_back is None else duration(tell_back)
+        span_or_none("tell_back", since)
         self._listeners, tellers = listeners_of(listeners), listeners_of(notifiers)
         check_listeners("listeners", self._listeners)
         check_notifiers("notifiers", tellers)
@@ -149,178 +151,13 @@ class KillSwitch:
         now = ticks_of(self._clock)
         self._copy = Copy(self.store, name, age, now)
         self._writer = Writer(self._copy, self._clock, self._tell)
+        self._outages = Outages(name)
         self._heard = None
-        self._chronicle = Chronicle(self.store, name, tellers, now)
-        self._watcher = Watcher(self, min(max(age / 2, SHORTEST_ROUND), LONGEST_ROUND))
-        self._is_quiet = quietness(self._copy)
+        self._chronicle = Chronicle(self.store, name, tellers, now, self._clock.time, since)
+        period = min(max(age / 2, SHORTEST_ROUND), LONGEST_ROUND)
+        self._watcher = Watcher(self._watch, period, name="retrytemplate-switch")
+        self._questions = {}
         follow(self)
-
-    # Commands.
-
-    def stop(
-        self,
-        *,
-        everything: bool = False,
-        segment: str | None = None,
-        feature: str | None = None,
-        experiment: str | None = None,
-        reason: str,
-        by: str,
-        expires_in: Seconds | None = None,
-        permanent: bool = False,
-        when_expired: str | None = None,
-    ) -> AuditRecord:
-        """Stop something from now on: exactly one of the four.
-
-        :param reason: why, so that somebody else understands it.
-        :param by: who stops it.
-        :param expires_in: how long; or ``permanent=True``, until somebody lets it run.
-        :param when_expired: ``"lift"``: then it runs by itself; ``"stay"``: it stays stopped, and
-            you are reminded.  None: everything stays, anything less is lifted.
-        :raises SwitchRefusedError: the reason says nothing, or nothing was said of the end.
-        :raises UnknownScopeError: there is nothing of that name.
-        :raises SwitchStoreError: the store does not answer.
-
-        What is stopped already is stopped anew: the later of the two ends holds.
-        """
-        scope = self._scope(everything, segment, feature, experiment)
-        self._words.check_reason(reason)
-        text("by", by)
-        if when_expired is None:
-            when_expired = "stay" if everything else "lift"
-        check_when_expired("when_expired", when_expired)
-        until(expires_in, permanent, 0.0)
-
-        def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
-            return rules.stop(
-                entries,
-                scope,
-                reason=reason,
-                by=by,
-                now=now,
-                until=until(expires_in, permanent, now),
-                when_expired=when_expired,
-            )
-
-        return self._write(command)[-1]
-
-    def resume(
-        self,
-        *,
-        everything: bool = False,
-        segment: str | None = None,
-        feature: str | None = None,
-        experiment: str | None = None,
-        by: str,
-        justification: str,
-        canary: Sequence[float] | None = None,
-        override: bool = False,
-    ) -> AuditRecord:
-        """Let something run again.
-
-        :param by: who approves of it.
-        :param justification: why it may.
-        :param canary: shares of the keys in per cent, as ``(5, 25, 100)``: the first from now on,
-            each other with an ``advance``.  None: all at once.
-        :param override: all at once though everything was stopped.
-        :raises SwitchRefusedError: it is not stopped, the justification says nothing, or everything
-            was stopped and is to be back at once.
-        :raises SwitchStoreError: the store does not answer.
-        """
-        scope = self._scope(everything, segment, feature, experiment)
-        self._words.check("justification", justification)
-        text("by", by)
-        if not isinstance(override, bool):
-            raise TypeError(f"override must be True or False, got {override!r}")
-        command = partial(
-            _resume,
-            scope=scope,
-            by=by,
-            justification=justification,
-            canary=shares_of(canary),
-            override=override,
-        )
-        return self._write(command)[-1]
-
-    def advance(
-        self,
-        *,
-        everything: bool = False,
-        segment: str | None = None,
-        feature: str | None = None,
-        experiment: str | None = None,
-        by: str,
-        justification: str,
-        healthy: bool | Callable[[], Any] | None = None,
-    ) -> AuditRecord:
-        """Take the next step of a canary, or back to none where things are not well.
-
-        :param healthy: whether they are: a bool, or a function that looks, and has until then all
-            the time it needs; what it raises means no.  None: the justification says so.
-        :raises SwitchRefusedError: no canary runs, or somebody has changed it meanwhile.
-        :raises SwitchStoreError: the store does not answer.
-
-        With the last step it runs as it did before.
-        """
-        scope = self._scope(everything, segment, feature, experiment)
-        self._words.check("justification", justification)
-        text("by", by)
-        if healthy is not None and not isinstance(healthy, bool):
-            plain("healthy", healthy)
-        seen = rules.canary_of(self._writer.read().entries, scope)
-        well, why = verdict(healthy, justification)
-
-        def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
-            return rules.advance(entries, seen, by=by, justification=why, now=now, healthy=well)
-
-        return self._write(command)[-1]
-
-    def trigger(
-        self,
-        cause: str,
-        *,
-        segment: str | None = None,
-        feature: str | None = None,
-        experiment: str | None = None,
-        reason: str,
-        expires_in: Seconds | None = None,
-    ) -> AuditRecord | None:
-        """Stop something automatically, where the table of triggers allows it for this cause.
-
-        :param cause: what has happened, as the table calls it.
-        :param expires_in: how long; None: as long as the table says, which is the longest.
-        :returns: None where it is stopped already.
-        :raises TriggerRefusedError: the table does not allow it, or leaves it to a human.
-        :raises SwitchStoreError: the store does not answer.
-
-        A canary that runs goes back to none.
-        """
-        scope = self._scope(False, segment, feature, experiment)
-        text("cause", cause)
-        rule = allowed_by(self._triggers, cause, scope)
-        text("reason", reason)  # however short: nobody is there who could find a better one
-        seconds = length_of(rule, cause, expires_in)
-        by = f"automatic: {cause}"
-
-        def command(entries: Mapping[SwitchScope, SwitchEntry], now: float) -> rules.Change:
-            return rules.stop(
-                entries,
-                scope,
-                reason=reason,
-                by=by,
-                now=now,
-                until=now + seconds,
-                when_expired=rule.when_expired,
-                cause=cause,
-            )
-
-        made = [each for each in self._write(command) if (each.scope, each.by) == (scope, by)]
-        return made[-1] if made else None
-
-    def _scope(self, *given: Any) -> SwitchScope:
-        scope = scope_of(*given)
-        self._scopes.check(scope)
-        return scope
 
     # Checks.
 
@@ -342,12 +179,12 @@ class KillSwitch:
         makes it raise nothing: what was last known holds.
         """
         try:
-            asked = self._asked[segment, feature, experiment]
+            question = self._questions[segment, feature, experiment]
         except (KeyError, TypeError):  # the latter: no name at all
-            asked = self._scopes.asked(segment, feature, experiment)
+            question = self._question(segment, feature, experiment)
         if key is not None and type(key) is not str:
-            encode_key(key)
-        return rules.ALLOWED if self._is_quiet() else self._decide(asked, _giving(key))
+            encode_key(key, KEY)
+        return rules.ALLOWED if question.is_clear() else self._decide(question, _giving(key))
 
     def guard(
         self,
@@ -369,22 +206,30 @@ class KillSwitch:
         >>> template.call(int, "17")
         17
         """
-        asked = self._scopes.asked(segment, feature, experiment)
+        question = self._question(segment, feature, experiment)
         if key is not None and not callable(key):
-            encode_key(key)
-        return SwitchGuard(self, asked, key)
+            encode_key(key, KEY)
+        return SwitchGuard(self, question, key)
 
-    def _decide(self, asked: tuple[SwitchScope, ...], key: Callable[[], Any]) -> Decision:
+    def _question(self, *names: str | None) -> Question:
+        question = Question(self._copy, self._scopes.asked(*names))
+        if len(self._questions) >= MOST_QUESTIONS:
+            self._questions.clear()
+        self._questions[names] = question
+        return question
+
+    def _decide(self, question: Question, key: Callable[[], Any]) -> Decision:
         """Look at what is stopped, and ask the store where that is due."""
         if not self._copy.is_fresh():
             self._catch_up()
-        return self._known(asked, key)
+        return self._known(question, key)
 
-    def _known(self, asked: tuple[SwitchScope, ...], key: Callable[[], Any]) -> Decision:
+    def _known(self, question: Question, key: Callable[[], Any]) -> Decision:
         view = self._copy.view
         if view is None:
             return self._unknown
-        return rules.decide(view.entries, asked, key, self._clock.time())
+        question.look(view)
+        return rules.decide(view.entries, question.scopes, key, self._clock.time())
 
     def _rest(self, decision: Decision) -> float | None:
         """Seconds until what was refused is lifted by itself."""
@@ -415,15 +260,14 @@ class KillSwitch:
         self._tell(self._copy.refresh())
         if self._copy.lost_at is not None:
             return
-        try:
-            self._look_after()
-            self._tell_news()
-            self._chronicle.notify()
-        except Exception:
-            LOG.warning("%s: the store was lost on the way", self.name, exc_info=True)
+        self._outages.attempt(self._look_after, "what is due cannot be written")
+        self._tell_news()
+        self._notify()
 
     def report(self) -> SwitchReport:
         """All that is stopped, with its age, reason, who did it, and the end; ``str`` shows it.
+
+        :raises SwitchStoreError: the store has never answered.
 
         >>> switch = KillSwitch()
         >>> record = switch.stop(
@@ -440,14 +284,13 @@ class KillSwitch:
         stale = self._copy.age if self._copy.lost_at is not None else None
         return SwitchReport(name=self.name, at=now, lines=lines, stale=stale)
 
-    def audit(self, limit: int = 100) -> tuple[AuditRecord, ...]:
-        """The latest changes, the newest first.
+    def audit(self, limit: int = 100) -> tuple[AuditRecord | UnreadableRecord, ...]:
+        """The latest changes, the newest first; one that cannot be read says why.
 
-        :raises SwitchStoreError: the store does not answer, or holds what cannot be read.
+        :raises SwitchStoreError: the store does not answer.
         """
         whole("limit", limit, 1)
-        found = _asking(self.store.records, limit=limit)
-        return tuple(AuditRecord.from_text(each.text) for each in found)
+        return tuple(map(read_record, answered(self.store.records, limit=limit)))
 
     def snapshot(self) -> SwitchSnapshot:
         """What this process knows, without a look at the store.
@@ -492,12 +335,8 @@ class KillSwitch:
     # Writing.
 
     def _write(self, command: Command) -> tuple[AuditRecord, ...]:
-        """Carry out a command on what the store holds, whoever else writes at the same time.
-
-        :raises SwitchStoreError: the store does not answer: nothing was changed.
-        """
         if self._listeners:
-            _asking(self._chronicle.begin)
+            answered(self._chronicle.begin)
         records = self._writer.write(command)
         if records:
             self._written()
@@ -506,10 +345,7 @@ class KillSwitch:
     def _written(self) -> None:
         """What follows a change; it stands, whatever goes wrong now."""
         self._tell_news()
-        try:
-            self._chronicle.notify()
-        except Exception:
-            LOG.warning("%s: the store was lost, others will tell", self.name, exc_info=True)
+        self._notify()
         if self.store.shared or self._has_work():
             self._watcher.ensure()
 
@@ -535,13 +371,17 @@ class KillSwitch:
 
     def _tell_news(self) -> None:
         """Tell the listeners what has led to the present view, unless they have been told."""
+        if self._listeners and self._copy.view is not self._heard:
+            self._outages.attempt(self._tell_all, "the changes cannot be read")
+
+    def _tell_all(self) -> None:
         view = self._copy.view
-        if self._listeners and view is not self._heard:
-            try:
-                self._tell(self._chronicle.news())
-                self._heard = view
-            except Exception:
-                LOG.warning("%s: the changes cannot be read", self.name, exc_info=True)
+        self._tell(self._chronicle.news())
+        self._heard = view
+
+    def _notify(self) -> None:
+        trouble = "the notifiers cannot be told, others will tell them"
+        self._outages.attempt(self._chronicle.notify, trouble)
 
     def _forked(self) -> None:
         self._copy.forked()
@@ -549,28 +389,5 @@ class KillSwitch:
         self._watcher.forked()
 
 
-def quietness(copy: Copy) -> Callable[[], bool]:
-    """Whether nothing is stopped, as fast as can be."""
-    if not copy.store.shared:
-        return lambda: copy._is_version(copy.quiet_version)
-    now = copy.now
-    return lambda: now() < copy.quiet_until
-
-
 def _giving(key: Any) -> Callable[[], Any]:
     return lambda: key
-
-
-def _resume(
-    entries: Mapping[SwitchScope, SwitchEntry], now: float, **settings: Any
-) -> rules.Change:
-    return rules.resume(entries, now=now, **settings)
-
-
-def _asking(method: Callable[..., Any], **given: Any) -> Any:
-    try:
-        return method(**given)
-    except SwitchStoreError:
-        raise
-    except Exception as exc:
-        raise SwitchStoreError(f"the store of the kill switch cannot be read: {exc}") from exc

@@ -10,14 +10,16 @@ from uuid import uuid4
 from attrs import define, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
-from retrytemplate.control.switch.entries import AuditRecord
+from retrytemplate.control.switch.audit import UnreadableRecord, read_record
 from retrytemplate.control.switch.events import SwitchChanged
-from retrytemplate.errors import SwitchStoreError
+from retrytemplate.control.switch.report import span
+from retrytemplate.control.switch.stores import StoredRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from retrytemplate.control.switch.stores import StoredRecord, SwitchStore
+    from retrytemplate.control.switch.entries import AuditRecord
+    from retrytemplate.control.switch.stores import SwitchStore
 
 __all__ = ["LEASE", "Chronicle", "check_notifiers"]
 
@@ -25,7 +27,11 @@ LOG = logging.getLogger("retrytemplate.control.switch")
 # Seconds that a process has for telling what it has claimed, before another one does.
 LEASE = 60.0
 AT_ONCE = 20
-LOOK_BACK = 100
+PAGE = 100
+NOTHING = StoredRecord(0, "", told=True)  # before the first one
+# How the telling of a record may end; the first three are the end of it.
+TOLD, OLD, RUBBISH, LATER, FAILED = "told", "old", "rubbish", "later", "failed"
+DONE = TOLD, OLD, RUBBISH
 
 
 def check_notifiers(name: str, value: Any) -> None:
@@ -45,14 +51,19 @@ class Chronicle:
     """Tells what stands in a store's list of records.
 
     :param now: measures how long ago a notifier has failed.
+    :param time: says how long ago a change was made.
+    :param tell_back: seconds; of what is older nobody is told any more; None: nothing is too old.
     """
 
     store: SwitchStore
     name: str
     notifiers: Sequence[Callable[[AuditRecord], Any]]
     now: Callable[[], float]
-    _seen: int | None = None
+    time: Callable[[], float]
+    tell_back: float | None
+    _seen: StoredRecord | None = None
     _began: float | None = None  # to tell what may not be told yet
+    _left: int = 0  # the last record that was left to others
     _lock: Any = field(factory=threading.RLock)
 
     @property
@@ -66,37 +77,73 @@ class Chronicle:
             newest = self.store.records(limit=1)
             with self._lock:
                 if self._seen is None:
-                    self._seen = newest[0].number if newest else 0
+                    self._seen = newest[0] if newest else NOTHING
 
     def news(self) -> list[SwitchChanged]:
         """What has happened since this was last asked, oldest first; each once."""
-        if self._seen is None:
-            self.begin()
-        found = self.store.records(limit=LOOK_BACK)
+        self.begin()
+        new = None
+        while new is None:  # unless another thread has told something meanwhile
+            new = self._unheard()
+        return list(self._changes(new))
+
+    def _unheard(self) -> list[StoredRecord] | None:
+        seen = self._seen or NOTHING
+        new = self._since(seen)
         with self._lock:
-            seen = self._seen or 0
-            new = [each for each in reversed(found) if each.number > seen]
-            if new:
-                self._seen = new[-1].number
-        records = (_record(each) for each in new)
-        return [SwitchChanged(name=self.name, record=each) for each in records if each is not None]
+            if self._seen is not seen:
+                return None
+            self._seen = new[-1] if new else seen
+        return new
+
+    def _since(self, seen: StoredRecord) -> list[StoredRecord]:
+        """The records after this one, oldest first; all, where the store has begun anew."""
+        new: list[StoredRecord] = []
+        anew = False
+        for each in self._newest_first():
+            if each.number <= seen.number and not anew:
+                anew = each.text != seen.text if each.number == seen.number else not new
+                if not anew:
+                    break
+            new.append(each)
+        return new[::-1]
+
+    def _newest_first(self) -> Iterator[StoredRecord]:
+        page = self.store.records(limit=PAGE)
+        while page:
+            yield from page
+            page = self.store.records(before=page[-1].number, limit=PAGE)
+
+    def _changes(self, stored: Iterable[StoredRecord]) -> Iterator[SwitchChanged]:
+        for each in stored:
+            record = read_record(each)
+            if isinstance(record, UnreadableRecord):
+                LOG.error("record %s is told to no listener: %s", each.number, record)
+            else:
+                yield SwitchChanged(name=self.name, record=record)
 
     def notify(self) -> None:
         """Tell the notifiers what nobody has told yet, and nobody else is about to tell."""
         if not self.notifiers:
             return
-        # A worker of its own each time: threads do not get in each other's way, and what fails, or
-        # is interrupted, comes again when its lease is over.
-        worker, began = uuid4().hex, self.now()
+        began, old = self.now(), 0
         if self._began is None:
             self._began = began
-        while claimed := self.store.claim_untold(worker, LEASE, AT_ONCE):
-            told = [each.number for each in claimed if self._tell(each)]
-            if told:
-                self.store.told(told, worker)
-            if len(told) < len(claimed):
-                self._began = began
-                return
+        try:
+            # A worker of its own each time: threads do not get in each other's way, and what fails,
+            # is interrupted, or is another's to tell, comes again when its lease is over.
+            while claimed := self.store.claim_untold(worker := uuid4().hex, LEASE, AT_ONCE):
+                ends = {each.number: self._tell(each) for each in claimed}
+                old += sum(end == OLD for end in ends.values())
+                done = [number for number, end in ends.items() if end in DONE]
+                if done:
+                    self.store.told(done, worker)
+                if FAILED in ends.values():
+                    self._began = began
+                    return
+        finally:
+            if old:
+                self._say_old(old)
         self._all_told(began)
 
     def _all_told(self, began: float) -> None:
@@ -104,30 +151,47 @@ class Chronicle:
         if first is not None and (first == began or began - first > LEASE):
             self._began = None
 
-    def _tell(self, stored: StoredRecord) -> bool:
-        record = _record(stored)
-        if record is None:
-            return True  # nobody will ever be able to tell it
-        done = True
-        for notifier in self.notifiers:
-            try:
-                value = notifier(record)
-                if is_awaitable(value):
-                    close_unawaited(value)
-                    raise TypeError(f"{notifier!r} has to be awaited: nobody does")
-            except Exception:
-                LOG.exception("%r could not be told of record %s", notifier, stored.number)
-                done = False
-        return done
+    def _tell(self, stored: StoredRecord) -> str:
+        """Tell of one; how that has ended."""
+        number, record = stored.number, read_record(stored)
+        if isinstance(record, UnreadableRecord):
+            return self._leave(record)
+        if self.tell_back is not None and record.at < self.time() - self.tell_back:
+            return OLD
+        told = [self._notify(notifier, number, record) for notifier in self.notifiers]
+        return TOLD if all(told) else FAILED
+
+    def _leave(self, record: UnreadableRecord) -> str:
+        if not record.later:
+            LOG.error("record %s is told to nobody: %s", record.number, record)
+            return RUBBISH
+        if record.number > self._left:  # it comes again, minute by minute
+            self._left = record.number
+            LOG.warning("%s: whoever can read it will tell", record)
+        return LATER
+
+    def _notify(
+        self, notifier: Callable[[AuditRecord], Any], number: int, record: AuditRecord
+    ) -> bool:
+        try:
+            value = notifier(record)
+            if is_awaitable(value):
+                close_unawaited(value)
+                raise TypeError(f"{notifier!r} has to be awaited: nobody does")
+        except Exception:
+            LOG.exception("%r could not be told of record %s", notifier, number)
+            return False
+        return True
+
+    def _say_old(self, number: int) -> None:
+        changes = "1 change is" if number == 1 else f"{number} changes are"
+        LOG.warning(
+            "%s: %s older than %s: the notifiers are not told, see the audit",
+            self.name,
+            changes,
+            span(self.tell_back or 0.0),
+        )
 
     def forked(self) -> None:
         """In a child process: a lock that nobody holds."""
         self._lock = threading.RLock()
-
-
-def _record(stored: StoredRecord) -> AuditRecord | None:
-    try:
-        return AuditRecord.from_text(stored.text)
-    except SwitchStoreError:
-        LOG.exception("record %s is told to nobody", stored.number)
-        return None

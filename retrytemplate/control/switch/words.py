@@ -7,12 +7,13 @@ from typing import Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, text, whole
+from retrytemplate._checks import checked_by, whole
 from retrytemplate.errors import SwitchRefusedError
 
 __all__ = ["Words"]
 
 FEWEST_LETTERS = 4
+WORD = re.compile(r"\w+")
 
 
 def _pattern(value: Any) -> re.Pattern[str] | None:
@@ -35,7 +36,7 @@ def _at_least_one(name: str, value: Any) -> None:
 class Words:
     """What a reason has to be like.
 
-    :param reason_length: letters that it has, at least, as a justification.
+    :param reason_length: characters of its words, at least, as of those of a justification.
     :param incident: what it has to contain; None: nothing.
 
     >>> Words(12, r"INC-[0-9]+").check_reason("charged twice, INC-4711")
@@ -48,13 +49,14 @@ class Words:
         """Raise unless it says something.
 
         :raises SwitchRefusedError: it is short, or made of nothing.
+        :raises TypeError: it is no text.
         """
-        text(name, value)
-        said = " ".join(value.split())
-        letters = {letter for letter in said.casefold() if letter.isalnum()}
-        if len(said) < self.reason_length or len(letters) < FEWEST_LETTERS:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, got {value!r}")
+        words = WORD.findall(value.casefold())
+        if len(" ".join(words)) < self.reason_length or len({*"".join(words)}) < FEWEST_LETTERS:
             raise SwitchRefusedError(
-                f"{name} must say in {self.reason_length} letters or more what is going on, for "
+                f"{name} must say in {self.reason_length} characters or more what is going on, for "
                 f"those who were not there, got {value!r}"
             )
 

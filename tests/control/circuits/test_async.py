@@ -4,13 +4,14 @@ import asyncio
 import os
 import signal
 import types
+from contextlib import suppress
 from random import Random
 
 import pytest
 
-from retrytemplate import CircuitOpenError
 from retrytemplate.control import Consecutive, RedisCircuitStore
 from tests.control.circuits.shared import Down, failing, fine
+from tests.control.crowds import cancelled_anywhere, tasks_at_once
 from tests.control.loops import LOOPS
 from tests.stores import valkey
 
@@ -64,52 +65,16 @@ def test_each_way_in_asks_and_reports(sharing, half_open, loop, mode, way):
 def test_half_open_lets_three_of_sixty_tasks_in(half_open, loop, mode):
     """Pain 21: half-open lets everybody in."""
     breaker = half_open(mode, required_successes=100)
-    inside, refused = [], []
-
-    async def enter():
-        inside.append(1)
-        while len(refused) < 57:
-            await loop.checkpoint()
-
-    async def work():
-        try:
-            await breaker.call_async(enter)
-        except CircuitOpenError as error:
-            refused.append(error)
-
-    loop.run(lambda: loop.together(*[work] * 60))
-    assert (len(inside), len(refused), breaker.snapshot().successes) == (3, 57, 3)
+    assert tasks_at_once(loop, breaker, 60, places=3) == (3, 57)
+    assert breaker.snapshot().successes == 3
 
 
 @loops
 @modes
 @pytest.mark.parametrize("seed", range(3))
 def test_tasks_cancelled_anywhere_leave_no_permit_taken(sharing, half_open, loop, mode, seed):
-    breaker = half_open(mode, required_successes=10**6)
-    random = Random(seed)
-
-    async def enter():
-        for _ in range(random.randrange(4)):
-            await loop.checkpoint()
-
-    async def work():
-        while True:
-            try:
-                await (breaker.call_async(enter) if random.random() < 0.5 else permit())
-            except CircuitOpenError:
-                await loop.checkpoint()
-
-    async def permit():
-        async with breaker.permit():
-            await enter()
-
-    async def stop():
-        for _ in range(random.randrange(30, 200)):
-            await loop.checkpoint()
-        raise Down
-
-    with pytest.raises(ExceptionGroup):
-        loop.run(lambda: loop.together(*[work] * 10, stop))
+    breaker, random = half_open(mode, required_successes=10**6), Random(seed)
+    cancelled_anywhere(loop, breaker, random, 10, random.randrange(30, 200))
     assert sharing.permits() == 0
     assert breaker.state == "half-open"
 
@@ -175,8 +140,61 @@ def test_a_coroutine_that_is_closed_gives_the_permit_back(half_open, sharing, wa
     assert sharing.permits() == 0
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_coroutine_that_is_closed_during_the_question_gives_the_permit_back(
+    half_open, sharing, answered
+):
+    breaker = half_open()
+    if not answered:
+        sharing.client.client_pause(60_000, all=False)
+
+    async def main():
+        coroutine = breaker.call_async(fine)
+        step = coroutine.send(None)
+        if answered:
+            await asyncio.wait([step])
+        coroutine.close()
+        sharing.client.client_unpause()
+
+    asyncio.run(main())  # its end waits for the threads
+    assert breaker.state == "half-open"
+    assert sharing.permits() == 0
+
+
+@pytest.mark.parametrize("end", ["end", "error", "close"])
+def test_what_is_said_inside_of_a_block_is_reported_at_its_end(half_open, end):
+    breaker = half_open()
+
+    @types.coroutine
+    def inside():
+        yield "inside"
+
+    async def work():
+        async with breaker.permit() as permit:
+            permit.failure()
+            permit.success()
+            if end == "error":
+                raise ValueError
+            if end == "close":
+                await inside()
+
+    async def main():
+        coroutine = work()
+        with suppress(StopIteration, ValueError):
+            step = coroutine.send(None)
+            while step != "inside":
+                await asyncio.wait([step])
+                step._asyncio_future_blocking = False
+                step = coroutine.send(None)
+            coroutine.close()
+
+    asyncio.run(main())
+    assert breaker.state == "open"
+
+
 @loops
-def test_the_loop_goes_on_while_the_store_hangs(valkey_binary, tmp_path, sharing, loop):
+@pytest.mark.parametrize("said", ["at the end", "inside"])
+def test_the_loop_goes_on_while_the_store_hangs(valkey_binary, tmp_path, sharing, loop, said):
     with valkey.started(valkey_binary, tmp_path / "server") as server:
         store = RedisCircuitStore(server.url, timeout=0.2, stale_after=3600)
         breaker = sharing.breaker(store=store)
@@ -184,7 +202,14 @@ def test_the_loop_goes_on_while_the_store_hangs(valkey_binary, tmp_path, sharing
         steps, over = [], []
 
         async def call():
-            assert await breaker.call_async(fine) == "fine"
+            if said == "inside":
+                async with breaker.permit() as permit:
+                    os.kill(server.process.pid, signal.SIGSTOP)
+                    steps.clear()
+                    permit.failure()
+            else:
+                os.kill(server.process.pid, signal.SIGSTOP)
+                assert await breaker.call_async(fine) == "fine"
             over.append(1)
 
         async def others():
@@ -192,7 +217,6 @@ def test_the_loop_goes_on_while_the_store_hangs(valkey_binary, tmp_path, sharing
                 steps.append(1)
                 await loop.checkpoint()
 
-        os.kill(server.process.pid, signal.SIGSTOP)
         try:
             loop.run(lambda: loop.together(call, others))
         finally:

@@ -142,11 +142,42 @@ def test_the_thread_ends_with_the_breaker(sharing):
     store = sharing.store(mode="cached", stale_after=NEVER)
     breaker = sharing.breaker("brief", store=store)
     sharing.made.remove(breaker)
+    before = set(threading.enumerate())
     call(breaker, fine)
-    (thread,) = [each for each in threading.enumerate() if each.name == "retrytemplate-circuit"]
+    (thread,) = [each for each in threading.enumerate() if each not in before]
     del breaker
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_a_view_that_is_hardly_ever_stale_is_reported_to_the_store(sharing, cached):
+    breaker = cached(stale_after=1e300)
+    call(breaker, fine, failing, failing, failing)
+    until(lambda: sharing.fields()["state"] == "open")
+
+
+def test_a_row_that_is_full_is_not_undone_by_what_goes_well_before_it_is_reported(sharing, cached):
+    breaker = cached()
+    call(breaker, fine)
+    sharing.client.client_pause(60_000, all=False)
+    call(breaker, failing, failing, failing, fine, failing)
+    sharing.client.client_unpause()
+    until(lambda: sharing.fields()["state"] == "open")
+
+
+def test_every_failure_is_reported_at_the_end(sharing, cached):
+    breaker = cached(window=Calls(10**6), minimum_calls=10**6)
+    call(breaker, fine, *[failing] * 3000)
+    breaker.close()
+    assert int(sharing.fields()["failures"]) == 3000
+
+
+def test_it_still_opens_when_it_is_used_after_its_end(cached):
+    breaker = cached()
+    call(breaker, fine)
+    breaker.close()
+    call(breaker, failing, failing, failing)
+    assert type(breaker.outcome(fine).exception) is CircuitOpenError
 
 
 @pytest.mark.parametrize("fails", [(), range(0, 500, 7)], ids=["never", "often"])

@@ -4,20 +4,18 @@ from itertools import count
 from math import inf
 
 from hypothesis import settings
-from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
-from retrytemplate.control import Calls, Consecutive, Seconds
+from retrytemplate.control import Seconds
 from tests.control.circuits.shared import Sharing
 from tests.control.test_breaker_model import (
     EXPIRES,
-    RATES,
     RESET,
-    SLOW,
-    WINDOWS,
+    SETTINGS,
     Breaker,
     Down,
     Model,
+    fitting,
 )
 
 UNIT = 1e6
@@ -48,25 +46,10 @@ class Pair(Breaker):
     def teardown(self):
         self.sharing.close()
 
-    @initialize(
-        window=WINDOWS,
-        minimum=st.integers(1, 4),
-        rates=st.tuples(RATES, RATES),
-        at_once=st.integers(1, 3),
-        required=st.integers(1, 4),
-        growth=st.sampled_from([1.0, 2.0]),
-        slow=st.sampled_from([SLOW, None]),
-    )
+    @initialize(**SETTINGS)
     def make(self, window, minimum, rates, at_once, required, growth, slow):
-        rates = rates if slow else (rates[0], 1.0)
-        chosen = {"failure_rate": rates[0], "slow_rate": rates[1], "minimum_calls": minimum}
-        scaled = window
-        if isinstance(window, Consecutive):
-            chosen = {}
-        elif isinstance(window, Calls):
-            chosen["minimum_calls"] = minimum = min(minimum, window.number)
-        else:
-            scaled = Seconds(window.seconds * UNIT)
+        minimum, rates, chosen = fitting(window, minimum, rates, slow)
+        scaled = Seconds(window.seconds * UNIT) if isinstance(window, Seconds) else window
         self.breakers = [
             self.sharing.breaker(
                 window=scaled,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -104,6 +105,45 @@ def test_a_store_that_goes_during_a_call_does_not_change_how_it_ends(
         store.close()
 
 
+def test_a_failure_that_the_store_does_not_hear_of_opens_nothing_where_it_must_not_be_lost(
+    valkey_binary, tmp_path
+):
+    told = Told()
+    with valkey.started(valkey_binary, tmp_path / "server") as server:
+        store = RedisCircuitStore(server.url, on_store_error="raise")
+        breaker = made(store, window=Consecutive(1), listeners=[told])
+
+        def goes():
+            server.kill()
+            raise Down
+
+        with pytest.raises(Down):
+            breaker.call(goes)
+        assert [type(event) for event in told.events] == [CircuitStoreLost]
+        breaker.close()
+        store.close()
+
+
+@modes
+def test_a_result_from_while_the_store_was_away_is_late_when_it_is_back(
+    valkey_binary, tmp_path, mode
+):
+    told = Told()
+    with valkey.started(valkey_binary, tmp_path / "server") as server:
+        store = RedisCircuitStore(server.url, mode=mode, stale_after=0.02, timeout=0.5)
+        breaker = made(store, listeners=[told], window=Consecutive(1))
+        server.kill()
+        permit = breaker.permit()
+        assert permit.take() is None
+        server.start()
+        until(lambda: told.of(CircuitStoreBack))
+        permit.failure()
+        assert (breaker.state, breaker.snapshot().late) == ("closed", 1)
+        assert not told.of(CircuitChanged)
+        breaker.close()
+        store.close()
+
+
 @modes
 def test_when_the_store_is_back_it_is_used_again(valkey_binary, tmp_path, mode):
     told = Told()
@@ -171,6 +211,24 @@ def test_a_store_that_hangs_costs_one_call_its_timeout(hanging, mode):
     store.close()
 
 
+def test_those_who_look_when_the_store_hangs_do_not_wait_one_after_the_other(hanging):
+    pid, proxy = hanging
+    url = f"redis://127.0.0.1:{proxy.port}"
+    breaker = made(RedisCircuitStore(url, mode="cached", timeout=0.2, stale_after=3600))
+    assert breaker.outcome(fine).exception is None
+    os.kill(pid, signal.SIGSTOP)
+    before = proxy.requests
+    threads = [threading.Thread(target=breaker.snapshot) for _ in range(5)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert proxy.requests - before == 1
+    os.kill(pid, signal.SIGCONT)
+    breaker.close()
+    breaker.store.close()
+
+
 def test_calls_that_go_on_when_the_store_hangs_do_not_all_wait_for_it(hanging):
     pid, proxy = hanging
     store = RedisCircuitStore(f"redis://127.0.0.1:{proxy.port}", timeout=0.2, stale_after=3600)
@@ -216,6 +274,8 @@ RUBBISH = {
         ("generation", "x"),
         ("touched", "x"),
         ("opened", "often"),
+        ("opened", "-" + "9" * 400),
+        ("since", "9" * 400),
         ("note", "{"),
         ("note", '{"by": 1}'),
         ("note", "[1, 2]"),
@@ -273,6 +333,20 @@ def test_a_result_from_before_the_server_forgot_is_late(sharing):
     assert (breaker.state, breaker.snapshot().late) == ("closed", 1)
 
 
+@modes
+def test_a_server_that_has_forgotten_the_latest_changes_counts_failures_again(sharing, mode):
+    breaker = sharing.breaker(store=sharing.store(mode=mode, stale_after=3600))
+    call(breaker, fine)
+    before = sharing.client.dump(sharing.name())
+    breaker.force_open(by="kim", reason="they asked us to")
+    breaker.reset()
+    sharing.client.restore(sharing.name(), 0, before, replace=True)
+    sharing.clock.advance(3600)
+    call(breaker, failing, failing, failing)
+    shown = breaker.snapshot()
+    assert (shown.state, shown.late) == ("open", 0)
+
+
 class TestOtherRules:
     def test_are_not_mixed_and_it_is_told(self, sharing):
         told = Told()
@@ -291,6 +365,18 @@ class TestOtherRules:
         with pytest.raises(CircuitStoreError, match="in use by breakers with other rules"):
             sharing.breaker(store=store, reset_timeout=31).call(fine)
         assert sharing.breaker(store=store, reset_timeout=30.0).call(fine) == "fine"
+
+    @pytest.mark.parametrize("setting", ["reset_timeout", "slow_call", "reset_growth"])
+    def test_are_none_where_a_number_is_only_written_in_another_way(self, sharing, setting):
+        store = sharing.store(on_store_error="raise")
+        for value in (2, 2.0):
+            assert sharing.breaker(store=store, **{setting: value}).call(fine) == "fine"
+
+    def test_may_have_numbers_of_any_size(self, sharing):
+        most = 10**400
+        breaker = sharing.breaker(half_open_calls=most, required_successes=most)
+        call(breaker, failing, failing, failing)
+        assert breaker.state == "open"
 
     def test_take_over_what_nobody_uses_any_more(self, sharing):
         first = sharing.breaker(window=Consecutive(3))

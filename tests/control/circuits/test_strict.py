@@ -1,6 +1,5 @@
 """A circuit that is asked about before each call: what one process sees, all go by."""
 
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +9,7 @@ from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, LateResult
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.circuits.shared import Down, Told, failing, fine
+from tests.control.crowds import come_and_go
 
 
 def call(breaker, *functions):
@@ -184,27 +184,10 @@ def test_a_failure_costs_two_and_one_that_opens_it_three(sharing, counted):
 
 def test_threads_that_come_and_go_in_half_open_are_never_more_than_may_be(sharing, switching):
     first, second = half_open(sharing, required_successes=10**9)
-    inside, most, admitted, lock = [0], [0], [0], threading.Lock()
-
-    def work(breaker):
-        for _ in range(30):
-            try:
-                with breaker.permit():
-                    with lock:
-                        admitted[0] += 1
-                        inside[0] += 1
-                        most[0] = max(most[0], inside[0])
-                    with lock:
-                        inside[0] -= 1
-            except CircuitOpenError:
-                continue
-
-    with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(work, each) for each in (first, second) * 4]:
-            future.result(PATIENCE)
-    assert most[0] <= 3
-    assert (first.snapshot().successes, first.snapshot().probes) == (admitted[0], 0)
-    assert first.snapshot().rejected + second.snapshot().rejected == 240 - admitted[0]
+    most, admitted = come_and_go([first, second] * 4, 30)
+    assert most <= 3
+    assert (first.snapshot().successes, first.snapshot().probes) == (admitted, 0)
+    assert first.snapshot().rejected + second.snapshot().rejected == 240 - admitted
 
 
 def test_no_call_of_many_threads_is_lost_or_counted_twice(sharing, switching):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from retrytemplate.control import KillSwitch
 from retrytemplate.control.switch.canary import place_of
 from retrytemplate.control.switch.scopes import SwitchScope
 
@@ -30,6 +31,25 @@ def places():
 def test_of_many_keys_a_share_is_in(places, share):
     inside = sum(place < share for place in places) / 1000
     assert inside == pytest.approx(share, abs=0.5)
+
+
+@pytest.mark.statement("S4-69")
+def test_whoever_is_back_stays_back_at_each_step():
+    switch, keys = KillSwitch(), range(2000)
+    switch.stop(segment="billing", reason="charged twice, incident 9", by="kim", permanent=True)
+    switch.resume(segment="billing", canary=SHARES, by="lee", justification="found and mended")
+
+    def back():
+        return {key for key in keys if switch.check(segment="billing", key=key)}
+
+    few = back()
+    assert len(few) / 20 == pytest.approx(5, abs=2)
+    switch.advance(segment="billing", by="lee", justification="no errors for an hour")
+    some = back()
+    assert len(some) / 20 == pytest.approx(25, abs=3)
+    assert few < some
+    switch.advance(segment="billing", by="lee", justification="no errors for a day")
+    assert back() == set(keys)
 
 
 def test_no_key_is_out_when_all_are_in(places):

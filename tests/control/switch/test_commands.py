@@ -91,10 +91,24 @@ def test_what_is_no_name_is_refused_everywhere(switch, kind, name):
     assert switch.audit() == ()
 
 
-@pytest.mark.parametrize("key", [1.5, ["user"], object], ids=["float", "list", "class"])
+NO_KEY = "^the key of a check must be a str, int, bytes, or a tuple of those, got "
+
+
+@pytest.mark.parametrize("key", [1.5, ["user"], ("user", 1.5)], ids=["float", "list", "in a tuple"])
 def test_what_is_no_key_is_refused_though_nothing_is_stopped(switch, key):
-    with pytest.raises(InconsistentKeyError):
-        switch.check(key=key)
+    for ask in switch.check, switch.guard:
+        with pytest.raises(InconsistentKeyError, match=NO_KEY):
+            ask(key=key)
+
+
+def test_a_key_that_is_too_large_to_be_written_is_refused(switch):
+    with pytest.raises(InconsistentKeyError, match="the key of a check is too large an int"):
+        switch.check(key=10**5000)
+
+
+def test_what_a_function_gives_that_is_no_key_is_refused(canary):
+    with pytest.raises(InconsistentKeyError, match=NO_KEY):
+        canary.guard(segment="billing", key=lambda context: 1.5).call(int, "17")
 
 
 def test_a_name_that_was_not_declared_is_refused_before_it_stops_nothing():
@@ -140,6 +154,18 @@ def test_a_stop_without_an_end_is_refused(switch):
     assert switch.audit() == ()
 
 
+def test_what_is_stopped_for_good_is_not_to_be_lifted(switch):
+    with pytest.raises(SwitchRefusedError, match="a permanent stop is never lifted by itself"):
+        switch.stop(segment="billing", reason=REASON, by="kim", permanent=True, when_expired="lift")
+    assert switch.audit() == ()
+
+
+@pytest.mark.parametrize("given", [{}, {"when_expired": None}, {"when_expired": "stay"}], ids=str)
+def test_what_is_stopped_for_good_may_be_said_to_stay(switch, given):
+    switch.stop(segment="billing", reason=REASON, by="kim", permanent=True, **given)
+    assert not switch.check(segment="billing")
+
+
 @pytest.mark.parametrize(
     ("expires_in", "error"),
     [
@@ -165,9 +191,12 @@ def test_an_end_may_be_a_timedelta(switch):
 
 
 @pytest.mark.statement("S4-71")
-@pytest.mark.parametrize("reason", ["broken", "x" * 40, "-" * 40, "broken        ", "test  test"])
+@pytest.mark.parametrize(
+    "reason",
+    ["broken", "x" * 40, "-" * 40, "broken        ", "broken!!!!!!!!!!!", "test  test", "", "   "],
+)
 def test_a_vague_reason_is_refused(switch, reason):
-    with pytest.raises(SwitchRefusedError, match="reason must say in 12 letters or more"):
+    with pytest.raises(SwitchRefusedError, match="reason must say in 12 characters or more"):
         switch.stop(segment="billing", reason=reason, by="kim", expires_in=60)
     assert switch.audit() == ()
 
@@ -180,8 +209,10 @@ def test_a_reason_without_the_incident_that_is_asked_for_is_refused():
     switch.stop(segment="billing", reason="charged twice, INC-9", by="kim", permanent=True)
 
 
-@pytest.mark.parametrize("wrong", [None, "", "   ", 17])
-@pytest.mark.parametrize("field", ["reason", "by"])
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("reason", None), ("reason", 17), ("by", None), ("by", 17), ("by", ""), ("by", "   ")],
+)
 def test_a_text_that_is_none_is_refused(switch, field, wrong):
     given = {"reason": REASON, "by": "kim"} | {field: wrong}
     with pytest.raises(TypeError, match=f"{field} must be a text"):
@@ -222,7 +253,7 @@ def test_what_was_to_stay_does_not_lift_itself_after_another_stop(switch, clock)
 def test_a_resume_takes_somebody_who_approves_and_a_justification(switch, missing):
     stopped(switch)
     with pytest.raises(TypeError, match=missing):
-        switch.resume(segment="billing", **{**WELL, missing: ""})
+        switch.resume(segment="billing", **{**WELL, missing: None})
     with pytest.raises(SwitchRefusedError, match="justification must say"):
         switch.resume(segment="billing", by="lee", justification="ok")
     assert not switch.check(segment="billing")
@@ -512,6 +543,8 @@ WRONG = [
     ("incident", 17),
     ("incident", b"INC"),
     ("nag_every", 0),
+    ("tell_back", 0),
+    ("tell_back", "a week"),
     ("notifiers", print),
     ("notifiers", ["post"]),
     ("notifiers", [KillSwitch]),

@@ -8,7 +8,6 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
-    InconsistentKeyError,
     KillSwitchActiveError,
     RetryTemplate,
     SwitchRefusedError,
@@ -320,11 +319,6 @@ def test_a_key_comes_from_the_context_where_a_canary_asks_for_it():
     assert contexts[0].attempt == 1
     assert guard.call(int, "17") == 17
     assert contexts[-1] is None
-
-
-def test_a_key_that_is_a_value_is_checked_at_once():
-    with pytest.raises(InconsistentKeyError):
-        KillSwitch().guard(key=1.5)
 
 
 @pytest.mark.parametrize("way", ["alone", "in a template"])

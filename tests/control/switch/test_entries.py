@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from retrytemplate import SwitchStoreError
 from retrytemplate.control import AuditRecord, SwitchEntry, SwitchScope
 from retrytemplate.control.switch.entries import ACTIONS, Document
+from retrytemplate.control.switch.rules import advance
 from retrytemplate.control.switch.scopes import NAMED
 
 texts = st.text(st.characters(codec=None), min_size=1)
 moments = st.floats(0, 2**40) | st.integers(0, 2**40)
-scopes = st.builds(SwitchScope, st.sampled_from(NAMED), texts) | st.just(SwitchScope("global"))
+names = texts.filter(lambda name: name == name.strip())
+scopes = st.builds(SwitchScope, st.sampled_from(NAMED), names) | st.just(SwitchScope("global"))
 entries = st.builds(
     SwitchEntry,
     scope=scopes,
@@ -24,7 +26,7 @@ entries = st.builds(
     when_expired=st.sampled_from(["lift", "stay"]),
     cause=st.none() | texts,
     canary=st.just((5.0, 25.0, 100.0)),
-    step=st.integers(0, 3),
+    step=st.integers(0, 2),
     reminded=st.none() | moments,
 )
 records = st.builds(
@@ -75,7 +77,11 @@ def test_a_field_that_is_rubbish_is_refused_or_harmless(entry, data):
     except SwitchStoreError:
         return
     for each in read.entries.values():
-        assert 0 <= each.share <= 100
+        assert 0 <= each.share < 100
+        if each.step:
+            share = each.share
+            change = advance(read.entries, 0.0, seen=each, by="kim", justification="all is well")
+            assert change.records[-1].share > share or each.is_lifted(0.0)
         assert each.is_lifted(0.0) in (True, False)
 
 
@@ -93,6 +99,14 @@ def test_an_empty_text_is_an_empty_document():
     assert Document.from_text("") == Document()
 
 
+def document(**fields):
+    """One with one entry, of which some fields are these."""
+    entry = SwitchEntry(scope=SwitchScope("segment", "a"), reason="r", by="b", since=1)
+    made = json.loads(Document({entry.scope: entry}, "store").to_text())
+    made["entries"][0] |= fields
+    return json.dumps(made)
+
+
 def test_a_scope_that_is_there_twice_is_rubbish():
     entry = SwitchEntry(scope=SwitchScope("segment", "a"), reason="r", by="b", since=1)
     document = json.loads(Document({entry.scope: entry}, "store").to_text())
@@ -103,11 +117,32 @@ def test_a_scope_that_is_there_twice_is_rubbish():
 
 @pytest.mark.parametrize("scope", [{"kind": "global"}, {"name": None}, {"kind": "team"}], ids=str)
 def test_a_scope_that_cannot_be_is_rubbish(scope):
-    entry = SwitchEntry(scope=SwitchScope("segment", "a"), reason="r", by="b", since=1)
-    document = json.loads(Document({entry.scope: entry}, "store").to_text())
-    document["entries"][0] |= scope
     with pytest.raises(SwitchStoreError, match="cannot be read"):
-        Document.from_text(json.dumps(document))
+        Document.from_text(document(**scope))
+
+
+@pytest.mark.parametrize("name", ["", " a ", 7], ids=repr)
+def test_a_name_that_no_command_takes_is_rubbish(name):
+    with pytest.raises(SwitchStoreError, match=r"segment must be a name|name must be a text"):
+        Document.from_text(document(name=name))
+
+
+@pytest.mark.parametrize(
+    ("canary", "step"),
+    [
+        ([5, 25], 1),
+        ([25, 5, 100], 1),
+        ([5, 5, 100], 1),
+        ([0, 100], 1),
+        ([5, 100], 2),
+        ([100], 1),
+        ([], 1),
+    ],
+    ids=repr,
+)
+def test_a_canary_that_no_command_makes_is_rubbish(canary, step):
+    with pytest.raises(SwitchStoreError, match=r"(canary|step) must be"):
+        Document.from_text(document(canary=canary, step=step))
 
 
 @pytest.mark.parametrize("what", [Document, AuditRecord])

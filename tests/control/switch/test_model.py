@@ -86,7 +86,7 @@ class Switches(RuleBasedStateMachine):
         if old is not None:
             until, stays = max(until, old.until), stays or old.stays
         end = {"permanent": True} if seconds is None else {"expires_in": seconds}
-        when = "stay" if stays else "lift"
+        when = "stay" if stays else None if seconds is None else "lift"
         self.switch.stop(**dict([scope]), reason=REASON, by="kim", when_expired=when, **end)
         self.known[scope] = Known(until, stays)
         self.expect("stopped", scope)

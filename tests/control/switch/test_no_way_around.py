@@ -60,6 +60,7 @@ def test_a_retry_is_not_made_when_its_work_was_stopped_meanwhile(switch, guard):
     assert isinstance(raised.value.__cause__, ConnectionError)
 
 
+@pytest.mark.statement("S4-72")
 @loops
 def test_an_asynchronous_retry_is_not_made_either(switch, guard, loop):
     work = Work(switch)
@@ -86,6 +87,7 @@ def test_the_templates_inside_of_a_guard_around_them_are_stopped_as_well(switch,
     assert work.calls == 2
 
 
+@pytest.mark.statement("S4-72")
 @loops
 def test_the_asynchronous_templates_inside_of_a_guard_are_stopped_as_well(switch, guard, loop):
     work = Work(switch)
@@ -151,6 +153,7 @@ def test_nobody_is_asked_instead_when_the_work_was_stopped_meanwhile(switch, gua
     assert asked == []
 
 
+@pytest.mark.statement("S4-72")
 @loops
 def test_nobody_is_asked_asynchronously_instead(switch, guard, loop):
     asked = []
@@ -172,6 +175,7 @@ def test_no_hedge_is_started_for_what_was_stopped_meanwhile(switch, guard):
     assert hedge.snapshot().refused == 1
 
 
+@pytest.mark.statement("S4-72")
 def test_no_hedge_is_started_in_a_thread_for_what_was_stopped_meanwhile(switch, guard):
     work = Work(switch, stop_at=1)
     with ThreadPoolExecutor(2) as pool:
@@ -217,6 +221,7 @@ def test_what_was_stopped_while_it_waited_in_a_queue_is_not_made(switch, guard, 
     assert (snapshot.inside, snapshot.waiting, snapshot.admitted) == (0, 0, 1)
 
 
+@pytest.mark.statement("S4-72")
 @loops
 def test_a_task_that_was_stopped_in_a_queue_is_not_made_either(switch, guard, full, loop):
     bulkhead, slot = full
@@ -228,6 +233,7 @@ def test_a_task_that_was_stopped_in_a_queue_is_not_made_either(switch, guard, fu
     assert bulkhead.snapshot().inside == 0
 
 
+@pytest.mark.statement("S4-72")
 def test_a_refusal_is_not_retried(switch, guard):
     stop(switch)
     outcome = RetryTemplate(RETRY, NoBackoff()).outcome(guard.wrap(lambda: "done"))
@@ -235,7 +241,8 @@ def test_a_refusal_is_not_retried(switch, guard):
     assert outcome.attempts == 1
 
 
-@pytest.mark.parametrize("rule", [Rejected, RetryError])
+@pytest.mark.statement("S4-72")
+@pytest.mark.parametrize("rule", [Exception, Rejected, RetryError])
 def test_a_rule_for_refusals_is_none_for_that_of_a_switch(switch, guard, rule):
     stop(switch)
     template = RetryTemplate(SimpleRetryPolicy(5, rule), NoBackoff(), recovery=lambda _: "later")

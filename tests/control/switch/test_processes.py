@@ -173,7 +173,6 @@ def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_kill
     assert replayed(records) == {each.scope for each in known.entries}
 
 
-@ON_VALKEY
 @pytest.mark.statement("S4-63")
 def test_of_two_processes_one_tells_each_change_once(crew):
     watching = [crew.start("watch") for _ in range(2)]

@@ -3,8 +3,10 @@
 import pytest
 from sqlalchemy import make_url, text
 
-from retrytemplate.control import RedisSwitchStore, SQLSwitchStore
+from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.errors import SwitchStoreError
+from retrytemplate.testing import VirtualClock
+from tests.control.switch.shared import Told, stopped
 
 LOOKS = "eval evalsha hget hlen hmget llen lrange zcard zrangebyscore"
 COMMANDS = f"{LOOKS} hdel hset lindex rpush time zadd zrange zrem"
@@ -86,6 +88,23 @@ def role(postgresql):
 def test_a_role_that_may_only_read_and_write_the_tables_can_use_them(role, postgresql):
     store = SQLSwitchStore(role("SELECT, INSERT, UPDATE"), postgresql.prefix)
     use(store)
+    store.close()
+
+
+def test_a_role_that_may_look_only_says_once_that_it_cannot_lift_what_is_due(
+    role, postgresql, caplog
+):
+    clock = VirtualClock()
+    with KillSwitch(postgresql.open(), clock=clock) as switch:
+        stopped(switch)
+    clock.advance(3600)
+    store = SQLSwitchStore(role("SELECT"), postgresql.prefix)
+    with KillSwitch(store, clock=clock, listeners=[Told()]) as looking:
+        for _ in range(3):
+            looking.refresh()
+        assert looking.check(segment="billing")
+        assert not looking.report().lines
+    assert caplog.messages == ["switch: what is due cannot be written"]
     store.close()
 
 

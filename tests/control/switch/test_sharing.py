@@ -4,14 +4,24 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
 from retrytemplate import KillSwitchActiveError, SwitchRefusedError, SwitchStoreError
-from retrytemplate.control import KillSwitch, SwitchStoreBack, SwitchStoreLost
+from retrytemplate.control import (
+    ControlListener,
+    KillSwitch,
+    SwitchStoreBack,
+    SwitchStoreLost,
+    UnreadableRecord,
+)
 from retrytemplate.testing import VirtualClock
 from tests.control.switch.shared import REASON, SharedStore, Told, stopped
+from tests.meeting import PATIENCE
 
 STALE = 5.0
 WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
@@ -55,6 +65,47 @@ def test_a_change_elsewhere_is_seen_within_the_bound(make, clock):
     assert here.check(segment="billing")
 
 
+class Slow(SharedStore):
+    """Takes its time to answer, with what it held when it was asked."""
+
+    def __init__(self, clock, seconds):
+        super().__init__(clock=clock)
+        self.clock = clock
+        self.seconds = seconds
+
+    def load(self, known):
+        found = super().load(known)
+        self.clock.advance(self.seconds)
+        return found
+
+
+@pytest.mark.statement("S4-73")
+def test_a_store_that_takes_its_time_makes_the_bound_no_longer(clock):
+    store = Slow(clock, STALE - 1)
+    with KillSwitch(store, STALE, clock=clock) as here, KillSwitch(store, clock=clock) as there:
+        assert here.check(segment="billing")
+        store.seconds = 0
+        stopped(there)
+        clock.advance(1)
+        assert not here.check(segment="billing")
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock counts on in a sleep")
+def test_after_a_sleep_of_the_machine_the_store_is_asked(monkeypatch):
+    slept, asked = [], time.clock_gettime
+
+    def clock_gettime(which):
+        return asked(which) + (sum(slept) if which == time.CLOCK_BOOTTIME else 0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    store = SharedStore()
+    with KillSwitch(store, 3600) as here, KillSwitch(store) as there:
+        assert here.check(segment="billing")
+        stopped(there)
+        slept.append(3600)
+        assert not here.check(segment="billing")
+
+
 def test_ones_own_change_is_seen_at_once(make):
     switch = make()
     assert switch.check(segment="billing")
@@ -82,15 +133,22 @@ def test_a_strict_switch_asks_each_time(make, store):
     assert store.loads == before + 1
 
 
+class Hears(ControlListener):
+    """Lets the test know that an event has come."""
+
+    def __init__(self):
+        self.heard = threading.Event()
+
+    def on_event(self, event):
+        self.heard.set()
+
+
 def test_the_watching_thread_sees_a_change_though_nobody_asks():
-    store = SharedStore()
-    with KillSwitch(store, 0.1) as here, KillSwitch(store) as there:
+    store, listener = SharedStore(), Hears()
+    with KillSwitch(store, 0.1, listeners=[listener]) as here, KillSwitch(store) as there:
         here.start()
         stopped(there)
-        limit = 500
-        while not here.snapshot().entries and limit:
-            here._watcher._stop.wait(0.01)
-            limit -= 1
+        assert listener.heard.wait(PATIENCE)
         assert here.snapshot().entries
 
 
@@ -139,6 +197,53 @@ def test_what_happened_before_is_no_news(make, clock):
     assert told.events == []
 
 
+def test_listeners_hear_of_all_that_has_happened_however_much_it_is(make):
+    told = Told()
+    here, there = make(listeners=[told]), make()
+    here.check()
+    names = [f"shop {number}" for number in range(250)]
+    for name in names:
+        stopped(there, segment=name)
+    here.refresh()
+    here.refresh()
+    assert [each.record.scope.name for each in told.events] == names
+
+
+@pytest.mark.parametrize("changes", [1, 3, 5])
+def test_listeners_hear_of_what_happens_after_the_store_has_lost_everything(
+    make, store, clock, changes
+):
+    told = Told()
+    here, there = make(listeners=[told]), make()
+    here.check()
+    for name in ("billing", "search", "export"):
+        stopped(there, segment=name)
+    here.refresh()
+    told.events.clear()
+    store.wipe()
+    for number in range(changes):
+        stopped(make(), segment=f"shop {number}")
+    clock.advance(STALE)
+    here.refresh()
+    assert told.actions == ["stopped"] * changes + ["restored"] * 3
+
+
+def test_listeners_hear_of_nothing_twice_though_the_records_before_it_are_deleted(make, store):
+    told = Told()
+    here, there = make(listeners=[told]), make()
+    here.check()
+    for name in ("billing", "search", "export"):
+        stopped(there, segment=name)
+    here.refresh()
+    for number in (2, 3):
+        del store._records[number]
+    stopped(there, segment="sales")
+    here.refresh()
+    assert [each.record.scope.name for each in told.events] == [
+        *("billing", "search", "export", "sales")
+    ]
+
+
 # -- who tells -----------------------------------------------------------------------------------
 
 
@@ -161,6 +266,42 @@ def test_what_was_changed_where_nobody_notifies_is_told_by_another(make):
     stopped(command)
     service.refresh()
     assert [each.action for each in told] == ["stopped"]
+
+
+DAY = 86_400
+
+
+@pytest.fixture
+def long_ago(make, clock):
+    """Forty-five changes of eight days ago, and one of yesterday, that nobody was told of."""
+    command = make()
+    for number in range(45):
+        command.stop(feature=f"export {number}", reason=REASON, by="kim", permanent=True)
+    clock.advance(7 * DAY)
+    stopped(command)
+    clock.advance(DAY / 100)
+
+
+def test_what_nobody_was_told_of_for_long_is_told_to_nobody_but_counted(
+    make, store, long_ago, caplog
+):
+    told = []
+    service = make(notifiers=[told.append])
+    service.refresh()
+    service.refresh()
+    assert [each.scope.name for each in told] == ["billing"]
+    assert caplog.messages == [
+        "switch: 45 changes are older than 7 d: the notifiers are not told, see the audit"
+    ]
+    assert all(each.told for each in store.records(limit=100))
+
+
+@pytest.mark.parametrize("tell_back", [None, 8 * DAY, timedelta(days=8)], ids=str)
+def test_how_long_ago_is_yours_to_say(make, long_ago, tell_back, caplog):
+    told = []
+    make(notifiers=[told.append], tell_back=tell_back).refresh()
+    assert len(told) == 46
+    assert caplog.messages == []
 
 
 def test_a_notifier_that_raises_is_tried_again_and_breaks_nothing(make, clock, caplog):
@@ -458,8 +599,123 @@ def test_a_record_that_is_rubbish_is_told_to_nobody_and_holds_nobody_up(make, st
     stopped(switch)
     assert [each.action for each in told] == ["stopped"]
     assert "record 1 is told to nobody" in caplog.text
-    with pytest.raises(SwitchStoreError, match="the record in the store of a kill switch"):
-        switch.audit()
+
+
+LATER = '{"v":2}'
+
+
+def test_what_a_later_version_has_written_is_left_to_who_can_read_it(make, store, clock, caplog):
+    told = []
+    store.commit(0, "", [LATER])
+    switch = make(notifiers=[told.append])
+    stopped(switch)
+    for _ in range(3):
+        clock.advance(60)
+        switch.refresh()
+    assert [each.action for each in told] == ["stopped"]
+    assert caplog.messages == [
+        "record 1 has format 2, this version reads up to 1: whoever can read it will tell"
+    ]
+    clock.advance(60)
+    assert [each.number for each in store.claim_untold("who can read it", 60.0, 10)] == [1]
+
+
+def test_however_many_a_later_version_has_written_the_others_are_told(make, store):
+    told, claimed = [], []
+    store.commit(0, "", [LATER] * 50)
+    claim = store.claim_untold
+
+    def counted(*arguments):
+        claimed.append(len(found := claim(*arguments)))
+        return found
+
+    store.claim_untold = counted
+    switch = make(notifiers=[told.append])
+    stopped(switch)
+    assert [each.action for each in told] == ["stopped"]
+    switch.refresh()
+    assert claimed == [20, 20, 11, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "later"),
+    [
+        ("rubbish", "record 2 in the store of a kill switch cannot be read: it is no JSON", False),
+        ('{"v":2}', "record 2 has format 2, this version reads up to 1", True),
+        ("", "record 2 in the store of a kill switch cannot be read: it is no JSON", False),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(
+    make, store, text, why, later
+):
+    switch = make()
+    stopped(switch)
+    version, document = store.load(None)
+    store.commit(version, document, [text])
+    stopped(switch, segment="search")
+    newest, unreadable, oldest = switch.audit()
+    assert (newest.scope.name, oldest.scope.name) == ("search", "billing")
+    assert unreadable == UnreadableRecord(number=2, why=why, later=later)
+    assert str(unreadable) == why
+    assert len(switch.report().lines) == 2
+
+
+# -- a store that does not let everything be done ------------------------------------------------
+
+
+def refusing(*arguments, **settings):
+    raise OSError("permission denied")
+
+
+@pytest.fixture
+def watching(make, clock):
+    """A switch that is to lift a stop, and to tell of another one."""
+    heard, told = Told(), []
+    switch = make(listeners=[heard], notifiers=[lambda record: told.append(record.scope.name)])
+    switch.check()
+    stopped(make())
+    clock.advance(3599)
+    stopped(make(), segment="search")
+    clock.advance(1)
+    return switch, heard, told
+
+
+def test_who_may_not_lift_what_is_due_says_so_once_and_tells_all_the_same(store, watching, caplog):
+    switch, heard, told = watching
+    store.commit = refusing
+    for _ in range(3):
+        switch.refresh()
+    assert caplog.messages == ["switch: what is due cannot be written"]
+    assert [each.record.scope.name for each in heard.events] == told == ["billing", "search"]
+
+
+def test_what_is_refused_again_after_it_was_done_is_said_again(store, watching, clock, caplog):
+    switch, _, _ = watching
+    commit = store.commit
+    for _ in range(2):
+        store.commit = refusing
+        switch.refresh()
+        store.commit = commit
+        switch.refresh()
+        stopped(switch)
+        clock.advance(3600)
+    assert caplog.messages == ["switch: what is due cannot be written"] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("records", "switch: the changes cannot be read"),
+        ("claim_untold", "switch: the notifiers cannot be told, others will tell them"),
+        ("told", "switch: the notifiers cannot be told, others will tell them"),
+    ],
+)
+def test_what_cannot_be_told_of_is_said_once(store, watching, caplog, method, message):
+    switch, _, _ = watching
+    setattr(store, method, refusing)
+    for _ in range(3):
+        switch.refresh()
+    assert caplog.messages == [message]
 
 
 # -- a store that forgets ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.control.switch import scripts
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
+from tests.control.switch.shared import stopped
 from tests.stores import postgres
 from tests.stores.proxy import Proxy
 
@@ -247,6 +248,34 @@ def test_what_is_known_is_put_back_when_the_rest_is_deleted_too(valkey):
         assert "finance" in valkey.document()
 
 
+def emptied(place):
+    """What the runbook says of a store that cannot be read."""
+    if place.kind == "valkey":
+        place.client.hset(place.name, mapping={"document": "", "version": 0})
+    else:
+        place.sql("UPDATE {0}_switch SET document = '', version = 0")
+
+
+def broken(place):
+    if place.kind == "valkey":
+        place.client.hset(place.name, "document", "rubbish")
+    else:
+        place.sql("UPDATE {0}_switch SET document = 'rubbish'")
+
+
+def test_what_is_known_is_put_back_when_a_store_of_rubbish_is_emptied(durable):
+    with KillSwitch(durable.open()) as switch:
+        stopped(switch)
+        broken(durable)
+        with KillSwitch(durable.open()) as other, pytest.raises(SwitchStoreError):
+            stopped(other, segment="search")
+        emptied(durable)
+        switch.refresh()
+        assert [each.action for each in switch.audit()] == ["restored", "stopped"]
+    with KillSwitch(durable.open()) as other:
+        assert not other.check(segment="billing")
+
+
 @pytest.mark.statement("S4-63")
 def test_where_the_records_are_refused_nothing_is_written(durable):
     store = durable.open()
@@ -262,7 +291,6 @@ def test_where_the_records_are_refused_nothing_is_written(durable):
     [
         ("UPDATE {0}_switch SET version = 'x'", "load"),
         ("UPDATE {0}_switch SET document = x'00ff'", "load"),
-        ("UPDATE {0}_switch_audit SET record = x'00ff'", "records"),
         ("UPDATE {0}_switch_audit SET number = 'x'", "records"),
     ],
 )
@@ -275,22 +303,37 @@ def test_rubbish_in_a_file_is_an_error_that_says_so(sqlite, statement, method):
 
 
 @pytest.mark.parametrize(
-    ("command", "method"),
+    "command",
     [
-        (("HSET", "{0}", "version", "x"), "load"),
-        (("HSET", "{0}", "document", b"\xff"), "load"),
-        (("HDEL", "{0}", "document"), "load"),
-        (("LSET", "{0}:audit", 0, "no version"), "records"),
-        (("LSET", "{0}:audit", 0, b"1\n\xff"), "records"),
+        ("HSET", "{0}", "version", "x"),
+        ("HSET", "{0}", "document", b"\xff"),
+        ("HDEL", "{0}", "document"),
     ],
 )
-def test_rubbish_on_valkey_is_an_error_that_says_so(valkey, command, method):
+def test_rubbish_on_valkey_is_an_error_that_says_so(valkey, command):
     store = valkey.open()
     store.commit(0, "first", ["a"])
     name, key, *rest = command
     valkey.client.execute_command(name, key.format(valkey.name), *rest)
     with pytest.raises(SwitchStoreError, match="in the store of the kill switch cannot be read"):
-        getattr(store, method)(*((None,) if method == "load" else ()))
+        store.load(None)
+
+
+def test_a_record_in_a_file_that_is_no_text_leaves_the_others(sqlite):
+    store = sqlite.open()
+    store.commit(0, "first", ["a", "b"])
+    sqlite.sql("UPDATE {0}_switch_audit SET record = x'00ff' WHERE number = 1")
+    assert texts(store.records()) == ["b", ""]
+    assert texts(store.claim_untold("one", LEASE, 10)) == ["", "b"]
+
+
+@pytest.mark.parametrize("entry", ["no version", b"1\n\xff", b"\xff", ""])
+def test_a_record_on_valkey_that_is_no_text_leaves_the_others(valkey, entry):
+    store = valkey.open()
+    store.commit(0, "first", ["a", "b"])
+    valkey.client.lset(f"{valkey.name}:audit", 0, entry)
+    assert texts(store.records()) == ["b", ""]
+    assert texts(store.claim_untold("one", LEASE, 10)) == ["", "b"]
 
 
 @pytest.mark.parametrize("name", ["", ":audit", ":untold", ":claims"])

@@ -1,0 +1,205 @@
+"""What operators and triggers do to a kill switch: stop, let run again, step by step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._checks import plain, text
+from retrytemplate.control.switch import rules
+from retrytemplate.control.switch.canary import shares_of, verdict
+from retrytemplate.control.switch.expiry import lasting
+from retrytemplate.control.switch.scopes import scope_of
+from retrytemplate.control.switch.triggers import allowed_by, length_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from retrytemplate._checks import Seconds
+    from retrytemplate.control.switch.entries import AuditRecord
+    from retrytemplate.control.switch.scopes import Scopes, SwitchScope
+    from retrytemplate.control.switch.words import Words
+    from retrytemplate.control.switch.writing import Command, Writer
+
+__all__ = ["Commands"]
+
+
+class Commands(ABC):
+    """Gives ``stop``, ``resume``, ``advance`` and ``trigger`` to what writes them down.
+
+    Each looks at what it is told, and leaves the rest to the rules.
+    """
+
+    __slots__ = ()
+
+    _scopes: Scopes
+    _triggers: Mapping[str, Any]
+    _words: Words
+    _writer: Writer
+
+    @abstractmethod
+    def _write(self, command: Command) -> tuple[AuditRecord, ...]:
+        """Carry out a command on what the store holds, whoever else writes at the same time.
+
+        :raises SwitchStoreError: the store does not answer: nothing was changed.
+        """
+
+    def stop(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        reason: str,
+        by: str,
+        expires_in: Seconds | None = None,
+        permanent: bool = False,
+        when_expired: str | None = None,
+    ) -> AuditRecord:
+        """Stop something from now on: exactly one of the four.
+
+        :param reason: why, so that somebody else understands it.
+        :param by: who stops it.
+        :param expires_in: how long; or ``permanent=True``, until somebody lets it run.
+        :param when_expired: ``"lift"``: then it runs by itself; ``"stay"``: it stays stopped, and
+            you are reminded.  None: everything stays, anything less is lifted.
+        :raises SwitchRefusedError: the reason says nothing, nothing was said of the end, or what is
+            permanent is to be lifted by itself.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+        :raises TypeError: for what is no name, no text, no time; likewise below.
+        :raises ValueError: for an end that is not to come.
+
+        What is stopped already is stopped anew: the later of the two ends holds.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._words.check_reason(reason)
+        text("by", by)
+        seconds = lasting(expires_in, permanent, when_expired)
+        if when_expired is None:
+            when_expired = "stay" if everything else "lift"
+        command = partial(
+            rules.stop,
+            scope=scope,
+            reason=reason,
+            by=by,
+            seconds=seconds,
+            when_expired=when_expired,
+        )
+        return self._write(command)[-1]
+
+    def resume(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        by: str,
+        justification: str,
+        canary: Sequence[float] | None = None,
+        override: bool = False,
+    ) -> AuditRecord:
+        """Let something run again.
+
+        :param by: who approves of it.
+        :param justification: why it may.
+        :param canary: shares of the keys in per cent, as ``(5, 25, 100)``: the first from now on,
+            each other with an ``advance``.  None: all at once.
+        :param override: all at once though everything was stopped.
+        :raises SwitchRefusedError: it is not stopped, the justification says nothing, or everything
+            was stopped and is to be back at once.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._words.check("justification", justification)
+        text("by", by)
+        if not isinstance(override, bool):
+            raise TypeError(f"override must be True or False, got {override!r}")
+        command = partial(
+            rules.resume,
+            scope=scope,
+            by=by,
+            justification=justification,
+            canary=shares_of(canary),
+            override=override,
+        )
+        return self._write(command)[-1]
+
+    def advance(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        by: str,
+        justification: str,
+        healthy: bool | Callable[[], Any] | None = None,
+    ) -> AuditRecord:
+        """Take the next step of a canary, or back to none where things are not well.
+
+        :param healthy: whether they are: a bool, or a function that looks, and has until then all
+            the time it needs; what it raises means no.  None: the justification says so.
+        :raises SwitchRefusedError: no canary runs, or somebody has changed it meanwhile.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+
+        With the last step it runs as it did before.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._words.check("justification", justification)
+        text("by", by)
+        if healthy is not None and not isinstance(healthy, bool):
+            plain("healthy", healthy)
+        seen = rules.canary_of(self._writer.read().entries, scope)
+        well, why = verdict(healthy, justification)
+        command = partial(rules.advance, seen=seen, by=by, justification=why, healthy=well)
+        return self._write(command)[-1]
+
+    def trigger(
+        self,
+        cause: str,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        reason: str,
+        expires_in: Seconds | None = None,
+    ) -> AuditRecord | None:
+        """Stop something automatically, where the table of triggers allows it for this cause.
+
+        :param cause: what has happened, as the table calls it.
+        :param expires_in: how long; None: as long as the table says, which is the longest.
+        :returns: None where it is stopped already.
+        :raises TriggerRefusedError: the table does not allow it, or leaves it to a human.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+
+        A canary that runs goes back to none.
+        """
+        scope = self._scope(False, segment, feature, experiment)
+        text("cause", cause)
+        rule = allowed_by(self._triggers, cause, scope)
+        text("reason", reason)  # however short: nobody is there who could find a better one
+        seconds = length_of(rule, cause, expires_in)
+        by = f"automatic: {cause}"
+        command = partial(
+            rules.stop,
+            scope=scope,
+            reason=reason,
+            by=by,
+            seconds=seconds,
+            when_expired=rule.when_expired,
+            cause=cause,
+        )
+        made = [each for each in self._write(command) if (each.scope, each.by) == (scope, by)]
+        return made[-1] if made else None
+
+    def _scope(self, *given: Any) -> SwitchScope:
+        scope = scope_of(*given)
+        self._scopes.check(scope)
+        return scope

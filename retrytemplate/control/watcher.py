@@ -1,0 +1,94 @@
+"""The thread that looks at a store when no call does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+from weakref import WeakMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Watcher"]
+
+LOG = logging.getLogger("retrytemplate.control")
+PATIENCE = 10.0  # for a look under way, when the end is asked for
+
+
+class Watcher:
+    """Calls *look*, a method, every *period* seconds, or when it is woken.
+
+    The daemon thread begins with ``ensure``; it ends when *look* says that there is nothing to do
+    any more, when it is closed, or when nobody else holds the object that *look* is a method of.
+    """
+
+    def __init__(self, look: Callable[[], bool], period: float, *, name: str) -> None:
+        self._period = min(period, threading.TIMEOUT_MAX)
+        self._name = name
+        self._closed = False
+        self._begin(look)
+
+    def _begin(self, look: Callable[[], bool]) -> None:
+        # The collector may call back amid anything; a queue allows it, an event may lock for ever.
+        calls = self._calls = SimpleQueue[None]()
+        self._look = WeakMethod(look, lambda _: calls.put(None))
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+
+    def forked(self) -> None:
+        """In a child process: the thread is the parent's."""
+        look = self._look()
+        if look is not None:
+            self._begin(look)
+
+    def ensure(self) -> None:
+        """See that the thread runs."""
+        if self._is_needed():
+            with self._lock:
+                if self._is_needed():
+                    self._start()
+
+    def _is_needed(self) -> bool:
+        thread = self._thread
+        return not self._closed and (thread is None or not thread.is_alive())
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the program ends, or there are too many
+            LOG.warning("no thread can be started to look at the store", exc_info=True)
+        else:
+            self._thread = thread
+
+    def wake(self) -> None:
+        """Let it look now."""
+        self.ensure()
+        if self._calls.empty():
+            self._calls.put(None)
+
+    def close(self) -> None:
+        """End the thread for good; return when it has ended."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._calls.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        goes_on = True
+        while goes_on:
+            with suppress(Empty):
+                self._calls.get(timeout=self._period)
+            look = self._look()
+            if look is None or self._closed:
+                return
+            try:
+                goes_on = look()
+            except Exception:
+                LOG.exception("a look at the store failed; the next one may not")
+            del look  # and with it the hold on its object

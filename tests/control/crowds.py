@@ -1,0 +1,91 @@
+"""Crowds of threads and tasks that all want a permit of one circuit."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from retrytemplate import CircuitOpenError
+from retrytemplate.testing.conformance.base import PATIENCE
+
+__all__ = ["cancelled_anywhere", "come_and_go", "tasks_at_once"]
+
+
+class Enough(Exception):
+    """The task that cancels the others has waited long enough."""
+
+
+def tasks_at_once(loop, breaker, number, places):
+    """So many tasks, none of which ends before all others have been refused: who came in, who not.
+
+    The circuit has so many *places*.
+    """
+    inside, refused = [], []
+
+    async def enter():
+        inside.append(1)
+        while len(refused) < number - places:
+            await loop.checkpoint()
+
+    async def work():
+        try:
+            await breaker.call_async(enter)
+        except CircuitOpenError as error:
+            refused.append(error)
+
+    loop.run(lambda: loop.together(*[work] * number))
+    return len(inside), len(refused)
+
+
+def cancelled_anywhere(loop, breaker, random, number, steps):
+    """So many tasks come and go, and are cancelled after so many steps of the loop."""
+
+    async def enter():
+        for _ in range(random.randrange(4)):
+            await loop.checkpoint()
+
+    async def permit():
+        async with breaker.permit():
+            await enter()
+
+    async def work():
+        while True:
+            try:
+                await (breaker.call_async(enter) if random.random() < 0.5 else permit())
+            except CircuitOpenError:
+                await loop.checkpoint()
+
+    async def stop():
+        for _ in range(steps):
+            await loop.checkpoint()
+        raise Enough
+
+    with pytest.raises(ExceptionGroup) as raised:
+        loop.run(lambda: loop.together(*[work] * number, stop))
+    assert raised.group_contains(Enough)
+
+
+def come_and_go(breakers, times):
+    """A thread for each of these comes and goes: how many were inside at once, and in all."""
+    inside = most = admitted = 0
+    lock = threading.Lock()
+
+    def enter():
+        nonlocal inside, most, admitted
+        with lock:
+            admitted += 1
+            inside += 1
+            most = max(most, inside)
+        with lock:
+            inside -= 1
+
+    def work(breaker):
+        for _ in range(times):
+            with suppress(CircuitOpenError), breaker.permit():
+                enter()
+
+    with ThreadPoolExecutor(len(breakers)) as pool:
+        for future in [pool.submit(work, each) for each in breakers]:
+            future.result(PATIENCE)
+    return most, admitted
