@@ -11,6 +11,7 @@ from retrytemplate.errors import CircuitStoreError
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from retrytemplate.control import RedisCircuitStore
     from retrytemplate.control.circuits.records import Seen
 
 __all__ = ["as_json", "looked", "show"]
@@ -21,11 +22,11 @@ NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
 REFUSING, PROBING = 2, 1
 
 
-def looked(args: Namespace) -> dict[str, Seen]:
-    """How those stand that the arguments name, or all.
+def looked(args: Namespace) -> tuple[dict[str, Seen], list[str]]:
+    """How those stand that the arguments name, or all; and what is wrong with the others.
 
     :raises UsageError: there is no URL, or none that can serve.
-    :raises WorkError: the store cannot be reached, has no such circuit, or holds something else.
+    :raises WorkError: the store cannot be reached.
     """
     from retrytemplate.control import RedisCircuitStore
 
@@ -38,15 +39,31 @@ def looked(args: Namespace) -> dict[str, Seen]:
     except (TypeError, ValueError) as error:
         raise _stores.refused(error, url) from None
     try:
-        found = {name: store.look(name) for name in args.names or store.names()}
+        return _found(store, args.names)
     except CircuitStoreError as error:
         raise WorkError(_stores.without_secrets(error, url)) from None
     finally:
         store.close()
-    for name in args.names:
-        if found[name] is None:
-            raise WorkError(f"there is no circuit {name!r} in the store")
-    return {name: seen for name, seen in found.items() if seen is not None}
+
+
+def _found(store: RedisCircuitStore, names: list[str]) -> tuple[dict[str, Seen], list[str]]:
+    from redis import ConnectionError, TimeoutError
+
+    found: dict[str, Seen] = {}
+    wrong = list[str]()
+    for name in names or store.names():
+        try:
+            seen = store.look(name)
+        except CircuitStoreError as error:
+            if isinstance(error.__cause__, ConnectionError | TimeoutError):
+                raise
+            wrong.append(str(error))
+        else:
+            if seen is not None:
+                found[name] = seen
+            elif names:  # else it went meanwhile
+                wrong.append(f"there is no circuit {name!r} in the store")
+    return found, wrong
 
 
 def as_json(name: str, seen: Seen) -> dict[str, Any]:

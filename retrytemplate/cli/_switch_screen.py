@@ -7,8 +7,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _screen
-from retrytemplate.cli._words import ago, clean, span
-from retrytemplate.control.switch.report import moment
+from retrytemplate.cli._switches import Unreadable
+from retrytemplate.cli._words import clean
+from retrytemplate.control.switch.report import moment, span
 from retrytemplate.control.switch.scopes import EVERYTHING
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["SwitchScreen", "headline", "print_change"]
 HEADS = ("what", "state", "for", "by", "end", "reason")
 CHANGES = ("when", "what", "change", "by", "told", "reason")
 WHAT = CHANGES.index("what")
-OVERDUE, CANARY, RUNS = "red", "yellow", "green"
+OVERDUE, CANARY, RUNS, RUBBISH = "red", "yellow", "green", "red"
 NOBODY = "nobody yet: a process whose switch has notifiers does it"
 FIRST = "this is the first change in this store: do your processes have the same one?"
 
@@ -39,7 +40,7 @@ class SwitchScreen(_screen.Screen):
             self.table(HEADS, rows, map(_style, looked.lines), numbers=("for",))
         else:
             self.say(f"Nothing is stopped{_never(looked)}.")
-        self._untold(looked)
+        self._gaps(looked)
 
     def decision(
         self, decision: Decision, asked: Sequence[SwitchScope], key: Any, looked: Looked
@@ -71,25 +72,35 @@ class SwitchScreen(_screen.Screen):
             self.say("")
             self.say(f"{line.entry.scope}: {line.state}", style=_style(line) or "bold")
             self.facts(_facts(line))
-        if looked.untold:
+        if looked.untold or looked.unreadable:
             self.say("")
-        self._untold(looked)
+        self._gaps(looked)
 
-    def changes(self, changes: Sequence[Change]) -> None:
-        """A line for each change."""
+    def changes(self, changes: Sequence[Change | Unreadable]) -> None:
+        """A line for each change, also for one that cannot be read."""
         self.say("")
         if not changes:
             self.say("There has been no change.")
             return
         rows = [_change(each) for each in changes]
-        self.table(CHANGES, rows, [None] * len(rows), numbers=(), name=WHAT)
+        styles = [RUBBISH if isinstance(each, Unreadable) else None for each in changes]
+        self.table(CHANGES, rows, styles, numbers=(), name=WHAT)
 
-    def _untold(self, looked: Looked) -> None:
-        untold = looked.untold
+    def _gaps(self, looked: Looked) -> None:
+        """What nobody knows of, and what nobody can read."""
+        untold, unreadable = looked.untold, looked.unreadable
         if untold:
-            number = "1 change" if len(untold) == 1 else f"{len(untold)} changes"
             age = span(looked.at - untold[-1].record.at)
+            number = _number(untold)
             self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
+        if unreadable:
+            latest = "" if len(unreadable) == 1 else "the latest is "
+            why = unreadable[0].record.why
+            self.say(f"{_number(unreadable)} cannot be read: {latest}{why}", style=RUBBISH)
+
+
+def _number(changes: Sequence[Any]) -> str:
+    return "1 change" if len(changes) == 1 else f"{len(changes)} changes"
 
 
 def _never(looked: Looked) -> str:
@@ -112,7 +123,7 @@ def _end(line: ReportLine) -> str:
     if line.overdue:
         return f"overdue {span(-line.left)}"
     what = "lifted" if line.entry.when_expired == "lift" else "due"
-    return f"{what} {ago(-line.left)}"
+    return f"{what} in {span(line.left)}"
 
 
 def _style(line: ReportLine) -> str | None:
@@ -121,7 +132,7 @@ def _style(line: ReportLine) -> str | None:
 
 def _facts(line: ReportLine) -> Iterator[tuple[str, str]]:
     entry = line.entry
-    yield "since", f"{moment(entry.since)}, {ago(line.age)}"
+    yield "since", f"{moment(entry.since)}, {span(line.age)} ago"
     yield "by", entry.by
     yield "reason", entry.reason
     yield "end", line.end
@@ -133,14 +144,22 @@ def _following(line: ReportLine) -> str:
     return ", ".join(f"{share:g} %" for share in line.entry.canary[line.entry.step :])
 
 
-def _change(change: Change) -> Iterator[str]:
+def _change(change: Change | Unreadable) -> Iterator[str]:
+    if isinstance(change, Unreadable):
+        yield from ("?", f"record {change.record.number}", "cannot be read", "?")
+        yield from (_told(change), change.record.why)
+        return
     record = change.record
     yield moment(record.at)
     yield str(record.scope)
     yield _done(record)
     yield record.by
-    yield "yes" if change.told else "no"
+    yield _told(change)
     yield record.reason
+
+
+def _told(change: Change | Unreadable) -> str:
+    return "yes" if change.told else "no"
 
 
 def _done(record: AuditRecord) -> str:

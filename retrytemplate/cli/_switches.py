@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from retrytemplate.control import KillSwitch
+    from retrytemplate.control.switch.audit import UnreadableRecord
     from retrytemplate.control.switch.durable import DurableSwitchStore
     from retrytemplate.control.switch.entries import AuditRecord, Decision
     from retrytemplate.control.switch.report import ReportLine
     from retrytemplate.control.switch.scopes import SwitchScope
-    from retrytemplate.control.switch.stores import SwitchStore
+    from retrytemplate.control.switch.stores import StoredRecord, SwitchStore
 
-__all__ = ["Change", "Looked", "look", "opened", "options"]
+__all__ = ["Change", "Looked", "Unreadable", "look", "opened", "options"]
 
 # Records that are looked through for those that nobody was told of.
 LOOK_BACK = 1000
@@ -126,17 +127,39 @@ class Change:
 
 
 @frozen
+class Unreadable:
+    """A change that cannot be read."""
+
+    record: UnreadableRecord
+    told: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Which one it is, and why it cannot be read."""
+        return {"number": self.record.number, "error": self.record.why, "told": self.told}
+
+
+@frozen
 class Looked:
     """What a store held at a moment.
 
     :param version: as many changes there have been; 0: nobody has ever written there.
-    :param changes: the latest, the newest first.
+    :param audit: the latest changes, the newest first.
     """
 
     at: float
     version: int
     lines: tuple[ReportLine, ...] = ()
-    changes: tuple[Change, ...] = ()
+    audit: tuple[Change | Unreadable, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The latest changes that can be read, the newest first."""
+        return tuple(each for each in self.audit if isinstance(each, Change))
+
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """The others of the latest."""
+        return tuple(each for each in self.audit if isinstance(each, Unreadable))
 
     def change_of(self, record: AuditRecord) -> Change:
         """The change that this record is of."""
@@ -160,7 +183,7 @@ class Looked:
         return tuple(each for each in self.changes if not each.told)
 
     def as_json(self) -> dict[str, Any]:
-        """What is stopped, and what nobody knows."""
+        """What is stopped, and what nobody knows, or can know."""
         untold = self.untold
         oldest = max(0.0, self.at - untold[-1].record.at) if untold else None
         return {
@@ -168,6 +191,7 @@ class Looked:
             "version": self.version,
             "stopped": [line_as_json(line) for line in self.lines],
             "untold": {"changes": len(untold), "oldest": oldest},
+            "unreadable": [each.as_json() for each in self.unreadable],
         }
 
     def decision_as_json(self, decision: Decision) -> dict[str, Any]:
@@ -187,15 +211,23 @@ def look(store: SwitchStore) -> Looked:
     """
     from retrytemplate.control.switch.copies import read
     from retrytemplate.control.switch.durable import DurableSwitchStore
-    from retrytemplate.control.switch.entries import AuditRecord
     from retrytemplate.control.switch.report import lines_of
 
     now = time.time()
     if isinstance(store, DurableSwitchStore) and not store.is_made():
         return Looked(now, 0)
     view, found = read(store), store.records(limit=LOOK_BACK)
-    changes = (Change(AuditRecord.from_text(each.text), each.told) for each in found)
-    return Looked(now, view.version, lines_of(view.entries.values(), now), tuple(changes))
+    lines = lines_of(view.entries.values(), now)
+    return Looked(now, view.version, lines, tuple(map(_change, found)))
+
+
+def _change(stored: StoredRecord) -> Change | Unreadable:
+    from retrytemplate.control.switch.audit import UnreadableRecord, read_record
+
+    record = read_record(stored)
+    if isinstance(record, UnreadableRecord):
+        return Unreadable(record, stored.told)
+    return Change(record, stored.told)
 
 
 def line_as_json(line: ReportLine) -> dict[str, Any]:

@@ -29,7 +29,8 @@ examples:
   retrytemplate breaker replay calls.csv --breaker consecutive:5 --breaker calls:50
 
 exit codes:
-  0 done   1 the store cannot be reached, or has no such circuit; the recording cannot be read
+  0 done   1 the store cannot be reached, has no such circuit, or something else in its place;
+             the recording cannot be read
   2 wrong use   {REFUSES} a circuit refuses calls, where status was asked with --exit-code
   130 interrupted
 """
@@ -103,11 +104,13 @@ def _status(args: argparse.Namespace) -> int:
     """Show how the circuits stand."""
     from retrytemplate.cli._circuits import as_json, looked, show
 
-    found = looked(args)
+    found, wrong = looked(args)
     if args.json:
         print_json([as_json(name, seen) for name, seen in found.items()])
-    else:
+    elif found or not wrong:
         show(found)
+    if wrong:
+        raise WorkError("; ".join(wrong))
     refuses = any(seen.gauge > 0 for seen in found.values())
     return REFUSES if args.exit_code and refuses else 0
 

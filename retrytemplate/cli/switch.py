@@ -183,8 +183,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _stop(args: argparse.Namespace, switch: KillSwitch) -> int:
     by = who(args.by)
+    if args.permanent and args.when_expired == "lift":
+        raise UsageError("--when-expired lift: goes with --for, what is permanent is never lifted")
     if args.everything and not args.yes and not agreed("Stop everything?", _facts(args)):
-        raise WorkError("nothing is stopped")
+        raise WorkError("nothing was changed")
     record = _changed(
         args,
         switch,
@@ -281,7 +283,7 @@ def _status(args: argparse.Namespace, switch: KillSwitch) -> int:
 
 def _report(args: argparse.Namespace, switch: KillSwitch) -> int:
     looked = _switches.look(switch.store)
-    changes = looked.changes[: args.audit or 0]
+    changes = looked.audit[: args.audit or 0]
     if args.json:
         audit = {} if args.audit is None else {"changes": [each.as_json() for each in changes]}
         print_json({**looked.as_json(), **audit})

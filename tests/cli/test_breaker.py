@@ -176,6 +176,7 @@ def test_the_status_shows_every_circuit_in_the_store(circuits, capsys):
     assert rows[2][:2] == ["search", "closed"]
 
 
+@pytest.mark.statement("S4-41")
 def test_the_status_is_json_for_machines(circuits, capsys):
     code, out, _ = status(capsys, *circuits, "--json", "mail", "billing")
     mail, billing = json.loads(out)
@@ -187,6 +188,7 @@ def test_the_status_is_json_for_machines(circuits, capsys):
     assert (billing["gauge"], billing["failures"], billing["opened"]) == (2, 3, 1)
 
 
+@pytest.mark.statement("S4-91")
 def test_the_status_can_say_by_its_exit_code_that_calls_are_refused(circuits, capsys):
     assert status(capsys, *circuits, "--exit-code")[0] == 3
     assert status(capsys, *circuits, "--exit-code", "search")[0] == 0
@@ -216,6 +218,27 @@ def test_what_is_no_circuit_is_said(shared, capsys):
     code, _, err = status(capsys, *options)
     assert code == 1
     assert "of another version of this library, or of something else" in err
+
+
+@pytest.mark.parametrize("machine", [(), ("--json",)], ids=["text", "json"])
+def test_what_is_no_circuit_does_not_hide_those_that_are(circuits, shared, capsys, machine):
+    sharing, _ = shared
+    sharing.client.hset(sharing.name("cash"), "mine", "precious")
+    code, out, err = status(capsys, *circuits, *machine)
+    assert code == 1
+    assert all(name in out for name in ("billing", "mail", "search"))
+    assert "the circuit 'cash' in the store is of another version" in err
+
+
+def test_a_key_that_is_no_text_is_no_circuit(circuits, shared, capsys):
+    sharing, _ = shared
+    key = sharing.name("#").encode().replace(b"#", b"\xff")
+    sharing.client.hset(key, "mine", "precious")
+    try:
+        code, out, _ = status(capsys, *circuits)
+    finally:
+        sharing.client.delete(key)
+    assert (code, len(out.splitlines())) == (0, 5)
 
 
 @pytest.mark.parametrize(
