@@ -18,43 +18,40 @@ def unraisable(monkeypatch):
     return caught
 
 
-@pytest.fixture(scope="session")
-def postgres_binaries():
-    """The folder of a server that a test may kill; without one it is skipped."""
-    found = postgres.binaries()
-    if found is None:
-        pytest.skip(postgres.ABSENT)
-    return found
+def found(kind, look):
+    """What a server of its own needs; without it the tests that may kill one are skipped."""
+    there = look()
+    return pytest.skip(kind.ABSENT) if there is None else there
 
 
-@pytest.fixture(scope="session")
-def postgres_url(request, tmp_path_factory):
-    """The URL of a PostgreSQL server; without one the tests that need it are skipped."""
-    named = os.environ.get(postgres.NAMED)
+def running(kind, request, fixture, name):
+    """The URL of a server: one that is named, or one of the tests' own."""
+    named = os.environ.get(kind.NAMED)
     if named:
         yield named
         return
-    found = request.getfixturevalue("postgres_binaries")
-    with postgres.started(found, tmp_path_factory.mktemp("postgres") / "server") as server:
+    folder = request.getfixturevalue("tmp_path_factory").mktemp(name)
+    with kind.started(request.getfixturevalue(fixture), folder / "server") as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_binaries():
+    """The folder of a PostgreSQL that a test may kill."""
+    return found(postgres, postgres.binaries)
+
+
+@pytest.fixture(scope="session")
+def postgres_url(request):
+    yield from running(postgres, request, "postgres_binaries", "postgres")
 
 
 @pytest.fixture(scope="session")
 def valkey_binary():
-    """The path of a server that a test may kill; without one it is skipped."""
-    found = valkey.binary()
-    if found is None:
-        pytest.skip(valkey.ABSENT)
-    return found
+    """The path of a Valkey that a test may kill."""
+    return found(valkey, valkey.binary)
 
 
 @pytest.fixture(scope="session")
-def valkey_url(request, tmp_path_factory):
-    """The URL of a Valkey server; without one the tests that need it are skipped."""
-    named = os.environ.get(valkey.NAMED)
-    if named:
-        yield named
-        return
-    path = request.getfixturevalue("valkey_binary")
-    with valkey.started(path, tmp_path_factory.mktemp("valkey") / "server") as server:
-        yield server.url
+def valkey_url(request):
+    yield from running(valkey, request, "valkey_binary", "valkey")

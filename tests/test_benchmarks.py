@@ -93,6 +93,8 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
             [
                 "guard, nothing is stopped",
                 "`check`, nothing is stopped",
+                "a template's call, no guard",
+                "a template's call, guarded",
                 "guard, something else is stopped",
                 "guard, refused",
             ],

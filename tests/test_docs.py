@@ -104,7 +104,7 @@ WITHOUT_A_TABLE = {
     *("Remark",),
     *("AuditRecord", "Decision", "ReportLine", "StoredRecord", "SwitchEntry", "SwitchGuard"),
     *("SwitchChanged", "SwitchReport", "SwitchScope", "SwitchSnapshot"),
-    *("SwitchStoreBack", "SwitchStoreLost"),
+    *("SwitchStoreBack", "SwitchStoreLost", "UnreadableRecord"),
     "AuthenticationFailed",
 }
 

@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from tests.batch.nursery import nursery
 from tests.batch.world import World
 
 # Processes that die: on one version, and where a process can be forked.
@@ -13,6 +14,23 @@ if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
     collect_ignore = ["test_crashes.py", "test_kills.py", "test_takeover.py"]
 
 _worlds = count(1)
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Makes processes that may die."""
+    with nursery() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def place_of_mills(request, tmp_path_factory):
+    """The URL of a database of each kind, and a folder."""
+    folder = tmp_path_factory.mktemp("mill")
+    url = f"sqlite:///{folder}/jobs.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    return url, str(folder)
 
 
 def a_world(kind, request):

@@ -13,7 +13,6 @@ from attrs import evolve
 
 from retrytemplate.batch import ReaderError
 from tests.batch.killing import Mill, Plan, go
-from tests.batch.nursery import nursery
 
 SEEDS = int(os.environ.get("RETRYTEMPLATE_SEEDS", "20"))
 MOST_STARTS = 30
@@ -23,18 +22,9 @@ turns = count(1)
 
 
 @pytest.fixture(scope="module")
-def forked():
-    with nursery() as made:
-        yield made
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def mills(request, tmp_path_factory, forked):
-    folder = tmp_path_factory.mktemp("mill")
-    url = f"sqlite:///{folder}/jobs.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres_url")
-    made = {way: Mill(url, "crash", way, str(folder)) for way in ("sync", "async")}
+def mills(place_of_mills, forked):
+    url, folder = place_of_mills
+    made = {way: Mill(url, "crash", way, folder) for way in ("sync", "async")}
     made["sync"].prepare()
     for mill in made.values():
         forked.warm(mill.run, Plan(), next(turns))

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.batch.killing import ALWAYS, Mill, Plan, go_to
-from tests.batch.nursery import nursery
 
 EXAMPLES = int(os.environ.get("RETRYTEMPLATE_KILLS", "50"))
 KILLED = -9
@@ -22,19 +21,10 @@ turns = count(1)
 
 
 @pytest.fixture(scope="module")
-def forked():
-    with nursery() as made:
-        yield made
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def mills(request, tmp_path_factory, forked):
+def mills(place_of_mills, forked):
     """A mill for each way to run a step, on the same tables."""
-    folder = tmp_path_factory.mktemp("mill")
-    url = f"sqlite:///{folder}/jobs.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres_url")
-    made = {way: Mill(url, "mill", way, str(folder)) for way in ("sync", "async")}
+    url, folder = place_of_mills
+    made = {way: Mill(url, "mill", way, folder) for way in ("sync", "async")}
     made["sync"].prepare()
     for mill in made.values():
         forked.warm(mill.run, Plan(write={1: ALWAYS}), next(turns))

@@ -280,7 +280,7 @@ def with_one_connection(url):
 
 def test_there_are_no_more_connections_than_the_url_allows(valkey):
     url = with_one_connection(valkey.url)
-    with blocking(url, prefix=valkey.prefix, timeout=0.01) as cache:
+    with blocking(url, prefix=valkey.prefix, timeout=0.3) as cache:
         turn = cache._connections._turns.get()
         with pytest.raises(CacheUnavailableError) as caught:
             cache.peek(KEY)
@@ -291,7 +291,7 @@ def test_there_are_no_more_connections_than_the_url_allows(valkey):
 
 async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valkey):
     url = with_one_connection(valkey.url)
-    async with awaited(url, prefix=valkey.prefix, timeout=0.01) as cache:
+    async with awaited(url, prefix=valkey.prefix, timeout=0.3) as cache:
         async with cache._connections._turns:
             with pytest.raises(CacheUnavailableError, match="no answer in time"):
                 await cache.peek(KEY)
