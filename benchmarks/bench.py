@@ -15,21 +15,19 @@ import subprocess
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import goals
 from attrs import frozen
 from cells import GARBAGE, TIMED
 from libraries import LIBRARIES, Library
 from measuring import import_times, one_run
-from pages import update
+from pages import CHECKOUT, INTERPRETER, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-ROOT = Path(__file__).resolve().parent.parent
 NAMES = [library.name for library in LIBRARIES]
 
 Figures = dict[str, dict[str, float]]
@@ -165,7 +163,7 @@ def remarks(libraries: Sequence[Library], results: Results, missing: list[str]) 
     """What stands below the table, a paragraph each."""
     peers = [str(each.package) for each in libraries if each.package and each.name != "ours"]
     where = [
-        f"{platform.python_implementation()} {platform.python_version()}",
+        INTERPRETER,
         f"{platform.system()} on {platform.machine()}",
         *(f"{package} {version(package)}" for package in peers),
     ]
@@ -187,11 +185,8 @@ def names_of(text: str) -> list[str]:
 
 def arguments() -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
+    parser = options(__doc__, figures="the figures of every run")
     parser.add_argument("--only", type=names_of, default=NAMES, help="some of " + ",".join(NAMES))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every run")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
     parser.add_argument("--one-run", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -213,17 +208,12 @@ def main() -> None:
     results = Results.of(runs, imports)
     paragraphs = ["\n".join(table(libraries, results)), *remarks(libraries, results, missing)]
     text = "\n\n".join(paragraphs)
-    print(text)
-    if wanted.json:
-        kept: dict[str, Any] = {"runs": runs, "imports": imports}
-        wanted.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    if wanted.update:
-        update(wanted.update, "results", text)
+    show(wanted, "results", text, {"runs": runs, "imports": imports})
 
 
 if __name__ == "__main__":
     # The checkout that this file is in is measured, whether it is installed or not.
-    sys.path.insert(0, str(ROOT))
-    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    sys.path.insert(0, CHECKOUT)
+    paths = filter(None, (CHECKOUT, os.environ.get("PYTHONPATH")))
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     main()

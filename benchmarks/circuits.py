@@ -6,10 +6,8 @@ python benchmarks/circuits.py --url redis://localhost --update docs/performance.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
-import platform
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -21,11 +19,12 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from retrytemplate.control import CircuitBreaker
+    from retrytemplate.control.circuits.store import Mode
 
 if __name__ == "__main__":  # the checkout that this file is in is measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pages import update
+from pages import INTERPRETER, options, show
 
 PREFIX = "benchmark"
 BARE = "return redis.call('HGET', KEYS[1], 'state')"
@@ -44,11 +43,11 @@ def fails() -> None:
     raise ConnectionError
 
 
-def breaker(url: str, mode: str, name: str) -> CircuitBreaker:
+def breaker(url: str, mode: Mode, name: str) -> CircuitBreaker:
     """One whose thread does not come between."""
     from retrytemplate.control import Calls, CircuitBreaker, RedisCircuitStore
 
-    store = RedisCircuitStore(url, mode=mode, stale_after=3600, prefix=PREFIX)  # type: ignore[arg-type]
+    store = RedisCircuitStore(url, mode=mode, stale_after=3600, prefix=PREFIX)
     return CircuitBreaker(name, window=Calls(50), store=store)
 
 
@@ -126,17 +125,12 @@ def table(found: dict[str, tuple[float, float]]) -> list[str]:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--url", required=True, help="of a Redis or Valkey server")
-    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
     wanted = parser.parse_args()
     found = measured(wanted.url, 3 if wanted.quick else 50)
-    where = f"{platform.python_implementation()} {platform.python_version()}"
-    text = "\n".join([*table(found), "", f"{where}."])
-    print(text)
-    if wanted.update:
-        update(wanted.update, "circuits", text)
+    text = "\n".join([*table(found), "", f"{INTERPRETER}."])
+    show(wanted, "circuits", text)
 
 
 if __name__ == "__main__":

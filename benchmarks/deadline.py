@@ -8,27 +8,22 @@ python benchmarks/deadline.py --update docs/performance.md    # write the table 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import platform
 import sys
 import time
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from pages import update
+from pages import CHECKOUT, INTERPRETER, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-ROOT = Path(__file__).resolve().parent.parent
 LIMIT, ATTEMPT = 0.1, 0.2
 GOAL = 0.01
 """Seconds after the limit that are still in time."""
@@ -210,7 +205,7 @@ def remarks(figures: dict[str, dict[str, list[float]]]) -> list[str]:
     goal = f"{GOAL * 1000:.0f} ms after the limit"
     packages = {row.package for row in ROWS} - {"retrytemplate"}
     where = [
-        f"{platform.python_implementation()} {platform.python_version()}",
+        INTERPRETER,
         *(f"{each} {version(each)}" for each in sorted(packages) if find_spec(each)),
     ]
     return [
@@ -223,21 +218,13 @@ def remarks(figures: dict[str, dict[str, list[float]]]) -> list[str]:
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one turn")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every turn")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
-    wanted = parser.parse_args()
+    wanted = options(__doc__, figures="the figures of every turn").parse_args()
     figures = measured(1 if wanted.quick else 9)
     text = "\n\n".join(["\n".join(table(figures)), *remarks(figures)])
-    print(text)
-    if wanted.json:
-        wanted.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    if wanted.update:
-        update(wanted.update, "deadline", text)
+    show(wanted, "deadline", text, figures)
 
 
 if __name__ == "__main__":
     # The checkout that this file is in is measured, whether it is installed or not.
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, CHECKOUT)
     main()

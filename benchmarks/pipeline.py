@@ -6,11 +6,8 @@ an open circuit costs, raised and caught, or as an outcome.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
-import json
-import platform
 import sys
 import threading
 import time
@@ -20,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":  # the checkout that this file is in is measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pages import update
+from pages import INTERPRETER, options, show
 
 from retrytemplate import CircuitOpenError, ExponentialBackoff, RetryTemplate, SimpleRetryPolicy
 from retrytemplate.control import Bulkhead, CircuitBreaker, Pipeline, Timeout
@@ -164,24 +161,16 @@ def remark(best: dict[str, float]) -> str:
     """What stands below the table."""
     ratio = best["pipeline, wrapped"] / best["by hand"]
     verdict = "within" if round(ratio, 2) <= GOAL else "over"
-    where = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"A wrapped pipeline is {verdict} its goal, {GOAL:g} times the nesting by hand. {where}."
+    goal = f"{GOAL:g} times the nesting by hand"
+    return f"A wrapped pipeline is {verdict} its goal, {goal}. {INTERPRETER}."
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the nanoseconds")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
-    wanted = parser.parse_args()
+    wanted = options(__doc__, figures="the nanoseconds").parse_args()
     best = asyncio.run(fastest(3 if wanted.quick else 200))
     text = "\n".join([*table(best), "", remark(best)])
-    print(text)
-    if wanted.json:
-        wanted.json.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
-    if wanted.update:
-        update(wanted.update, "pipeline", text)
+    show(wanted, "pipeline", text, best)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ python benchmarks/records.py --update docs/durable.md    # write the table into 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import platform
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -17,14 +15,13 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pages import update
+from pages import CHECKOUT, INTERPRETER, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from retrytemplate import RetryTemplate
 
-ROOT = Path(__file__).resolve().parent.parent
 FAILURES = (1, 3, 20)
 KEYS = 200
 QUICK_KEYS = 5
@@ -129,18 +126,12 @@ def table(keys: int) -> list[str]:
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
-    wanted = parser.parse_args()
-    where = f"{platform.python_implementation()} {platform.python_version()}"
-    text = "\n".join([*table(QUICK_KEYS if wanted.quick else KEYS), "", f"{where}."])
-    print(text)
-    if wanted.update:
-        update(wanted.update, "records", text)
+    wanted = options(__doc__).parse_args()
+    text = "\n".join([*table(QUICK_KEYS if wanted.quick else KEYS), "", f"{INTERPRETER}."])
+    show(wanted, "records", text)
 
 
 if __name__ == "__main__":
     # The checkout that this file is in is measured, whether it is installed or not.
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, CHECKOUT)
     main()

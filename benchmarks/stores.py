@@ -7,24 +7,20 @@ python benchmarks/stores.py --update docs/performance.md        # write the tabl
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import platform
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pages import update
+from pages import CHECKOUT, INTERPRETER, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parent.parent
 PAYLOAD = "x" * 200
 KEYS = 1000
 TABLE = "CREATE TABLE bare (k text PRIMARY KEY, n bigint, context text)"
@@ -200,19 +196,14 @@ def table(urls: list[str], *, quick: bool) -> list[str]:
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--url", action="append", default=[], help="another store to measure")
-    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
     wanted = parser.parse_args()
-    where = f"{platform.python_implementation()} {platform.python_version()}"
-    text = "\n".join([*table(wanted.url, quick=wanted.quick), "", f"{where}."])
-    print(text)
-    if wanted.update:
-        update(wanted.update, "stores", text)
+    text = "\n".join([*table(wanted.url, quick=wanted.quick), "", f"{INTERPRETER}."])
+    show(wanted, "stores", text)
 
 
 if __name__ == "__main__":
     # The checkout that this file is in is measured, whether it is installed or not.
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, CHECKOUT)
     main()

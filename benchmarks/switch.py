@@ -8,19 +8,16 @@ python benchmarks/switch.py --update docs/kill-switch.md        # write the tabl
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import platform
 import sys
 import time
 from contextlib import closing, contextmanager
-from pathlib import Path
 from random import uniform
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pages import update
+from pages import CHECKOUT, INTERPRETER, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
     Pipe = Connection[Any, Any]
 
-ROOT = Path(__file__).resolve().parent.parent
 NAME = "measured"
 BY = "the benchmark"
 PROCESSES = 8
@@ -112,21 +108,16 @@ def table(urls: list[str], stale: list[float], *, quick: bool) -> list[str]:
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--url", action="append", default=[], help="another store to measure")
     parser.add_argument("--stale-after", type=float, action="append", metavar="SECONDS")
-    parser.add_argument("--quick", action="store_true", help="a moment, and rough figures")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write the table into a page")
     wanted = parser.parse_args()
-    where = f"{platform.python_implementation()} {platform.python_version()}"
     stale = wanted.stale_after or ([0.1] if wanted.quick else [1.0, 0.2])
-    text = "\n".join([*table(wanted.url, stale, quick=wanted.quick), "", f"{where}."])
-    print(text)
-    if wanted.update:
-        update(wanted.update, "switch", text)
+    text = "\n".join([*table(wanted.url, stale, quick=wanted.quick), "", f"{INTERPRETER}."])
+    show(wanted, "switch", text)
 
 
 if __name__ == "__main__":
     # The checkout that this file is in is measured, whether it is installed or not.
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, CHECKOUT)
     main()
