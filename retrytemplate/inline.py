@@ -174,7 +174,10 @@ def _run_told(
         execution.refused(exc)
         return perform(execution.run())
     finally:
-        restore(token, outer)
+        if token is None:  # a signal came before anybody had it
+            restore(token, outer)
+        else:
+            _reset(token)
 
 
 def _first_told(
@@ -258,7 +261,10 @@ def _run_stateful(
     token = None
     try:
         token = _set([context, owner, None, outer, plan])
-        claim = context._claim = cache.begin(key, worker=worker, fresh=state.force_refresh)
+        claim = None if state.force_refresh else cache.take(key, worker)
+        if claim is None:
+            claim = cache.begin(key, worker=worker, fresh=state.force_refresh)
+        context._claim = claim
         if claim.record is None:
             context.attempt = 1
             context._started = plan.monotonic()
@@ -270,7 +276,10 @@ def _run_stateful(
                 if type(value) not in PLAIN:
                     _no_awaitable(function, value)
                 context.closed = True
-                cache.succeed(claim, remember=state.remember)
+                if state.remember is None and not state.force_refresh:
+                    cache.end(claim)
+                else:
+                    cache.succeed(claim, remember=state.remember)
                 return value
         if recovery is None:
             recovery = owner.recovery
@@ -292,7 +301,10 @@ def _run_stateful(
             cache.release(claim)
         raise
     finally:
-        restore(token, outer)
+        if token is None:  # a signal came before anybody had it
+            restore(token, outer)
+        else:
+            _reset(token)
 
 
 def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

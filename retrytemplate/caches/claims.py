@@ -114,10 +114,12 @@ class ClaimsInProcess(ABC):
         record: Record | None = None,
     ) -> None:
         """End the claim and forget the record, or leave a mark for *remember* seconds."""
-        refuse_connection(self, connection)
+        # Nearly every stateful execution comes this way: nothing is called that need not be.
+        if connection is not None:
+            refuse_connection(self, connection)
         with self._lock:
             if self._claims.get(claim.key) is not claim:
-                self._check(claim)  # only then: nearly every stateful execution comes this way
+                self._check(claim)
             try:
                 if remember is not None:
                     self._mark(claim, remember, record)

@@ -83,20 +83,28 @@ class MemoryRetryContextCache(ClaimsInProcess):
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
     ) -> Claim:
         """Load or create the record, count the attempt and take the key, in one step."""
-        # Nearly every key is new: nothing but the claim itself has to be decided among threads.
+        claim = None if fresh else self.take(key, worker)
+        return claim or super().begin(key, worker=worker, lease=lease, fresh=fresh)
+
+    def take(self, key: str, worker: str) -> Claim | None:
+        """Take a key under which nothing is kept, as nearly every key; None: it is not one.
+
+        Nothing but the claim itself has to be decided among threads.
+        """
         claim = Claim(key, worker, None, 0)
-        if (
-            not fresh
-            and self._claims.setdefault(key, claim) is claim
-            and key not in self._kept_keys
-            and key not in self._marked_keys
-        ):
-            claim.fence = next(self._fences)  # once the key is held: it only grows
-            return claim
-        try:
-            return super().begin(key, worker=worker, lease=lease, fresh=fresh)
-        finally:
+        if self._claims.setdefault(key, claim) is claim:
+            if key not in self._kept_keys and key not in self._marked_keys:
+                claim.fence = next(self._fences)  # once the key is held: it only grows
+                return claim
             self.release(claim)
+        return None
+
+    def end(self, claim: Claim) -> None:
+        """End the claim of ``take`` after a success that leaves no mark."""
+        with self._lock:
+            if self._claims.get(claim.key) is not claim:
+                self._check(claim)
+            del self._claims[claim.key]
 
     def fail(self, claim: Claim, record: Record) -> None:
         """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
