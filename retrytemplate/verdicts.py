@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify import is_signal, leaves
+from retrytemplate.classify.exceptions import is_signal, leaves
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,

@@ -28,7 +28,7 @@ RULES = (
     "verdicts.py",
     "waiting.py",
     "endings.py",
-    "classify.py",
+    "classify",
     "policies",
     "backoff",
 )
@@ -109,7 +109,7 @@ def test_the_rules_import_no_time_no_chance_no_tasks_and_no_threads(path):
 def test_only_the_classifier_turns_a_name_into_a_module(path):
     # ... and the package its own public names.
     by_name = {"importlib", "pkgutil", "runpy", "imp"} & imported(read(path))
-    assert by_name == ({"importlib"} if path in ("classify.py", "_lazy.py") else set())
+    assert by_name == ({"importlib"} if path in ("classify/named.py", "_lazy.py") else set())
 
 
 @pytest.mark.parametrize("path", sources(*RULES))

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from retrytemplate import _checks
 from retrytemplate.backoff import _numbers
 from retrytemplate.backoff.base import JSON, Backoff
-from retrytemplate.classify import attribute
+from retrytemplate.classify.exceptions import attribute
 from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.errors import Rejected
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
-from retrytemplate.classify import ExceptionClassifier, attribute, causes
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes
 from retrytemplate.control.codes import OwnClassifier
 from retrytemplate.control.libraries import CorrectedClassifier, said_at_login
 from retrytemplate.listeners.base import RetryListener

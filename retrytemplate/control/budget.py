@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, frozen
 
 from retrytemplate._checks import check_at_least, duration, limit, span, text
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.funds import Bucket, Share

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify import ExceptionClassifier, attribute
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, RetryError
 
 if TYPE_CHECKING:

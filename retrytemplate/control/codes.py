@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import instance_of
-from retrytemplate.classify import (
-    NamedClassifier,
-    StatusRule,
-    attribute,
-    by_class,
-    by_name,
-    http_status,
-    nearest,
-)
+from retrytemplate.classify.exceptions import attribute, by_class
+from retrytemplate.classify.named import NamedClassifier, by_name, nearest
+from retrytemplate.classify.status import StatusRule, http_status
 from retrytemplate.control.derived import DerivedClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from retrytemplate.classify import Answer, ExceptionClassifier
+    from retrytemplate.classify.exceptions import Answer, ExceptionClassifier
 
 __all__ = [
     "CodeClassifier",

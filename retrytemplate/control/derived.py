@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import instance_of
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify.exceptions import ExceptionClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify import attribute
+from retrytemplate.classify.exceptions import attribute
 from retrytemplate.control.client_errors import DATABASE_STATEMENT, LOCK
 from retrytemplate.errors import MisuseError
 

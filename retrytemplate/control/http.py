@@ -10,7 +10,7 @@ from retrytemplate._checks import checked_by, instance_of, text
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
-from retrytemplate.classify import ExceptionClassifier, attribute, causes
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes
 from retrytemplate.control.codes import OwnClassifier, wrapped
 from retrytemplate.control.derived import DerivedClassifier
 from retrytemplate.control.idempotency import HEADER

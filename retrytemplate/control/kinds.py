@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import instance_of
-from retrytemplate.classify import causes
+from retrytemplate.classify.exceptions import causes
 from retrytemplate.control.client_errors import DATABASE_POOL, POOL, timeout_kind
 from retrytemplate.control.codes import CodeClassifier, OwnClassifier, mapped, wrapped
 from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, Rejected
 
 if TYPE_CHECKING:
-    from retrytemplate.classify import Answer, ExceptionClassifier
+    from retrytemplate.classify.exceptions import Answer, ExceptionClassifier
 
 __all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds", "is_distrust"]
 

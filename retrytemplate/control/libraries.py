@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, plain
 from retrytemplate.backoff.retry_after import header
-from retrytemplate.classify import attribute, causes
+from retrytemplate.classify.exceptions import attribute, causes
 from retrytemplate.control.codes import OwnNames, sqlstate, wrapped
 from retrytemplate.control.derived import DerivedClassifier
 from retrytemplate.control.kinds import TRANSIENT_ERRORS, FailureKind, FailureKinds, is_distrust
@@ -19,7 +19,7 @@ from retrytemplate.errors import DeadlineExceededError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from retrytemplate.classify import ExceptionClassifier
+    from retrytemplate.classify.exceptions import ExceptionClassifier
 
 __all__ = [
     "MODEL_ERRORS",

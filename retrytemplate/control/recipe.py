@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 from retrytemplate._checks import checked_by, delay, duration, instance_of, plain, text
 from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.control.added_jitter import AddedJitter
 from retrytemplate.control.budget import RetryBudget
 from retrytemplate.control.codes import CodeClassifier

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, is_awaitable, plain
-from retrytemplate.classify import causes, is_exception_class
+from retrytemplate.classify.exceptions import causes, is_exception_class
 from retrytemplate.control.client_errors import timeout_kind
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.history import message_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, plain
-from retrytemplate.classify import attribute
+from retrytemplate.classify.exceptions import attribute
 from retrytemplate.errors import MisuseError, Rejected
 from retrytemplate.guards import Guard
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.classify import ExceptionClassifier, by_class
+from retrytemplate.classify.exceptions import ExceptionClassifier, by_class
 from retrytemplate.policies._judge import only_counts
 from retrytemplate.policies._member import keeping_state
 from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.policies._judge import Judge
 from retrytemplate.policies.base import RetryPolicy
 

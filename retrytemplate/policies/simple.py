@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate import _checks
-from retrytemplate.classify import ExceptionClassifier, is_exception_class, is_signal
+from retrytemplate.classify.exceptions import ExceptionClassifier, is_exception_class, is_signal
 from retrytemplate.policies._judge import Judge, only_counts
 from retrytemplate.policies.base import NumberOfAttempts
 

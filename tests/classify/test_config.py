@@ -96,7 +96,7 @@ def test_a_module_that_is_not_loaded_matches_nothing_yet(monkeypatch, module):
 def test_nothing_is_imported():
     script = """
 import sys
-from retrytemplate.classify import ExceptionClassifier
+from retrytemplate.classify.exceptions import ExceptionClassifier
 rules = ExceptionClassifier.from_config({"wave.Error": True, "xml.dom.DOMException": True})
 assert rules.classify(ValueError()) is False
 assert "wave" not in sys.modules and "xml.dom" not in sys.modules

@@ -11,7 +11,7 @@ from retrytemplate import (
     RetryError,
     SimpleRetryPolicy,
 )
-from retrytemplate.classify import causes, leaves
+from retrytemplate.classify.exceptions import causes, leaves
 
 
 class Base(Exception):

@@ -1,8 +1,7 @@
-"""From an exception, or a text, to a value: the rules that policies and callers decide by."""
+"""From an exception to a value: by its class, its causes, and what a group holds."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -21,18 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ExceptionClassifier",
-    "NamedClassifier",
-    "PatternClassifier",
-    "StatusRule",
     "attribute",
     "by_class",
-    "by_name",
     "causes",
-    "http_status",
+    "copied",
     "is_exception_class",
     "is_signal",
     "leaves",
-    "nearest",
 ]
 
 
@@ -118,14 +112,15 @@ def is_exception_class(value: Any) -> TypeGuard[type[BaseException]]:
 
 def by_class(value: Any, allowed: str) -> dict[type[BaseException], Any]:
     """A copy of a mapping whose keys are exception classes; *allowed* says what it must be."""
-    copy = _mapping(value, allowed)
+    copy = copied(value, allowed)
     for kind in copy:
         if not is_exception_class(kind):
             raise TypeError(f"{allowed}, got the key {kind!r}")
     return copy
 
 
-def _mapping(value: Any, allowed: str) -> dict[Any, Any]:
+def copied(value: Any, allowed: str) -> dict[Any, Any]:
+    """A copy of a mapping; *allowed* says what it must be."""
     try:
         return dict(value)
     except (TypeError, ValueError):
@@ -190,6 +185,8 @@ class ExceptionClassifier(Value):
         >>> worth.classify(ConnectionError())
         True
         """
+        from retrytemplate.classify.named import NamedClassifier
+
         return NamedClassifier({}, default, traverse_causes, named=rules, validate=validate)
 
     def classify(self, exc: BaseException | None) -> Any:
@@ -274,246 +271,3 @@ class ExceptionClassifier(Value):
 
     def _value(self, rule: Any, exc: BaseException) -> Any:
         return rule
-
-
-def by_name(value: Any) -> dict[str, Any]:
-    """A copy of a mapping whose keys are qualified names of exception classes."""
-    named = _mapping(value, "rules must map qualified names of exception classes to values")
-    for name, rule in named.items():
-        if not _is_qualified(name):
-            # In ASCII, here and below: a letter that looks like another is shown as what it is.
-            raise ValueError(
-                "rules must name exception classes with their module, like 'builtins.OSError', "
-                f"got {name!a}"
-            )
-        if isinstance(rule, dict):
-            named[name] = _status_rule(name, rule)
-    return named
-
-
-def _is_qualified(name: Any) -> bool:
-    """Whether it is a text of two or more names with a dot between each."""
-    parts = name.split(".") if isinstance(name, str) else ()
-    return len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
-
-
-@frozen(eq=False, repr=False)
-class NamedClassifier(ExceptionClassifier):
-    """Rules for classes that are looked up by their names, among what is loaded by then.
-
-    :param named: qualified names and their values, as ``from_config`` takes them.
-    :param validate: look every name up now.
-    """
-
-    named: Mapping[str, Any] = field(default={}, converter=by_name, hash=False, kw_only=True)
-    validate: bool = field(
-        default=False,
-        validator=_checks.instance_of(bool, "True or False"),
-        kw_only=True,
-        eq=False,
-        repr=False,
-    )
-
-    def __attrs_post_init__(self) -> None:
-        if self.validate:
-            for name in self.named:
-                _import_module_of(name)
-                if _loaded_class(name) is None:
-                    raise ValueError(f"rules: {name!a} is no exception class")
-
-    def values(self) -> tuple[Any, ...]:
-        named = tuple(
-            value
-            for rule in self.named.values()
-            for value in (rule.values() if type(rule) is StatusRule else (rule,))
-        )
-        return (*self.rules.values(), *named, self.default)
-
-    def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
-        return nearest({**self.rules, **self.named}, kind)
-
-    def _value(self, rule: Any, exc: BaseException) -> Any:
-        if type(rule) is not StatusRule:
-            return rule
-        found, value = rule.match(http_status(exc))
-        return value if found else self.default
-
-
-def nearest(
-    rules: Mapping[Any, Any], kind: type[BaseException]
-) -> tuple[type[BaseException], Any] | None:
-    """The rule for the first base of a class that has one, by the class or by its name."""
-    if not rules:
-        return None
-    known = {
-        _loaded_class(key) or key if isinstance(key, str) else key: rule
-        for key, rule in rules.items()
-    }
-    for base in kind.__mro__:
-        for key in (base, f"{base.__module__}.{base.__qualname__}"):
-            if key in known:
-                return base, known[key]
-    return None
-
-
-def _import_module_of(name: str) -> None:
-    """Import the longest prefix of the name that is a module."""
-    from importlib import import_module
-
-    package, *parts = name.split(".")[:-1]
-    for end in range(len(parts) + 1):
-        module = ".".join([package, *parts[:end]])
-        try:
-            import_module(module)
-        except ImportError as error:
-            # From here on the name may go through classes.
-            if end and error.name == module:
-                return
-            raise ValueError(f"rules: {name!a} cannot be imported: {error}") from error
-        except Exception as error:  # the module's own, out of its import
-            raise ValueError(f"rules: {name!a} cannot be imported: {error!r}") from error
-
-
-def _loaded_class(name: str) -> type | None:
-    """The class of this name among the loaded modules; None while it is not there yet."""
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        module = sys.modules.get(".".join(parts[:end]))
-        if module is not None:
-            return _class_in(module, name, parts[end:])
-    return None
-
-
-def _class_in(module: Any, name: str, path: list[str]) -> type | None:
-    found = module
-    for depth, part in enumerate(path):
-        # The dictionaries, not getattr: a module's __getattr__ may import.
-        members = vars(found) if hasattr(found, "__dict__") else {}
-        if part not in members:
-            not_yet = "__getattr__" in members or (depth == 0 and len(path) > 1)
-            if not_yet or "<locals>" in path:
-                return None
-            raise ValueError(f"rules: {name!a} is no exception class: there is no {part!a}")
-        found = members[part]
-    if not is_exception_class(found):
-        raise ValueError(
-            f"rules: {name!a} is no exception class but of type {type(found).__name__}"
-        )
-    return found
-
-
-def _status_rule(name: str, rule: dict[Any, Any]) -> StatusRule:
-    if set(rule) != {"status"} or not isinstance(rule["status"], dict):
-        raise ValueError(
-            f"rules: the condition of {name!r} must be {{'status': {{...}}}}, got {rule!r}"
-        )
-    return StatusRule.of(rule["status"], f"rules: a status of {name!r}")
-
-
-@frozen(eq=False, repr=False)
-class StatusRule(Value):
-    """A rule on an HTTP status: a code's own value, else that of its class."""
-
-    codes: dict[int, Any] = field(hash=False)
-    classes: dict[int, Any] = field(hash=False)
-
-    @classmethod
-    def of(cls, rules: Mapping[Any, Any], what: str) -> StatusRule:
-        """The rule of a mapping like ``{429: True, "5xx": True}``; *what* is for the errors."""
-        codes: dict[int, Any] = {}
-        classes: dict[int, Any] = {}
-        for key, value in rules.items():
-            text = str(key).lower()
-            if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
-                classes[int(text[0])] = value
-            elif text.isascii() and text.isdigit() and 100 <= int(text) <= 599:
-                codes[int(text)] = value
-            else:
-                raise ValueError(f"{what} must be 100 to 599 or '1xx' to '5xx', got {key!r}")
-        return cls(codes, classes)
-
-    def match(self, status: int | None) -> tuple[bool, Any]:
-        """Whether there is a value for this status, and the value."""
-        if status in self.codes:
-            return True, self.codes[status]
-        if status is not None and status // 100 in self.classes:
-            return True, self.classes[status // 100]
-        return False, None
-
-    def values(self) -> tuple[Any, ...]:
-        """Every value that it may give."""
-        return (*self.codes.values(), *self.classes.values())
-
-
-def http_status(exc: BaseException) -> int | None:
-    """The status in an error of httpx, requests (``response``), aiohttp or urllib."""
-    # A response of requests is false when its status is an error.
-    response = attribute(exc, "response")
-    for holder, name in (
-        (response, "status_code"),
-        (response, "status"),
-        (exc, "status_code"),
-        (exc, "status"),
-        (exc, "code"),
-    ):
-        status = attribute(holder, name)
-        if isinstance(status, int) and not isinstance(status, bool):
-            return int(status)
-    return None
-
-
-def _pattern_map(value: Any) -> dict[str, Any]:
-    patterns = _mapping(value, "patterns must map texts to values")
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TypeError(f"patterns must map texts to values, got the key {pattern!r}")
-    # In reverse order a longer pattern comes before the prefix of it, and letters before '*'.
-    return {pattern: patterns[pattern] for pattern in sorted(patterns, reverse=True)}
-
-
-@frozen(eq=False, repr=False)
-class PatternClassifier(Value):
-    """The value of the first pattern that matches a text, tried in reverse lexicographic order.
-
-    ``*`` stands for any run of characters, ``?`` for exactly one, everything else for itself; the
-    whole text must match, case matters.
-
-    Source: ``org.springframework.classify.PatternMatchingClassifier``.
-
-    >>> speed = PatternClassifier({"order-*": "fast", "*": "slow"})
-    >>> speed.classify("order-17"), speed.classify("report")
-    ('fast', 'slow')
-    >>> PatternClassifier({"order-?": 1}).classify("order-17")
-    Traceback (most recent call last):
-    LookupError: no pattern matches 'order-17'; there are 'order-?'
-    """
-
-    patterns: Mapping[str, Any] = field(converter=_pattern_map, hash=False)
-
-    def classify(self, text: str | None) -> Any:
-        """The value for this text; ``LookupError`` where no pattern matches."""
-        if text is not None:
-            for pattern, value in self.patterns.items():
-                if _matches(pattern, text):
-                    return value
-        known = ", ".join(map(repr, self.patterns)) or "none"
-        raise LookupError(f"no pattern matches {text!r}; there are {known}")
-
-
-def _matches(pattern: str, text: str) -> bool:
-    """Whether the pattern matches the whole text, in time that no pattern can blow up."""
-    at = place = 0
-    star = mark = -1
-    while place < len(text):
-        if at < len(pattern) and pattern[at] == "*":
-            star, mark = at, place
-            at += 1
-        elif at < len(pattern) and pattern[at] in ("?", text[place]):
-            at += 1
-            place += 1
-        elif star >= 0:
-            mark += 1
-            at, place = star + 1, mark
-        else:
-            return False
-    return not pattern[at:].strip("*")

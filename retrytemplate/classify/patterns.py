@@ -1,0 +1,72 @@
+"""From a text to a value, by patterns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._values import Value
+from retrytemplate.classify.exceptions import copied
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["PatternClassifier"]
+
+
+def _pattern_map(value: Any) -> dict[str, Any]:
+    patterns = copied(value, "patterns must map texts to values")
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"patterns must map texts to values, got the key {pattern!r}")
+    # In reverse order a longer pattern comes before the prefix of it, and letters before '*'.
+    return {pattern: patterns[pattern] for pattern in sorted(patterns, reverse=True)}
+
+
+@frozen(eq=False, repr=False)
+class PatternClassifier(Value):
+    """The value of the first pattern that matches a text, tried in reverse lexicographic order.
+
+    ``*`` stands for any run of characters, ``?`` for exactly one, everything else for itself; the
+    whole text must match, case matters.
+
+    Source: ``org.springframework.classify.PatternMatchingClassifier``.
+
+    >>> speed = PatternClassifier({"order-*": "fast", "*": "slow"})
+    >>> speed.classify("order-17"), speed.classify("report")
+    ('fast', 'slow')
+    >>> PatternClassifier({"order-?": 1}).classify("order-17")
+    Traceback (most recent call last):
+    LookupError: no pattern matches 'order-17'; there are 'order-?'
+    """
+
+    patterns: Mapping[str, Any] = field(converter=_pattern_map, hash=False)
+
+    def classify(self, text: str | None) -> Any:
+        """The value for this text; ``LookupError`` where no pattern matches."""
+        if text is not None:
+            for pattern, value in self.patterns.items():
+                if _matches(pattern, text):
+                    return value
+        known = ", ".join(map(repr, self.patterns)) or "none"
+        raise LookupError(f"no pattern matches {text!r}; there are {known}")
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether the pattern matches the whole text, in time that no pattern can blow up."""
+    at = place = 0
+    star = mark = -1
+    while place < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, mark = at, place
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("?", text[place]):
+            at += 1
+            place += 1
+        elif star >= 0:
+            mark += 1
+            at, place = star + 1, mark
+        else:
+            return False
+    return not pattern[at:].strip("*")
