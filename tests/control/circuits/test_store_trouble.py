@@ -43,9 +43,20 @@ def away(**settings):
     return RedisCircuitStore(f"redis://127.0.0.1:{free_port()}", timeout=0.5, **settings)
 
 
+breakers = []
+
+
 def made(store, **settings):
     usual = {"window": Consecutive(3), "reset_jitter": 0.0, "clock": VirtualClock()}
-    return CircuitBreaker("billing", store=store, **usual | settings)
+    breakers.append(CircuitBreaker("billing", store=store, **usual | settings))
+    return breakers[-1]
+
+
+@pytest.fixture(autouse=True)
+def none_is_left():
+    yield
+    while breakers:
+        breakers.pop().close()
 
 
 @modes
