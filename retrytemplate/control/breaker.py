@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 from attrs import define, field
@@ -42,7 +42,8 @@ from retrytemplate.outcome import Outcome
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec, TypeVar
 
     from retrytemplate._checks import Seconds as Duration
     from retrytemplate.control.circuit import State, Verdict
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from retrytemplate.control.local import Admission, Keeper
     from retrytemplate.control.snapshot import CircuitSnapshot
     from retrytemplate.errors import RetryError
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 __all__ = ["CircuitBreaker"]
 
@@ -249,7 +253,7 @@ class CircuitBreaker(Wraps):
 
     # Calls.
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, if that may be.
 
         :raises CircuitOpenError: it may not.
@@ -259,6 +263,14 @@ class CircuitBreaker(Wraps):
             value = fn(*args, **kwargs)
             refuse_awaitable(value, fn)
             return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, and await it, if that may be.
@@ -271,7 +283,7 @@ class CircuitBreaker(Wraps):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
 
-    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome[Any]:
+    def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Call the function, if that may be, and say how it went; raises no ``Exception``.
 
         A refusal costs least so: nothing is raised.
@@ -289,6 +301,16 @@ class CircuitBreaker(Wraps):
                 raise
             return Outcome(None, exc, 1, (), permit.elapsed)
         return Outcome(value, None, 1, (), permit.elapsed)
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]: ...
 
     async def outcome_async(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from attrs import define, field, frozen
 
@@ -28,11 +28,14 @@ from retrytemplate.deadline import Deadline
 from retrytemplate.errors import BulkheadFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Awaitable, Callable, Hashable, Iterator
     from types import TracebackType
-    from typing import Self
+    from typing import ParamSpec, Self, TypeVar
 
     from retrytemplate._checks import Seconds
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 __all__ = ["Bulkhead", "BulkheadSnapshot", "Slot"]
 
@@ -162,7 +165,7 @@ class Bulkhead(Wraps):
             raise ValueError(f"priority must be one of {words} or None, got {priority!r}")
         return Slot(self, Ticket(key, lane))
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in a slot.
 
         :raises BulkheadFullError: there is none, nor will there be in time.
@@ -172,6 +175,14 @@ class Bulkhead(Wraps):
             value = fn(*args, **kwargs)
             refuse_awaitable(value, fn)
             return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, in a slot, and await it."""

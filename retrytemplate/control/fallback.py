@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import define, field, frozen
 
@@ -21,12 +21,16 @@ from retrytemplate.outcome import Outcome
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from typing import ParamSpec
 
     from retrytemplate.clock import Clock
 
+    P = ParamSpec("P")
+
 __all__ = ["Fallback", "FallbackOutcome", "FellBack"]
 
+T = TypeVar("T")
 PRIMARY = "primary"
 
 
@@ -43,7 +47,7 @@ class FellBack(ControlEvent):
 
 
 @frozen
-class FallbackOutcome(Outcome[Any]):
+class FallbackOutcome(Outcome[T]):
     """How a call ended, and who answered.
 
     :param answered_by: ``"primary"``, or the name of the link; None: nobody.
@@ -135,17 +139,29 @@ class Fallback(Wraps):
         self._lock = threading.Lock()
         self._clock = given_or_system(clock)
 
-    # Calls.
+    # Calls.  The links may give anything: hence ``T | Any``, which still is no other type.
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function, or who stands behind it."""
         return self.outcome(fn, *args, **kwargs).unwrap()
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same for functions that may be asynchronous, as every link may be."""
         return (await self.outcome_async(fn, *args, **kwargs)).unwrap()
 
-    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FallbackOutcome:
+    def outcome(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> FallbackOutcome[T | Any]:
         """Call the function, or who stands behind it, and say who answered; raises no Exception."""
         began, failures = self._clock.monotonic(), list[BaseException]()
         try:
@@ -168,9 +184,19 @@ class Fallback(Wraps):
         finally:
             failures.clear()  # their tracebacks hold this frame
 
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> FallbackOutcome[T | Any]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> FallbackOutcome[T | Any]: ...
+
     async def outcome_async(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> FallbackOutcome:
+    ) -> FallbackOutcome[Any]:
         """The same for functions that may be asynchronous, as every link may be."""
         began, failures = self._clock.monotonic(), list[BaseException]()
         try:
@@ -224,7 +250,7 @@ class Fallback(Wraps):
         error: BaseException | None,
         who: str | None,
         failures: list[BaseException],
-    ) -> FallbackOutcome:
+    ) -> FallbackOutcome[Any]:
         if who is not None:
             with self._lock:
                 self._counts[who] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import Factory, field, frozen
 
@@ -26,16 +26,21 @@ from retrytemplate.outcome import Outcome
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec
 
     from retrytemplate.control.hedge_events import HedgeSnapshot
     from retrytemplate.control.race import Runner
 
+    P = ParamSpec("P")
+
 __all__ = ["Hedge", "HedgeOutcome"]
+
+T = TypeVar("T")
 
 
 @frozen
-class HedgeOutcome(Outcome[Any]):
+class HedgeOutcome(Outcome[T]):
     """How a call ended; ``attempts`` is the number of calls that were started.
 
     :param answered_by: the number of the call that answered, from 1; None: none did.
@@ -145,9 +150,9 @@ class Hedge(Wraps):
         default=Factory(lambda self: Steward(self.name, self.listeners), takes_self=True),
     )
 
-    # Calls.
+    # Calls.  In threads a function may get a ``stop`` that its caller does not give: no ParamSpec.
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call the function in a thread of the pool, and once more where it takes long.
 
         :raises MisuseError: there is no pool.
@@ -155,11 +160,19 @@ class Hedge(Wraps):
         """
         return self.outcome(fn, *args, **kwargs).unwrap()
 
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same for an asynchronous function, in tasks."""
         return (await self.outcome_async(fn, *args, **kwargs)).unwrap()
 
-    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> HedgeOutcome:
+    def outcome(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> HedgeOutcome[T]:
         """Call the function, and say which of the calls has answered; raises no Exception."""
         if self.executor is None:
             raise self._without_a_pool()
@@ -173,9 +186,19 @@ class Hedge(Wraps):
                 race.go_on(ended, lanes.start)
         return self._over(race, began)
 
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> HedgeOutcome[T]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> HedgeOutcome[T]: ...
+
     async def outcome_async(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> HedgeOutcome:
+    ) -> HedgeOutcome[Any]:
         """The same for an asynchronous function, in tasks."""
         began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
         with race:
@@ -212,7 +235,7 @@ class Hedge(Wraps):
             steward=self._steward,
         )
 
-    def _over(self, race: Race, began: float) -> HedgeOutcome:
+    def _over(self, race: Race, began: float) -> HedgeOutcome[Any]:
         value, error, who, failures = None, race.error, None, race.failures()
         if race.winner is not None:
             value, who = race.winner.value, race.winner.number

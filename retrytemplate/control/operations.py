@@ -31,9 +31,12 @@ from retrytemplate.state import encode_key, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import ParamSpec
 
     from retrytemplate.control.idempotency import Named
     from retrytemplate.control.reservation import Steps
+
+    P = ParamSpec("P")
 
 __all__ = ["Once", "Operations"]
 
@@ -139,7 +142,7 @@ class Operations:
         await perform_async(operation._whole(operation._beginning(fingerprint, ASYNC), ASYNC))
         return operation
 
-    def call(self, key: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function once for the key; from then on give its result.
 
         What it returns must be a JSON value, and is given as JSON has it, the first time too.
@@ -147,7 +150,7 @@ class Operations:
         return perform(self._call(key, None, partial(fn, *args, **kwargs), SYNC))
 
     async def call_async(
-        self, key: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Any:
         """The same for functions that may be asynchronous."""
         refuse_blocking(self.cache)
@@ -223,11 +226,11 @@ class Once(Wraps):
         default=None, validator=checked_by(_check_fingerprint)
     )
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function once for these arguments; from then on give its result."""
         return perform(self._steps(fn, args, kwargs, SYNC))
 
-    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def call_async(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The same for functions that may be asynchronous."""
         refuse_blocking(self.operations.cache)
         return await perform_async(self._steps(fn, args, kwargs, ASYNC))

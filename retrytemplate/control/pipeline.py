@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import groupby
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from attrs import define
 
@@ -27,14 +27,16 @@ from retrytemplate.verdicts import is_hard
 from retrytemplate.wrapping import decorated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import ParamSpec, TypeVar
 
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.remarks import Remark
 
     F = TypeVar("F")
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 __all__ = ["Pipeline"]
 
@@ -115,13 +117,23 @@ class Pipeline:
         self._first_async, *inner_async = _ways(self.layers, "call_async", _apply_async)
         self._inner, self._inner_async = tuple(inner[::-1]), tuple(inner_async[::-1])
 
-    # Calls.
+    # Calls.  A layer may give its own answer, as a fallback does: hence ``T | Any``.
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function with all the layers around it."""
         for way in self._inner:
             fn = partial(way, fn)
         return self._first(fn, *args, **kwargs)
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, with all the layers around it, and await it."""
@@ -129,7 +141,7 @@ class Pipeline:
             fn = partial(way, fn)
         return await self._first_async(fn, *args, **kwargs)
 
-    def outcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome[Any]:
+    def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | Any]:
         """Call the function, and say how it went; raises no ``Exception``.
 
         ``attempts`` is how often the function was called.
@@ -151,6 +163,16 @@ class Pipeline:
             return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
         finally:
             del error  # its traceback holds this frame
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T | Any]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T | Any]: ...
 
     async def outcome_async(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from attrs import field, frozen
 
@@ -13,8 +13,11 @@ from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.history import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Self
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import ParamSpec, Self, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
     # The class, or what makes the exception of the timeout; and whether it is worth a retry.
     Rule = tuple[type[Exception] | Callable[[BaseException], Exception], bool]
@@ -93,12 +96,20 @@ class ServiceErrors(Wraps):
                 return rule[1]
         return False
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function."""
         with self:
             value = fn(*args, **kwargs)
             refuse_awaitable(value, fn)
             return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, and await it."""

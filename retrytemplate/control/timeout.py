@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from attrs import field, frozen
 
@@ -25,7 +25,11 @@ from retrytemplate.errors import DeadlineExceededError
 from retrytemplate.history import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 __all__ = ["TimedOut", "Timeout", "tell_of"]
 
@@ -107,7 +111,9 @@ class Timeout(Wraps):
         deadline = Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
         object.__setattr__(self, "_deadline", deadline)
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    # Calls.  ``on_timeout`` may give anything: hence ``T | Any``.
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function with the limit in force, and look at the clock when it ends.
 
         :raises DeadlineExceededError: it took too long.
@@ -128,6 +134,16 @@ class Timeout(Wraps):
             if self._is_not_answered(deadline):
                 raise
             return self._answer()
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, await it, and cut it at the limit.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from attrs import define, field
 
@@ -15,13 +15,17 @@ from retrytemplate.errors import KillSwitchActiveError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec, TypeVar
 
     from retrytemplate.context import RetryContext
     from retrytemplate.control.switch.entries import Decision
     from retrytemplate.control.switch.questions import Question
     from retrytemplate.control.switch.scopes import SwitchScope
     from retrytemplate.control.switch.switch import KillSwitch
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 __all__ = ["SwitchGuard"]
 
@@ -84,12 +88,20 @@ class SwitchGuard(Guard, Wraps):
             await in_thread(self._switch._catch_up)
         self._judge(self._switch._known(self._question, lambda: self._key_of(context)))
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, unless it is stopped."""
         self.admit(current_context())
-        value = under(self, fn, args, kwargs)
+        value: T = under(self, fn, args, kwargs)
         refuse_awaitable(value, fn)
         return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, unless it is stopped, and await it."""

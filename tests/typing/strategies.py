@@ -1,0 +1,145 @@
+"""What a checker knows of a call with something around it."""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any, assert_type
+
+from retrytemplate import Outcome
+from retrytemplate.control import (
+    Bulkhead,
+    CircuitBreaker,
+    Fallback,
+    FallbackOutcome,
+    Hedge,
+    HedgeOutcome,
+    KillSwitch,
+    Operations,
+    Pipeline,
+    ServiceErrors,
+    Timeout,
+)
+
+breaker = CircuitBreaker("billing")
+bulkhead = Bulkhead("billing")
+guard = KillSwitch().guard(segment="billing")
+errors = ServiceErrors({})
+hedge = Hedge(idempotent=True, executor=ThreadPoolExecutor())
+timeout = Timeout(1.0)
+pipeline = Pipeline(timeout, breaker)
+operations = Operations()
+
+
+def add(one: int, two: int = 0) -> int:
+    return one + two
+
+
+async def add_async(one: int, two: int = 0) -> int:
+    return one + two
+
+
+def until_stopped(one: int, *, stop: Event) -> int:
+    return one if stop.wait(1.0) else 0
+
+
+def not_known(one: int, two: int = 0) -> str:
+    return "not known"
+
+
+fallback = Fallback(not_known)
+
+
+class Adder:
+    def add(self, one: int) -> int:
+        return one
+
+
+def what_gives_the_answer_of_the_function() -> None:
+    assert_type(breaker.call(add, 1, two=2), int)
+    assert_type(breaker.call(Adder().add, 1), int)
+    assert_type(breaker.outcome(add, 1), Outcome[int])
+    assert_type(bulkhead.call(add, 1, two=2), int)
+    assert_type(guard.call(add, 1, two=2), int)
+    assert_type(errors.call(add, 1, two=2), int)
+    assert_type(hedge.call(add, 1, two=2), int)
+    assert_type(hedge.call(until_stopped, 1), int)
+    assert_type(hedge.outcome(add, 1), HedgeOutcome[int])
+    assert_type(hedge.outcome(add, 1).value, int | None)
+    assert_type(hedge.outcome(add, 1).unwrap(), int)
+
+
+async def the_same_asynchronously() -> None:
+    assert_type(await breaker.call_async(add_async, 1, two=2), int)
+    assert_type(await breaker.call_async(add, 1, two=2), int)
+    assert_type(await breaker.outcome_async(add_async, 1), Outcome[int])
+    assert_type(await breaker.outcome_async(add, 1), Outcome[int])
+    assert_type(await bulkhead.call_async(add_async, 1, two=2), int)
+    assert_type(await bulkhead.call_async(add, 1, two=2), int)
+    assert_type(await guard.call_async(add_async, 1, two=2), int)
+    assert_type(await guard.call_async(add, 1, two=2), int)
+    assert_type(await errors.call_async(add_async, 1, two=2), int)
+    assert_type(await errors.call_async(add, 1, two=2), int)
+    assert_type(await hedge.call_async(add_async, 1, two=2), int)
+    assert_type(await hedge.call_async(add, 1, two=2), int)
+    assert_type(await hedge.outcome_async(add_async, 1), HedgeOutcome[int])
+    assert_type(await hedge.outcome_async(add, 1), HedgeOutcome[int])
+
+
+def what_may_answer_in_its_place() -> None:
+    assert_type(fallback.call(add, 1, two=2), int | Any)
+    assert_type(fallback.outcome(add, 1), FallbackOutcome[int | Any])
+    assert_type(fallback.outcome(add, 1).value, int | Any | None)
+    assert_type(timeout.call(add, 1, two=2), int | Any)
+    assert_type(pipeline.call(add, 1, two=2), int | Any)
+    assert_type(pipeline.outcome(add, 1), Outcome[int | Any])
+    number: int = pipeline.outcome(add, 1).unwrap()
+    print(number)
+
+
+async def the_same_in_its_place_asynchronously() -> None:
+    assert_type(await fallback.call_async(add_async, 1, two=2), int | Any)
+    assert_type(await fallback.call_async(add, 1, two=2), int | Any)
+    assert_type(await fallback.outcome_async(add_async, 1), FallbackOutcome[int | Any])
+    assert_type(await fallback.outcome_async(add, 1), FallbackOutcome[int | Any])
+    assert_type(await timeout.call_async(add_async, 1, two=2), int | Any)
+    assert_type(await timeout.call_async(add, 1, two=2), int | Any)
+    assert_type(await pipeline.call_async(add_async, 1, two=2), int | Any)
+    assert_type(await pipeline.call_async(add, 1, two=2), int | Any)
+    assert_type(await pipeline.outcome_async(add_async, 1), Outcome[int | Any])
+    assert_type(await pipeline.outcome_async(add, 1), Outcome[int | Any])
+
+
+def mistakes_are_found() -> None:
+    # Each line is wrong on purpose: a checker that no longer says so fails over the unused ignore.
+    breaker.call(add, "1")  # type: ignore[arg-type]
+    breaker.outcome(add)  # type: ignore[call-arg]
+    bulkhead.call(add, "1")  # type: ignore[arg-type]
+    guard.call(add, "1")  # type: ignore[arg-type]
+    errors.call(add, "1")  # type: ignore[arg-type]
+    hedge.call(add, 1).upper()  # type: ignore[attr-defined]
+    fallback.call(add, "1")  # type: ignore[arg-type]
+    fallback.call(add, 1).upper()  # type: ignore[union-attr]
+    fallback.outcome(add, "1")  # type: ignore[arg-type]
+    timeout.call(add, "1")  # type: ignore[arg-type]
+    timeout.call(add, 1).upper()  # type: ignore[union-attr]
+    pipeline.call(add, "1")  # type: ignore[arg-type]
+    pipeline.call(add, 1).upper()  # type: ignore[union-attr]
+    pipeline.outcome(add)  # type: ignore[call-arg]
+    operations.call("order-17", add, "1")  # type: ignore[arg-type]
+    operations.once(str).call(add, "1")  # type: ignore[arg-type]
+
+
+async def mistakes_are_found_asynchronously() -> None:
+    await breaker.call_async(add_async, "1")  # type: ignore[call-overload]
+    await bulkhead.call_async(add_async, "1")  # type: ignore[call-overload]
+    await guard.call_async(add_async, "1")  # type: ignore[call-overload]
+    await errors.call_async(add_async, "1")  # type: ignore[call-overload]
+    await hedge.call_async(add_async, "1")  # type: ignore[call-overload]
+    await fallback.call_async(add_async, "1")  # type: ignore[call-overload]
+    await timeout.call_async(add_async, "1")  # type: ignore[call-overload]
+    await pipeline.call_async(add_async, "1")  # type: ignore[call-overload]
+    await operations.call_async("order-17", add_async, "1")  # type: ignore[arg-type]
+    await operations.once(str).call_async(add_async, "1")  # type: ignore[arg-type]
