@@ -13,7 +13,7 @@ __all__ = ["lazily"]
 
 
 def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package.
+    """Make the ``__getattr__`` of a package, whose ``dir()`` lists all that it gives.
 
     :param package: its ``__name__``.
     :param modules: module by module, the names that come from it.
@@ -28,4 +28,9 @@ def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
         setattr(sys.modules[package], name, value)
         return value
 
+    def __dir__() -> list[str]:
+        there = vars(sys.modules[package])
+        return sorted({*there, *there["__all__"]})
+
+    vars(sys.modules[package])["__dir__"] = __dir__
     return __getattr__

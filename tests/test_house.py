@@ -150,6 +150,24 @@ def test_the_search_for_imports_finds_them_wherever_they_run(source, found):
 
 
 @pytest.mark.parametrize(
+    "package",
+    [
+        *("retrytemplate", "retrytemplate.backoff", "retrytemplate.batch", "retrytemplate.caches"),
+        *("retrytemplate.classify", "retrytemplate.control", "retrytemplate.listeners"),
+        *("retrytemplate.policies", "retrytemplate.stores", "retrytemplate.testing"),
+    ],
+)
+def test_what_is_loaded_when_it_is_asked_for_is_listed_before(package):
+    told = subprocess.run(
+        [sys.executable, "-c", f"import {package} as p; print(*{{*p.__all__}} - {{*dir(p)}})"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == []
+
+
+@pytest.mark.parametrize(
     "call", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()", "clock.monotonic()"]
 )
 def test_the_search_for_clock_readings_finds_them(call):
