@@ -35,14 +35,7 @@ NAMED = "RETRYTEMPLATE_STORE"
 SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?://", re.IGNORECASE)
 SQL, REDIS = "sql", "redis"
 ON_SQL = ("sqlite", "postgresql")
-# By what redis-py calls them.
-ON_REDIS = {
-    "redis": "redis",
-    "rediss": "rediss",
-    "unix": "unix",
-    "valkey": "redis",
-    "valkeys": "rediss",
-}
+ON_REDIS = ("redis", "rediss", "unix", "valkey", "valkeys")
 ALLOWED = "of SQLite, PostgreSQL, Redis or Valkey, such as sqlite:///retry.db"
 
 ASYNCHRONOUS = ("+aiosqlite", "+asyncpg", "+psycopg_async")
@@ -120,7 +113,7 @@ def located(url: str) -> tuple[str, str]:
     :raises UsageError: it leads to neither.
 
     >>> located("valkey://localhost/0"), located("sqlite+aiosqlite:///retry.db")
-    (('redis', 'redis://localhost/0'), ('sql', 'sqlite:///retry.db'))
+    (('redis', 'valkey://localhost/0'), ('sql', 'sqlite:///retry.db'))
     """
     found = SCHEME.match(url)
     if found is None:
@@ -130,7 +123,7 @@ def located(url: str) -> tuple[str, str]:
         # Of the service; the command waits by itself.
         return SQL, url.replace(found[2], "", 1) if found[2] in ASYNCHRONOUS else url
     if scheme in ON_REDIS:
-        return REDIS, ON_REDIS[scheme] + url[len(scheme) :]
+        return REDIS, scheme + url[len(scheme) :]
     raise UsageError(f"--store: a URL {ALLOWED}, got one of {found[1]!r}")
 
 

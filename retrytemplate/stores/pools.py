@@ -20,6 +20,7 @@ __all__ = ["async_pool", "pool", "where"]
 TEXTS = ("client_name", "decode_responses", "encoding", "encoding_errors", "password", "username")
 OBJECTS = ("retry_on_error",)  # of a text redis-py makes its letters
 WAITS = ("socket_connect_timeout", "socket_timeout", "timeout")
+VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py knows them
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
@@ -49,6 +50,9 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | No
     package = kind.__module__.rpartition(".")[0]
     if not isinstance(url, str):
         raise TypeError(f"url must be a Redis URL or a {package}.Redis, got {url!r}")
+    for own, known in VALKEY.items():
+        if url.startswith(own):
+            url = known + url.removeprefix(own)
     _check_options(url, import_module(kind.__module__).URL_QUERY_ARGUMENT_PARSERS)
     try:
         made = kind.from_url(
@@ -61,7 +65,8 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | No
         )
     except ValueError:  # what it says is not shown: a password may be in it
         raise ValueError(
-            "url must be redis://, rediss:// or unix://, and what follows as redis-py has it"
+            "url must be redis://, rediss://, valkey://, valkeys:// or unix://, and what follows "
+            "as redis-py has it"
         ) from None
     try:  # redis-py looks at the rest when it makes a connection, and connects later
         made.connection_class(**made.connection_kwargs).encoder.encode("")

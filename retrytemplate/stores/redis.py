@@ -87,9 +87,9 @@ class _OnRedis(DurableCache, Generic[C]):
 class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
     """Contexts in Redis or Valkey: they outlive the process, and several processes share them.
 
-    :param url: of the server (``redis://``, ``rediss://`` or ``unix://``, as redis-py has them), or
-        a ``redis.Redis``, whose connections and waits are used; it keeps those it has taken until
-        it is closed.
+    :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
+        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used;
+        it keeps those it has taken until it is closed.
     :param lease: seconds for which an attempt holds its key.  They are renewed while the process
         lives; an attempt whose lease ran out is taken for lost.
     :param ttl: seconds after the last write when a key is forgotten; never before its lease.

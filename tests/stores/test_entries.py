@@ -6,7 +6,7 @@ import re
 import pytest
 from sqlalchemy import inspect
 
-from retrytemplate import AttemptRecord, CacheUnavailableError
+from retrytemplate import AttemptRecord, CacheUnavailableError, RedisRetryContextCache
 from retrytemplate.cli import main
 from retrytemplate.stores.redis_entries import RedisEntries
 from retrytemplate.stores.sql_entries import SQLEntries
@@ -224,11 +224,11 @@ def test_the_command_looks_into_every_store(store, cache, capsys):
     assert cache.peek("a") is None
 
 
-def test_the_command_knows_valkey_by_its_name(valkey, capsys):
-    fail(valkey.cache(), "a")
+def test_service_and_command_know_valkey_by_its_name(valkey, capsys):
     url = valkey.url.replace("redis://", "valkey://")
+    fail(RedisRetryContextCache(url, prefix=valkey.prefix), "a")
 
-    assert command("list", "--store", url, "--store-prefix", valkey.prefix) == 0
+    assert command("list", "--store", url.upper(), "--store-prefix", valkey.prefix) == 0
     assert '"a"' in capsys.readouterr().out
 
 

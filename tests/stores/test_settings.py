@@ -105,8 +105,12 @@ def test_a_url_that_cannot_serve_is_refused(kind, url, error, message):
     ("url", "error", "message"),
     [
         (None, TypeError, r"url must be a Redis URL or a redis(\.asyncio)?\.Redis, got None"),
-        ("localhost", ValueError, "url must be redis://, rediss:// or unix://, and what follows"),
-        (FILE, ValueError, "url must be redis://, rediss:// or unix://"),
+        (
+            "localhost",
+            ValueError,
+            "url must be redis://, rediss://, valkey://, valkeys:// or unix://, and what",
+        ),
+        (FILE, ValueError, "url must be redis://, rediss://"),
         ("redis://:secret@localhost:port", ValueError, "url must be redis://, [^@]*$"),
     ],
 )

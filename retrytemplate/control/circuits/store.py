@@ -96,8 +96,8 @@ class Move:
 class RedisCircuitStore:
     """Lets the breakers of several processes share their circuits, in Redis or Valkey.
 
-    :param url: of the server (``redis://``, ``rediss://`` or ``unix://``, as redis-py has them), or
-        a ``redis.Redis``, whose connections and waits are used.
+    :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
+        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used.
     :param mode: "strict": the store is asked before each call; or "cached": it is looked at now and
         then, and asked only where a permit is needed.
     :param stale_after: seconds by which what a cached breaker goes by may be old; half of it is how

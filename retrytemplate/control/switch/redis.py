@@ -37,9 +37,9 @@ __all__ = ["RedisSwitchStore"]
 class RedisSwitchStore(DurableSwitchStore):
     """What a kill switch has stopped, in Redis or Valkey: all that share it stop together.
 
-    :param url: of the server (``redis://``, ``rediss://`` or ``unix://``, as redis-py has them), or
-        a ``redis.Redis``, whose connections and waits are used; it keeps those it has taken until
-        it is closed.
+    :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
+        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used;
+        it keeps those it has taken until it is closed.
     :param prefix: of the keys: ``{prefix}:switch`` and three that begin so, all in one slot of a
         cluster.  None of them has an end: the server must not evict them.
     :param timeout: seconds to wait for a connection, and for an answer.
