@@ -44,7 +44,15 @@ from retrytemplate.keyed import (
     tell_of,
 )
 from retrytemplate.plan import awaited_admit
-from retrytemplate.verdicts import ORDINARY, is_barred, is_hard, judge, leaves_as_it_is, named
+from retrytemplate.verdicts import (
+    ORDINARY,
+    is_barred,
+    is_hard,
+    judge,
+    leaves_as_it_is,
+    named,
+    unfit,
+)
 from retrytemplate.waiting import give_back, pause, wait_rest
 
 if TYPE_CHECKING:
@@ -538,6 +546,8 @@ class Execution:
         if context._claim is not None:
             yield from mark_recovering(self)
         value, error = yield recovery, (context,)
+        if type(error) is TypeError:
+            error = unfit(recovery, error, "that a recovery gets")
         if error is None:
             context.recovered = True
             error = yield from self.tell(plan.on_recovery, context, value)

@@ -24,6 +24,7 @@ from retrytemplate.plan import Plan
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.state import RetryState, encode_key, scope_of
+from retrytemplate.verdicts import takes_context
 from retrytemplate.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def _attempt_timeout(value: Any) -> Any:
 
 def _recovery(instance: Any, attribute: Any, value: Any) -> None:
     entrances.check_recovery(value)
+    if callable(value) and not takes_context(value):
+        raise TypeError(f"recovery must be a function of the context, got {value!r}")
 
 
 def _state(instance: Any, attribute: Any, value: Any) -> None:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["ORDINARY", "is_barred", "is_hard", "is_stopped", "judge", "leaves_as_it_is", "named"]
+__all__ = [
+    "ORDINARY",
+    "is_barred",
+    "is_hard",
+    "is_stopped",
+    "judge",
+    "leaves_as_it_is",
+    "named",
+    "takes_context",
+    "unfit",
+]
 
 # Classes of failures met before that are neither hard nor groups nor of a kill switch: they need no
 # second look.
@@ -104,20 +114,35 @@ def named(
     """A function that takes no argument was given to ``execute``: say so instead of retrying."""
     if type(failure) is not TypeError or not arguments or arguments[0] is not context:
         return failure
+    return unfit(function, failure, "that execute() gives it: use call()")
+
+
+def unfit(function: Callable[..., Any], failure: BaseException, which: str) -> BaseException:
+    """The failure; or, where the function cannot be called with a context, an error that says so.
+
+    :param which: context.
+    """
     traceback = failure.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is not None and traceback.tb_frame.f_globals.get("__package__") != __package__:
-        return failure  # raised inside the callback
+        return failure  # raised inside the function
+    if takes_context(function):
+        return failure
+    name = getattr(function, "__qualname__", repr(function))
+    error = MisuseError(f"{name} cannot take the context {which}")
+    error.__cause__ = failure
+    return error
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with a context, as far as it tells."""
     from inspect import signature
 
     try:
         signature(function).bind(None)
     except TypeError:
-        name = getattr(function, "__qualname__", repr(function))
-        error = MisuseError(f"{name} cannot take the context that execute() gives it: use call()")
-        error.__cause__ = failure
-        return error
-    except ValueError:
+        return False
+    except ValueError:  # it does not tell
         pass
-    return failure
+    return True

@@ -543,6 +543,36 @@ def test_a_wrapped_function_that_gives_an_awaitable_after_a_plain_result_is_name
         wrapped()
 
 
+@pytest.mark.parametrize("recovery", [nothing_wanted, nothing_awaited, lambda: "cached"])
+def test_a_recovery_without_a_parameter_is_refused_by_template_and_bind(recovery):
+    with pytest.raises(TypeError, match="recovery must be a function of the context, got <"):
+        made(recovery=recovery)
+    with pytest.raises(TypeError, match="recovery must be a function of the context, got <"):
+        made().bind(recovery=recovery)
+
+
+def test_a_recovery_that_does_not_tell_what_it_takes_is_taken():
+    assert made(1).bind(recovery=repr).call(Script(ValueError())).startswith("<RetryContext")
+
+
+@pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
+def test_a_recovery_of_a_call_without_a_parameter_says_so(settings):
+    with pytest.raises(
+        MisuseError, match="nothing_wanted cannot take the context that a recovery"
+    ) as caught:
+        made(1, **settings).execute(Script(ValueError("down")), recovery=nothing_wanted)
+    assert repr(caught.value.__context__) == "ValueError('down')"
+
+
+def test_a_type_error_from_inside_a_recovery_leaves_as_it_is():
+    def recovery(context):
+        raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match="of its own") as caught:
+        made(1).execute(Script(ValueError()), recovery=recovery)
+    assert type(caught.value) is TypeError
+
+
 def test_a_recovery_that_gives_an_awaitable_is_named():
     with pytest.raises(MisuseError, match="coroutine_function returned an awaitable"):
         made(1).execute(Script(ValueError()), recovery=coroutine_function)
