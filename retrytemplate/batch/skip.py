@@ -9,7 +9,11 @@ from attrs import field, frozen
 from retrytemplate._checks import check_at_least, checked_by, whole
 from retrytemplate._values import Value
 from retrytemplate.errors import MisuseError
-from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.policies.simple import (
+    SimpleRetryPolicy,
+    check_retryable,
+    types_or_predicate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +70,7 @@ class SkipPolicy(Value):
     _covers: Callable[[BaseException], bool] = field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
+        check_retryable("on", types_or_predicate(self.on))
         # The same rules as for what is worth another attempt: the nearest class decides.
         rules = SimpleRetryPolicy(2, retry_on=self.on, not_on=self.not_on)
         object.__setattr__(self, "_covers", lambda failure: rules.allows(1, failure))

@@ -42,6 +42,11 @@ def check_retryable(name: str, value: Any) -> None:
     if callable(value):
         _checks.plain(name, value)
         return
+    if isinstance(value, ExceptionClassifier):
+        raise TypeError(
+            f"{name} must be exception classes or a predicate, got a {type(value).__name__}: "
+            "a classifier is the classifier= of a SimpleRetryPolicy"
+        )
     _exception_types(name, value, others=", or a predicate of the exception")
     for kind in value:
         if not issubclass(kind, Exception) or is_signal(kind):
@@ -49,6 +54,19 @@ def check_retryable(name: str, value: Any) -> None:
                 f"{name} must hold subclasses of Exception that are no cancellation, "
                 f"got {kind.__name__}: it is never retried"
             )
+
+
+def _rule(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, ExceptionClassifier):
+        raise TypeError(f"{name} must be an ExceptionClassifier or None, got {value!r}")
+    values = value.values()
+    if all(values) and not all(isinstance(each, bool) for each in values):
+        raise ValueError(
+            f"{name} must give something false for what is not worth a retry, "
+            f"got one that gives {', '.join(map(repr, values))}"
+        )
 
 
 @frozen(eq=False, repr=False)
@@ -63,9 +81,11 @@ class SimpleRetryPolicy(NumberOfAttempts):
     :param not_recoverable: classes (also of a cause) that no recovery may take: when attempts end
         with one of them the caller gets it.
     :param traverse_causes: where no rule matches the exception, look at its ``__cause__`` and on.
-    :param classifier: rules of your own in the place of ``retry_on`` and ``not_on``.
+    :param classifier: rules of your own in the place of ``retry_on`` and ``not_on``, whose values
+        are true for what is worth another attempt.
     :raises ValueError: for fewer than one attempt, classes that are never retried
-        (``KeyboardInterrupt``, cancellations), and settings that exclude each other.
+        (``KeyboardInterrupt``, cancellations), a classifier whose values are names or kinds and
+        never false, and settings that exclude each other.
     :raises TypeError: for what is no number, class or function of the exception.
 
     Types and a predicate together are two policies: ``SimpleRetryPolicy(3, OSError) &
@@ -98,10 +118,7 @@ class SimpleRetryPolicy(NumberOfAttempts):
         default=False, validator=_checks.instance_of(bool, "True or False")
     )
     classifier: ExceptionClassifier | None = field(
-        default=None,
-        validator=_checks.instance_of(
-            (ExceptionClassifier, type(None)), "an ExceptionClassifier or None"
-        ),
+        default=None, validator=_checks.checked_by(_rule)
     )
     _limit: int = field(init=False, eq=False, repr=False)
     _judge: Judge = field(init=False, eq=False, repr=False)

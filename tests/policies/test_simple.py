@@ -127,6 +127,26 @@ def test_the_verdict_of_a_classifier_may_be_anything_true_or_false():
     assert policy.allows(1, Fatal()) is False
 
 
+@pytest.mark.parametrize("default", ["slow", 7])
+def test_a_classifier_that_finds_everything_worth_it_by_names_is_refused(default):
+    with pytest.raises(
+        ValueError, match=f"something false .* got one that gives 'fast', {default!r}"
+    ):
+        SimpleRetryPolicy(2, classifier=ExceptionClassifier({Base: "fast"}, default))
+
+
+def test_a_classifier_that_says_true_of_everything_is_taken():
+    policy = SimpleRetryPolicy(2, classifier=ExceptionClassifier({Base: True}, default=True))
+    assert policy.allows(1, OSError())
+
+
+def test_a_classifier_in_the_place_of_classes_is_told_where_it_belongs():
+    with pytest.raises(
+        TypeError, match=r"retry_on must be exception classes .* the classifier= of"
+    ):
+        SimpleRetryPolicy(retry_on=ExceptionClassifier({OSError: True}))
+
+
 def test_a_classifier_subclass_is_asked():
     class Moody(ExceptionClassifier):
         def explicit(self, exc):
