@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, frozen
 
-from retrytemplate._checks import check_at_least, duration, limit, span, text
+from retrytemplate._checks import check_at_least, duration, span, text
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
@@ -280,10 +280,12 @@ def _costs(cost: Any, capacity: float) -> Any:
     values = [cost]
     if isinstance(cost, ExceptionClassifier):
         values = list(cost.values())
+    allowed = (
+        f"above 0 and at most the capacity of {capacity:g}: a number, or a mapping or an "
+        "ExceptionClassifier that gives numbers"
+    )
     for each in values:
-        limit("cost", each)
+        check_at_least("cost", each, 0.0, allowed=allowed)
         if not 0 < each <= capacity:
-            raise ValueError(
-                f"cost must be above 0 and at most the capacity of {capacity:g}, got {each!r}"
-            )
+            raise ValueError(f"cost must be {allowed}, got {each!r}")
     return cost

@@ -308,7 +308,7 @@ def _first(table: Mapping[Any, Any], keys: Iterable[Any]) -> Answer:
 def allowlist(retryable: Iterable[Any], never: Iterable[Any] = ()) -> CodeClassifier:
     """True for what is listed, False for all else: two tuples, the second of them looked at first.
 
-    :param retryable: exception classes or their qualified names.
+    :param retryable: exception classes or their qualified names, or one of them.
     :param never: the same, of what is not retried; its subclasses neither, whatever says the first.
     :raises ValueError: for ``Exception`` itself: everything is no list.
 
@@ -316,13 +316,24 @@ def allowlist(retryable: Iterable[Any], never: Iterable[Any] = ()) -> CodeClassi
     >>> [worth.classify(error) for error in (TimeoutError(), PermissionError(), KeyError())]
     [True, False, False]
     """
-    listed = tuple(retryable)
+    listed, barred = _listed("retryable", retryable), _listed("never", never)
     for each in listed:
         if each in (Exception, BaseException, "builtins.Exception", "builtins.BaseException"):
             raise ValueError(f"retryable must list what is worth a retry, got {each!r}: everything")
     names = {each: True for each in listed if isinstance(each, str)}
     classes = {each: True for each in listed if not isinstance(each, str)}
-    return CodeClassifier(classes, named=names, overrides=dict.fromkeys(never, False))
+    return CodeClassifier(classes, named=names, overrides=dict.fromkeys(barred, False))
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, type | str):
+        return (value,)
+    try:
+        return tuple(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} must list exception classes or their names, got {value!r}"
+        ) from None
 
 
 @frozen(eq=False, repr=False)

@@ -440,7 +440,7 @@ def test_a_refusal_leaves_no_cycle(clock):
         (RetryBudget.tokens, {"capacity": -1}, "capacity must be"),
         (RetryBudget.tokens, {"capacity": 4}, "cost must be above 0 and at most the capacity of 4"),
         (RetryBudget.tokens, {"cost": 0}, "cost must be above 0"),
-        (RetryBudget.tokens, {"cost": "5"}, "cost must be"),
+        (RetryBudget.tokens, {"cost": "5"}, "cost must be above 0 .* a number, .* got '5'"),
         (RetryBudget.tokens, {"cost": {TimeoutError: 10}}, "what any Exception costs"),
         (RetryBudget.tokens, {"cost": {Exception: 5, TimeoutError: 501}}, "got 501"),
         (RetryBudget.tokens, {"refund": -1}, "refund must be"),

@@ -338,11 +338,27 @@ def test_the_lists_may_name_classes():
     assert [worth.classify(each) for each in (IndexError(), KeyError())] == [True, False]
 
 
+@pytest.mark.parametrize("retryable", [LookupError, "builtins.LookupError"])
+@pytest.mark.parametrize("never", [KeyError, "builtins.KeyError"])
+def test_one_alone_is_a_list_of_one(retryable, never):
+    worth = allowlist(retryable, never)
+    assert [worth.classify(each) for each in (IndexError(), KeyError())] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["retryable", "never"])
+def test_what_is_no_list_is_refused(name):
+    with pytest.raises(
+        TypeError, match=f"{name} must list exception classes or their names, got 5"
+    ):
+        allowlist(**{"retryable": [], name: 503})
+
+
 @pytest.mark.statement("S3-20")
 @pytest.mark.parametrize("every", [Exception, BaseException, "builtins.Exception"])
 def test_everything_is_no_list(every):
-    with pytest.raises(ValueError, match="retryable must list what is worth a retry, got "):
-        allowlist([TimeoutError, every])
+    for listed in (every, [TimeoutError, every]):
+        with pytest.raises(ValueError, match="retryable must list what is worth a retry, got "):
+            allowlist(listed)
 
 
 # Other values.
