@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any, assert_type
 
-from retrytemplate import Outcome
+from retrytemplate import Outcome, RetryTemplate
 from retrytemplate.control import (
     Bulkhead,
     CircuitBreaker,
@@ -20,7 +20,9 @@ from retrytemplate.control import (
     Operations,
     Pipeline,
     ServiceErrors,
+    Strategy,
     Timeout,
+    with_switch,
 )
 
 breaker = CircuitBreaker("billing")
@@ -110,6 +112,24 @@ async def the_same_in_its_place_asynchronously() -> None:
     assert_type(await pipeline.call_async(add, 1, two=2), int | Any)
     assert_type(await pipeline.outcome_async(add_async, 1), Outcome[int | Any])
     assert_type(await pipeline.outcome_async(add, 1), Outcome[int | Any])
+
+
+class Loose:
+    """A strategy of one's own that knows nothing of types."""
+
+    def call(self, fn: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    async def call_async(self, fn: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    def wrap(self, fn: Any) -> Any: ...
+
+
+def all_are_strategies() -> None:
+    once = operations.once(str)
+    given: list[Strategy] = [RetryTemplate(), breaker, bulkhead, guard, errors, hedge, timeout]
+    given += [fallback, pipeline, once, Loose()]
+    assert_type(with_switch(once)(add)(1), int)
+    assert_type(once.call(add, 1), Any)
 
 
 def mistakes_are_found() -> None:
