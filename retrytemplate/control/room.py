@@ -42,9 +42,11 @@ class _Key:
     """Those of one key.
 
     :param taken: places of its own that are used: those who are in, and who could come in next.
+    :param passed: how many of them were given to somebody who waited for one.
     """
 
     taken: int = 0
+    passed: int = 0
     behind: list[Line] = field(factory=list)  # by lane, those for whom none is left
 
 
@@ -53,7 +55,8 @@ class Room:
     """So many may be in at once, so many of one key, and so many may wait.
 
     :param fairness: every so many'th place that is given to somebody who waits goes to who has
-        waited longest, of whatever lane; 0: never.
+        waited longest, of whatever lane; 0: never.  So does that of a key, among those who wait
+        for one of its places.
     :param growth: what the limit is on its way to; None: it stays.
     """
 
@@ -153,13 +156,19 @@ class Room:
     # Who is next.
 
     def _next(self) -> Ticket | None:
-        first = [next(iter(line)) for line in self._ready if line]
+        ticket = self._taken_from(self._ready, self.passed + 1)
+        if ticket is not None:
+            self.passed += 1
+        return ticket
+
+    def _taken_from(self, lines: list[Line], turn: int) -> Ticket | None:
+        """Whose turn it is, who waits there no longer."""
+        first = [next(iter(line)) for line in lines if line]
         if not first:
             return None
-        self.passed += 1
-        by_age = self.fairness and self.passed % self.fairness == 0
+        by_age = self.fairness and turn % self.fairness == 0
         ticket = min(first, key=lambda each: each.number) if by_age else first[0]
-        del self._ready[ticket.lane][ticket]
+        del lines[ticket.lane][ticket]
         return ticket
 
     def _let_in(self, ticket: Ticket) -> None:
@@ -192,8 +201,9 @@ class Room:
             return
         mine = self.keys[key]
         mine.taken -= 1
-        line = next((line for line in mine.behind if line), None)
-        if line is not None:
-            self._line_up(line.popitem(last=False)[0])
+        ticket = self._taken_from(mine.behind, mine.passed + 1)
+        if ticket is not None:
+            mine.passed += 1
+            self._line_up(ticket)
         elif not mine.taken:
             del self.keys[key]  # nothing is remembered of a key that nobody uses

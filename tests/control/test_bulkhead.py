@@ -240,6 +240,19 @@ def test_without_fairness_lanes_are_strict():
     assert served(room, holder, 3) == [high, middle, low]
 
 
+@pytest.mark.parametrize(("fairness", "turns"), [(3, [3, 6, 9]), (0, [])])
+def test_among_the_vips_of_a_key_so_many_a_place_goes_to_who_of_it_has_waited_longest(
+    fairness, turns
+):
+    room = Room(limit=50, queue=10**4, lanes=2, per_key=1, fairness=fairness)
+    holder, *others = (Ticket("kim", lane) for lane in (0, 1, 1, 1, *[0] * 20))
+    for ticket in (holder, *others):
+        assert room.enter(ticket, wait=True)
+    order = served(room, holder, 10)
+    assert [number for number, each in enumerate(order, 1) if each.lane == 1] == turns
+    assert [each for each in order if each.lane == 1] == others[: len(turns)]
+
+
 def test_a_slot_names_its_lane():
     bulkhead = Bulkhead("llm", priorities=("gold", "silver", "rest"))
     with bulkhead.slot(priority="silver"):
