@@ -25,7 +25,7 @@ from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.waiters import ThreadWaiter, task_waiter
 from retrytemplate.deadline import Deadline
-from retrytemplate.errors import BulkheadFullError
+from retrytemplate.errors import BulkheadFullError, MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator
@@ -279,14 +279,24 @@ class Bulkhead(Wraps):
         if self._room.growth is not None:
             self._grow()
 
-    def _enter(self, ticket: Ticket, patience: float, waiter: Callable[[], Any]) -> bool:
-        """Whether the ticket is in; else it waits.
+    def _enter(
+        self, slot: Slot, ticket: Ticket, patience: float, waiter: Callable[[], Any]
+    ) -> bool:
+        """Whether the ticket is in; else it waits.  Either way it is the slot's from now on.
 
         :raises BulkheadFullError: it does neither.
+        :raises MisuseError: the slot has another one, which is in or waits.
         """
         self._grow()
         with self._lock:
+            if slot._ticket.state in ("in", "waiting"):
+                raise MisuseError(
+                    f"this slot of the bulkhead {self.name!r} is in use: each call at the same "
+                    "time takes a slot() of its own"
+                )
             entered = self._room.enter(ticket, wait=patience > 0)
+            if entered:
+                slot._ticket = ticket
             if ticket.state == "in":
                 self._admitted += 1
                 return True
@@ -371,7 +381,10 @@ class Bulkhead(Wraps):
 
 
 class Slot:
-    """One call's place, from the block's begin to its end; each slot is used once at a time."""
+    """One call's place, from the block's begin to its end; each slot is used once at a time.
+
+    Entered once more meanwhile it is a ``MisuseError``, and the call that has it keeps its place.
+    """
 
     __slots__ = ("_bulkhead", "_ticket")
 
@@ -381,9 +394,9 @@ class Slot:
 
     def __enter__(self) -> Self:
         bulkhead = self._bulkhead
-        ticket = self._ticket = Ticket(self._ticket.key, self._ticket.lane)
+        ticket = Ticket(self._ticket.key, self._ticket.lane)
         patience, deadline = bulkhead._patience()
-        if not bulkhead._enter(ticket, patience, ThreadWaiter):
+        if not bulkhead._enter(self, ticket, patience, ThreadWaiter):
             try:
                 for seconds in bulkhead._waits(ticket, patience):
                     ticket.waiter.wait(seconds)
@@ -404,9 +417,9 @@ class Slot:
 
     async def __aenter__(self) -> Self:
         bulkhead = self._bulkhead
-        ticket = self._ticket = Ticket(self._ticket.key, self._ticket.lane)
+        ticket = Ticket(self._ticket.key, self._ticket.lane)
         patience, deadline = bulkhead._patience()
-        if not bulkhead._enter(ticket, patience, task_waiter):
+        if not bulkhead._enter(self, ticket, patience, task_waiter):
             try:
                 for seconds in bulkhead._waits(ticket, patience):
                     await ticket.waiter.wait(seconds)

@@ -684,6 +684,56 @@ def test_refusals_are_told_and_each_is_its_own():
     assert heard[0].error is not heard[1].error
 
 
+# -- a slot is used once at a time -----------------------------------------------------------------
+
+
+def test_a_slot_that_is_in_use_is_not_entered_again_and_nothing_is_lost():
+    bulkhead = Bulkhead("llm", limit=2, queue=0)
+    slot = bulkhead.slot(key="kim")
+    with slot:
+        with pytest.raises(MisuseError, match="slot of the bulkhead 'llm' is in use"), slot:
+            pass
+        assert taken(bulkhead) == (1, 0, 0)
+    assert taken(bulkhead) == (0, 0, 0)
+    with slot:
+        assert taken(bulkhead) == (1, 0, 0)
+
+
+@loops
+def test_a_slot_that_waits_is_not_entered_again_and_nothing_is_lost(loop):
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    held, slot, seen = bulkhead.slot(), bulkhead.slot(), []
+
+    async def waits():
+        async with slot:
+            seen.append("in")
+
+    async def enters_again():
+        while bulkhead.snapshot().waiting == 0:
+            await loop.checkpoint()
+        with pytest.raises(MisuseError, match="is in use"):
+            await slot.__aenter__()
+        seen.append("refused")
+        await held.__aexit__(None, None, None)
+
+    async def main():
+        await held.__aenter__()
+        await loop.together(waits, enters_again)
+
+    loop.run(main)
+    assert (seen, taken(bulkhead)) == (["refused", "in"], (0, 0, 0))
+
+
+def test_a_slot_that_was_refused_can_be_entered_later():
+    bulkhead = Bulkhead("llm", limit=1, queue=0)
+    slot = bulkhead.slot()
+    with bulkhead.slot(), pytest.raises(BulkheadFullError), slot:
+        pass
+    with slot:
+        assert taken(bulkhead) == (1, 0, 0)
+    assert taken(bulkhead) == (0, 0, 0)
+
+
 # -- the rules against a model ---------------------------------------------------------------------
 
 
