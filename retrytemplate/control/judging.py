@@ -14,7 +14,7 @@ from retrytemplate.verdicts import is_barred, is_stopped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["cancellations", "cut_off", "judge_of"]
+__all__ = ["but_cancelled", "cut_off", "judge_of"]
 
 
 def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
@@ -42,17 +42,28 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
     return covers
 
 
-def cancellations() -> Iterator[type[BaseException]]:
+def _cancellations() -> Iterator[type[BaseException]]:
     """What tasks are cancelled with, where they are there."""
     for module, name in (("asyncio.exceptions", "CancelledError"), ("trio", "Cancelled")):
         if module in sys.modules:
             yield getattr(sys.modules[module], name)
 
 
+def but_cancelled(exc: BaseException | None) -> BaseException | None:
+    """What is left of an error when one takes the cancellation out of it."""
+    kinds = tuple(_cancellations())
+    if isinstance(exc, kinds):
+        return None
+    if isinstance(exc, BaseExceptionGroup) and kinds:
+        return exc.split(kinds)[1]
+    return exc
+
+
 def cut_off(exc: BaseException) -> BaseException | None:
     """The error of the limit in force, where a cancellation comes from it: who was called has not
-    answered in time.  None where somebody else has cancelled, or it is no cancellation."""
-    if not isinstance(exc, tuple(cancellations())):
+    answered in time.  None where somebody else has cancelled, or it is no cancellation, nor a group
+    of nothing else."""
+    if but_cancelled(exc) is not None:
         return None
     deadline = Deadline.current()
     if deadline is None or not deadline.expired():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from retrytemplate._checks import is_awaitable
-from retrytemplate.control.judging import cancellations
+from retrytemplate.control.judging import but_cancelled
 from retrytemplate.control.strategy import refuse_awaitable
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.verdicts import is_hard
@@ -252,7 +252,7 @@ class Race:
 
     def lost(self, runner: Runner) -> None:
         """Tell of the failure of one that has not won."""
-        error = _but_cancelled(runner.error)
+        error = but_cancelled(runner.error)
         if error is not None and runner.error is not self.error:
             self.steward.lost(runner, error)
 
@@ -263,7 +263,7 @@ class Race:
 
     def failures(self) -> list[tuple[int, BaseException]]:
         """What the calls have raised, each with its number; to be stopped is no failure."""
-        raised = [(each.number, _but_cancelled(each.error)) for each in self._here()]
+        raised = [(each.number, but_cancelled(each.error)) for each in self._here()]
         return [(number, error) for number, error in raised if error is not None]
 
     def pace(self) -> float:
@@ -288,13 +288,3 @@ class Race:
 
     def _here(self) -> list[Runner]:
         return [runner for runner in self.runners if not runner.left_behind]
-
-
-def _but_cancelled(error: BaseException | None) -> BaseException | None:
-    """What is left of an error when one takes the cancellation out of it."""
-    kinds = tuple(cancellations())
-    if isinstance(error, kinds):
-        return None
-    if isinstance(error, BaseExceptionGroup) and kinds:
-        return error.split(kinds)[1]
-    return error

@@ -437,6 +437,25 @@ def test_calls_that_the_time_limit_around_it_cuts_are_failures(loop, limit, way)
     assert breaker.state == "open"
 
 
+@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
+def test_a_call_with_tasks_of_its_own_that_the_time_limit_cuts_is_a_failure(way):
+    loop = LOOPS[1]  # where each task is told of the cut
+    breaker = CircuitBreaker("service", window=Consecutive(2))
+
+    async def inner():
+        await loop.together(loop.forever, loop.forever)
+
+    async def hangs():
+        await loop.together(inner, loop.forever)
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            await Timeout(0.001).call_async(ways_in(breaker, hangs)[way])
+
+    loop.run(main)
+    assert breaker.snapshot().failures == 1
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_time_limit_that_failures_do_not_cover_decides_nothing(loop):
     breaker = CircuitBreaker("service", window=Consecutive(1), failures=ConnectionError)
