@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, text
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
-from retrytemplate.control.judging import judge_of
+from retrytemplate.control.judging import ending, judge_of
 from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.control.together import failed_together
@@ -175,9 +175,9 @@ class Fallback(Wraps):
                 except Exception as exc:
                     if is_hard(exc):
                         raise
-                    if not self._covers(exc):
-                        return self._over(began, None, exc, None, failures)
                     failures.append(exc)
+                    if not self._goes_on(failures):
+                        return self._over(began, None, failures.pop(), None, failures)
                 else:
                     return self._over(began, value, None, who, failures)
             return self._over(began, None, self._all_of(failures), None, failures)
@@ -211,9 +211,9 @@ class Fallback(Wraps):
                 except Exception as exc:
                     if is_hard(exc):
                         raise
-                    if not self._covers(exc):
-                        return self._over(began, None, exc, None, failures)
                     failures.append(exc)
+                    if not self._goes_on(failures):
+                        return self._over(began, None, failures.pop(), None, failures)
                 else:
                     return self._over(began, value, None, who, failures)
             return self._over(began, None, self._all_of(failures), None, failures)
@@ -242,6 +242,16 @@ class Fallback(Wraps):
     def _check(self, value: Any) -> None:
         if self.accept is not None and not self.accept(value):
             raise UnacceptableResultError(f"the answer is not acceptable: {shown(value)}", value)
+
+    def _goes_on(self, failures: list[BaseException]) -> bool:
+        """Whether the last failure is worth falling back for; else the call ends with the last."""
+        error = ending(self._covers, failures[-1])
+        try:
+            if error is not None:
+                failures[-1] = error
+            return error is None
+        finally:
+            del error  # its traceback leads back here
 
     def _over(
         self,

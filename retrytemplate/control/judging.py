@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.deadline import Deadline
+from retrytemplate.endings import from_cause
 from retrytemplate.errors import Rejected
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
-from retrytemplate.verdicts import is_barred, is_stopped
+from retrytemplate.verdicts import is_barred, is_hard, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["but_cancelled", "cut_off", "judge_of"]
+__all__ = ["but_cancelled", "cut_off", "ending", "judge_of"]
 
 
 def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
@@ -40,6 +41,17 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
         return rules.allows(1, exc)
 
     return covers
+
+
+def ending(covers: Callable[[BaseException], Any], failure: BaseException) -> BaseException | None:
+    """What a call ends with that has failed so: the failure, or what a predicate raised over it.
+    None where it is covered, and the call goes on."""
+    try:
+        return None if covers(failure) else failure
+    except Exception as exc:
+        if is_hard(exc):
+            raise
+        return from_cause(exc, failure)
 
 
 def _cancellations() -> Iterator[type[BaseException]]:

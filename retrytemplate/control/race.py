@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from retrytemplate._checks import is_awaitable
-from retrytemplate.control.judging import but_cancelled
+from retrytemplate.control.judging import but_cancelled, ending
 from retrytemplate.control.strategy import refuse_awaitable
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.verdicts import is_hard
@@ -171,9 +171,10 @@ class Race:
         if error is None:
             self.winner, self.is_open = runner, False
             self._won = self.clock.monotonic()
-        elif is_hard(error) or not self.covers(error):
-            self._end(error)
-        else:
+            return
+        self.error = error if is_hard(error) else ending(self.covers, error)
+        self.is_open = self.error is None
+        if self.is_open:
             self._hedge(start, error)
             self.is_open = self._heard < len(self.runners)
 

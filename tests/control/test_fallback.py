@@ -106,6 +106,43 @@ def test_what_is_not_worth_it_leaves_at_once():
     assert not asked
 
 
+def odd(exc):
+    raise ZeroDivisionError
+
+
+async def primary_async(city):
+    raise Down(city)
+
+
+def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_error():
+    weather = Fallback(refusal, on=odd)
+    for outcome in (
+        weather.outcome(primary, "Rome"),
+        asyncio.run(weather.outcome_async(primary_async, "Rome")),
+    ):
+        assert type(outcome.exception) is ZeroDivisionError
+        assert type(outcome.exception.__cause__) is Down
+        assert (outcome.attempts, outcome.answered_by, outcome.failures) == (1, None, ())
+
+
+def test_the_error_of_a_predicate_keeps_the_failure_where_another_one_is_handled():
+    with pytest.raises(ZeroDivisionError) as raised:
+        try:
+            raise KeyError
+        except KeyError:
+            Fallback(refusal, on=odd).call(primary, "Rome")
+    assert type(raised.value.__cause__) is Down
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, MisuseError])
+def test_what_a_predicate_ends_the_program_with_passes(end):
+    def ends(exc):
+        raise end
+
+    with pytest.raises(end):
+        Fallback(refusal, on=ends).outcome(primary, "Rome")
+
+
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError, MisuseError])
 def test_what_ends_the_program_or_the_task_is_never_answered_by_another(end):
     def ends(city):
@@ -221,17 +258,14 @@ def ends(city):
 
 
 @pytest.mark.parametrize("link", [refusal, cached, ends])
-@pytest.mark.parametrize("on", [Exception, Missing])
+@pytest.mark.parametrize("on", [Exception, Missing, odd])
 def test_a_call_leaves_no_cycle(link, on):
     weather = Fallback(link, on=on)
 
-    async def primary_async(city):
-        raise Down(city)
-
     def call():
-        with suppress(Down, KeyboardInterrupt):
+        with suppress(Down, KeyboardInterrupt, ZeroDivisionError):
             weather.call(primary, "Oslo")
-        with suppress(Down, KeyboardInterrupt, StopIteration):
+        with suppress(Down, KeyboardInterrupt, ZeroDivisionError, StopIteration):
             weather.call_async(primary_async, "Oslo").send(None)
 
     assert left_by(call) == 0

@@ -173,6 +173,32 @@ def test_what_no_other_call_can_mend_ends_the_call_at_once(runs):
     assert not hasattr(outcome.exception, "__notes__")
 
 
+def odd(exc):
+    raise ZeroDivisionError
+
+
+@loops
+def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_error(runs):
+    outcome, backend, _ = asked(runs, 60.0, (0.5, Down("first")), on=odd)
+    assert (type(outcome.exception), outcome.elapsed) == (ZeroDivisionError, 1.5)
+    assert type(outcome.exception.__cause__) is Down
+    assert (outcome.attempts, outcome.answered_by) == (2, None)
+    assert (backend.cancelled, backend.running) == ([1], 0)
+
+
+@loops
+def test_the_error_of_a_predicate_is_raised_with_the_failure_behind_it(runs):
+    clock = VirtualClock()
+    backend = Backend(clock, (0.5, Down))
+
+    async def main():
+        with pytest.raises(ZeroDivisionError) as raised:
+            await hedge(clock=clock, on=odd).call_async(backend.ask)
+        assert type(raised.value.__cause__) is Down
+
+    runs(main, clock)
+
+
 @loops
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, MisuseError])
 @pytest.mark.parametrize("takes", [[60.0, None], [None, 60.0]], ids=["the hedge", "the call"])
@@ -215,15 +241,16 @@ def test_a_loser_whose_clean_up_fails_is_told_of(runs):
 
 @loops
 @pytest.mark.parametrize("takes", [[0.0], [60.0, 0.0], [(0.0, Down)] * 2, [(0.0, MisuseError)]])
-def test_a_call_leaves_no_cycle(runs, takes):
+@pytest.mark.parametrize("on", [Exception, odd])
+def test_a_call_leaves_no_cycle(runs, takes, on):
     clock, left = VirtualClock(), []
-    made = hedge(clock=clock)
+    made = hedge(clock=clock, on=on)
 
     async def main():
         for _ in range(5):
             with no_collector():
                 for _ in range(20):
-                    with suppress(Down, MisuseError):
+                    with suppress(Down, MisuseError, ZeroDivisionError):
                         await made.call_async(Backend(clock, *takes).ask)
                 left.append(gc.collect())
 

@@ -219,6 +219,19 @@ def test_what_no_other_call_can_mend_ends_the_call(pool):
         hedge(pool, NEVER, on=(Down,)).call(int, "x")
 
 
+def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_error(pool):
+    def fails():
+        raise Down
+
+    def odd(exc):
+        raise KeyError
+
+    outcome = hedge(pool, NEVER, on=odd).outcome(fails)
+    assert type(outcome.exception) is KeyError
+    assert type(outcome.exception.__cause__) is Down
+    assert (outcome.attempts, outcome.answered_by) == (1, None)
+
+
 def test_what_would_have_to_be_awaited_is_refused(pool):
     async def ask():
         """Not awaited."""
