@@ -212,7 +212,10 @@ def takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
 def _keywords(function: Any) -> dict[str, Any]:
     """What a partial gives by name already: its signature has that as a mere default."""
     given: dict[str, Any] = {}
-    while isinstance(function, partial):
-        given = function.keywords | given
-        function = function.func
-    return given
+    while True:
+        inner = getattr(function, "__wrapped__", None)  # of a decorator: it has its signature
+        if inner is None:
+            if not isinstance(function, partial):
+                return given
+            given, inner = function.keywords | given, function.func
+        function = inner

@@ -445,6 +445,7 @@ class Range:
         (partial(copy_range, 1), (5,), {}, (1, 5)),
         (partial(copy_range, stop=5), (1,), {}, (1, 5)),
         (partial(copy_range, stop=5), (), {"start": 1}, (1, 5)),
+        (made(1).wrap(partial(copy_range, stop=5)), (1,), {}, (1, 5)),
         (Range(), (1, 5), {}, (1, 5)),
         (Range(), (1,), {"stop": 5}, (1, 5)),
         (given_no_name, (), {}, 5),
