@@ -191,7 +191,11 @@ class Attempts(RetryContext):
             if self._outer is not None or _context.deadlines:
                 return self._enter_nested()
             self._stand = INSIDE_INLINE
-            self._token = _set([self, None, None, None, None])
+            try:
+                self._token = _set([self, None, None, None, None])
+            except BaseException:  # a signal: there will be no exit
+                _set(None)
+                raise
             return self
         if self._stand != RUNNING:
             raise self._misused()

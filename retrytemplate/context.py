@@ -218,6 +218,7 @@ class RetryContext:
         "__dict__",
         "__weakref__",
         "_claim",
+        "_ended",
         "_last",
         "_last_stamp",
         "_outer",
@@ -235,6 +236,7 @@ class RetryContext:
         "retry_count",
     )
 
+    _ended: float | None  # set at the end
     # Set with the first failure.
     _last_stamp: Stamp
     _same: int  # earlier failures in a row that were the very same object
@@ -247,7 +249,6 @@ class RetryContext:
     _opened: bool = False  # past the listeners' open
     _attributes: dict[str, Any] | None = None
     _kept: tuple[AttemptRecord, ...] = ()
-    _ended: float | None = None
     _max_attempts: int | None = None
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
@@ -334,8 +335,8 @@ class RetryContext:
         """Seconds since the start where somebody needs it, else since the first failure."""
         if self._started is None:
             return 0.0
-        end = self._plan.monotonic() if self._ended is None else self._ended
-        return end - self._started
+        end = getattr(self, "_ended", None)
+        return (self._plan.monotonic() if end is None else end) - self._started
 
     def give_up(self) -> None:
         """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.caches.memory import MemoryRetryContextCache
-from retrytemplate.caches.worker import worker_name
+from retrytemplate.caches.memory import MemoryRetryContextCache, NewClaim
+from retrytemplate.caches.worker import next_number, worker_name
 from retrytemplate.context import (
     CONTEXT,
     CURRENT,
@@ -44,6 +44,7 @@ from retrytemplate.within import run_within, time_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from retrytemplate.caches.base import Claim
     from retrytemplate.context import Cell
     from retrytemplate.engine import Steps, Ways
     from retrytemplate.plan import Plan
@@ -100,8 +101,9 @@ def _run_inline(
     if recovery is not None:
         context._recovery = recovery
     cell: Cell = [context, owner, None, outer, plan]
-    token = _set(cell)
+    token = None
     try:
+        token = _set(cell)
         try:
             if arguments is None:
                 arguments = (context,)
@@ -119,7 +121,10 @@ def _run_inline(
             return value
         return repeat(cell, function, arguments, {})
     finally:
-        _reset(token)
+        if token is None:  # a signal came before anybody had it
+            restore(token, outer)
+        else:
+            _reset(token)
 
 
 def _run_told(
@@ -257,13 +262,13 @@ def _run_stateful(
     if arguments is None:
         arguments = (context,)
     failure: BaseException | None = None
-    key, worker = plan.scope + state.encoded, worker_name()
+    key, number = plan.scope + state.encoded, next_number()
     token = None
     try:
         token = _set([context, owner, None, outer, plan])
-        claim = None if state.force_refresh else cache.take(key, worker)
-        if claim is None:
-            claim = cache.begin(key, worker=worker, fresh=state.force_refresh)
+        claim: Claim = NewClaim(key, number)
+        if state.force_refresh or not cache.take(claim):
+            claim = cache.begin(key, worker=worker_name(number), fresh=state.force_refresh)
         context._claim = claim
         if claim.record is None:
             context.attempt = 1
@@ -280,6 +285,7 @@ def _run_stateful(
                     cache.end(claim)
                 else:
                     cache.succeed(claim, remember=state.remember)
+                context._ended = plan.monotonic()
                 return value
         if recovery is None:
             recovery = owner.recovery
@@ -291,14 +297,16 @@ def _run_stateful(
         failure = None
         return perform(steps)
     except BaseException as exc:
-        claim = context._claim
-        if claim is None and not isinstance(exc, Exception):
+        held = context._claim
+        if held is None and not isinstance(exc, RetryError):
             # A signal: it may have been taken.  The same worker may begin again.
             with suppress(RetryError):
-                claim = cache.begin(key, worker=worker)
-        if claim is not None and cache.holds(claim):  # else the engine has seen to it
+                held = cache.begin(key, worker=worker_name(number))
+        if held is not None and cache.holds(held):  # else the engine has seen to it
             context.closed = True
-            cache.release(claim)
+            cache.release(held)
+        if context._started is not None and not hasattr(context, "_ended"):
+            context._ended = plan.monotonic()
         raise
     finally:
         if token is None:  # a signal came before anybody had it

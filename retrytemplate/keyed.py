@@ -16,7 +16,12 @@ from retrytemplate.endings import (
     put_note,
     terminated,
 )
-from retrytemplate.errors import CacheUnavailableError, LeaseLostError, RetryContextCacheFullError
+from retrytemplate.errors import (
+    CacheUnavailableError,
+    LeaseLostError,
+    RetryContextCacheFullError,
+    RetryError,
+)
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
@@ -91,9 +96,14 @@ def _take(execution: Execution, begin: Callable[..., Any], key: str) -> Steps:
     claim, error = yield execution.taking
     if error is None:
         execution.context._claim = claim
-    if error is None or isinstance(error, Exception):
+    if not _cut_in(error):
         execution.taking = None
     return error
+
+
+def _cut_in(error: BaseException | None) -> bool:
+    """Whether it is no answer of the cache, but a signal or a cancellation, whatever it raises."""
+    return error is not None and not isinstance(error, RetryError)
 
 
 def _goes_unguarded(execution: Execution, error: BaseException) -> bool:
@@ -265,7 +275,7 @@ def _end_claim(execution: Execution) -> Steps:
     _, error = yield step
     if error is None:
         return
-    if not isinstance(error, Exception):  # it cut in: nobody knows whether the step was made
+    if _cut_in(error):  # nobody knows whether the step was made
         yield step
     failure, away = execution.error, isinstance(error, CacheUnavailableError)
     if is_hard(error) or (failure is None and not away):

@@ -15,7 +15,7 @@ from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.clock import Clock, SystemClock, check_clock
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, restore
 from retrytemplate.drivers import PLAIN
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
@@ -204,11 +204,15 @@ class Entrances:
             result: T = inline.run(self, *entrances.without_keywords(fn, args, kwargs))
             return result
         cell: Cell = [None, self, None, outer, plan]
-        token = _set(cell)
+        try:
+            token = _set(cell)
+        except BaseException:  # a signal, once it was set
+            restore(None, outer)
+            raise
         try:
             value = fn(*args, **kwargs)
         except Exception as exc:
-            cell.append(exc)
+            cell += (exc,)  # no call, for a signal may come after one
         except BaseException:
             _reset(token)
             close_context(cell)

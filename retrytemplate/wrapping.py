@@ -7,7 +7,7 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import is_async
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, leave
+from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, leave, restore
 from retrytemplate.entrances import run_async, without_keywords
 from retrytemplate.inline import finished, repeat, repeat_async, run
 from retrytemplate.within import run_within_async, time_for
@@ -73,11 +73,15 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
                 return run(owner, partial(fn, *args, **kwargs), ())
             return run(owner, fn, args)
         cell = [None, owner, None, outer, plan]
-        token = _set(cell)
+        try:
+            token = _set(cell)
+        except BaseException:  # a signal, once it was set
+            restore(None, outer)
+            raise
         try:
             value = fn(*args, **kwargs)
         except Exception as exc:
-            cell.append(exc)
+            cell += (exc,)  # no call, for a signal may come after one
         except BaseException:
             _reset(token)
             close_context(cell)

@@ -10,7 +10,7 @@ from threading import Thread
 
 import retrytemplate
 
-__all__ = ["CutsIn", "Signal", "left_behind"]
+__all__ = ["CutsIn", "OrdinarySignal", "Signal", "left_behind"]
 
 LIBRARY = Path(retrytemplate.__file__).parent
 # After these the interpreter looks whether a signal has come.
@@ -24,11 +24,15 @@ class Signal(BaseException):
     """What a handler raises."""
 
 
+class OrdinarySignal(Exception):
+    """The same of a handler that raises what looks like a failure: a limit of time, say."""
+
+
 class CutsIn:
     """Raises the signal where the interpreter looks for one the n-th time in library code."""
 
-    def __init__(self, number):
-        self.number, self.looks, self.where = number, 0, None
+    def __init__(self, number, kind=Signal):
+        self.number, self.looks, self.where, self.kind = number, 0, None, kind
         self.last = {}  # the instruction before, of each frame
 
     def __call__(self, frame, event, argument):
@@ -41,13 +45,15 @@ class CutsIn:
             self.last.pop(frame, None)
         elif event == "opcode":
             before = self.last.get(frame, "")
-            self.last[frame] = names(frame.f_code)[frame.f_lasti]
+            now = self.last[frame] = names(frame.f_code)[frame.f_lasti]
+            if now == "PUSH_EXC_INFO":  # what raises leads here without a look
+                return self
             if before in CALLS or before in LOOKS or "JUMP_BACKWARD" in before:
                 self.looks += 1
                 if self.looks >= self.number and not in_finalizer(frame):
                     self.number = sys.maxsize  # once
                     self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                    raise Signal
+                    raise self.kind
         return self
 
     def __enter__(self):
@@ -78,21 +84,22 @@ def names(code):
     return {each.offset: each.opname for each in dis.get_instructions(code)}
 
 
-def left_behind(run):
+def left_behind(run, kind=Signal):
     """What is left behind wherever a signal cuts in.
 
     :param run: given a ``CutsIn``, does its work in it, and says what is left.
+    :param kind: of what the handler raises.
     """
     for _ in range(2):  # the first one makes the code ready to be traced
-        left, looks = _after(run, sys.maxsize)
-    assert looks > 10
+        left, looks = _after(run, sys.maxsize, kind)
+    assert looks > 3
     for number in range(1 + random.randrange(STRIDE), looks + 1, STRIDE):
-        left += _after(run, number)[0]
+        left += _after(run, number, kind)[0]
     return left
 
 
-def _after(run, number):
-    signal, left = CutsIn(number), []
+def _after(run, number, kind):
+    signal, left = CutsIn(number, kind), []
     # In a thread of its own: a trace function that raises may leave the interpreter thinking that
     # an exception is being handled.
     thread = Thread(target=lambda: left.extend(run(signal)))

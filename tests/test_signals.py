@@ -1,17 +1,20 @@
 """A signal in the library's own frames: wherever it cuts in, nothing stays held or open."""
 
 import gc
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from retrytemplate import (
     Guard,
     MemoryRetryContextCache,
+    RetryError,
     RetryListener,
     RetryState,
     current_context,
 )
-from tests.cutting import Signal, left_behind
+from tests.cutting import OrdinarySignal, Signal, left_behind
 from tests.ways import Script, in_async_block, in_asyncio, in_block, in_thread, made
 
 
@@ -51,7 +54,7 @@ def cut(way, turn, listener, signal, *, guards=(), **otherwise):
     try:
         with signal:
             way(template, Script(*script()), **how | otherwise)
-    except (Signal, ValueError):
+    except (Signal, OrdinarySignal, RetryError, ValueError):
         pass
     if contexts._claims and "block" in way.__name__:
         gc.collect()  # a block that is left between its turns ends with its loop
@@ -87,5 +90,37 @@ def test_a_signal_anywhere_frees_the_key_and_closes_what_was_opened(way, listens
 def test_where_there_is_no_key_it_closes_what_was_opened_as_well(turn, guards):
     def run(signal):
         return cut(in_thread, turn, Balance(), signal, guards=guards, state=None)
+
+    assert left_behind(run) == []
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_handler_that_raises_an_ordinary_exception_frees_the_key_too(listens, turn):
+    def run(signal):
+        return cut(in_thread, turn, Balance() if listens else None, signal)
+
+    assert left_behind(run, OrdinarySignal) == []
+
+
+def told_nothing(script):
+    """The same, for those who give it no context."""
+    attempts = count(1)
+    return lambda: script(SimpleNamespace(attempt=next(attempts)))
+
+
+def called(template, script, **how):
+    return template.bind(**how).call(told_nothing(script))
+
+
+def wrapped(template, script, **how):
+    return template.bind(**how).wrap(told_nothing(script))()
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("way", [in_thread, called, wrapped])
+def test_where_nobody_is_told_and_there_is_no_key_no_context_stays_current(way, turn):
+    def run(signal):
+        return cut(way, turn, None, signal, state=None)
 
     assert left_behind(run) == []

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Event
 
 import pytest
@@ -1052,3 +1053,21 @@ def test_an_attempt_that_outlasts_its_limit_unheard_fails(way, limit):
     expected = AttemptTimeoutError if limit == "timeout" else DeadlineExceededError
     with Deadline(1.0 if limit == "deadline" else 60, clock=clock), pytest.raises(expected):
         way(template, slow)
+
+
+@pytest.mark.parametrize("ending", [None, KeyboardInterrupt])
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["untold", "told"])
+def test_what_has_ended_with_its_key_grows_no_older(ending, listeners):
+    clock, seen = VirtualClock(), []
+
+    def work(context):
+        seen.append(context)
+        clock.advance(1.0)
+        if ending is not None:
+            raise ending
+
+    template = RetryTemplate(clock=clock, listeners=listeners)
+    with pytest.raises(ending) if ending else nullcontext():
+        template.execute(work, state=RetryState("order-17"))
+    clock.advance(100.0)
+    assert seen[0].elapsed == 1.0

@@ -71,23 +71,32 @@ class ClaimsInProcess(ABC):
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
     ) -> Claim:
         """Load or create the record, count the attempt and take the key, in one step."""
+        # What a fresh start replaces stays until the first write: it may be given back.
+        claim = Fresh(key, worker, None, 0) if fresh else Claim(key, worker, None, 0)
         with self._lock:
-            held = self._claims.get(key)
-            if held is not None and held.worker != worker:
+            # In one step: a key that is new may be taken without the lock.
+            held = self._claims.setdefault(key, claim)
+            if held.worker != worker:
                 raise AttemptInProgressError(
                     f"{key!r} is being worked on by {held.worker}", worker=held.worker
                 )
-            if fresh:
-                # What it replaces stays until the first write: it may be given back.
-                claim: Claim = Fresh(key, worker, None, next(self._fences))
-            else:
-                record = self._load(key)
-                if record is not None and record.phase == "done":
-                    self._claims.pop(key, None)  # this worker's, where its beginning was cut off
-                    raise AlreadyCompletedError(f"{key!r} was completed before")
-                claim = Claim(key, worker, record, next(self._fences))
+            try:
+                self._read(claim, fresh)
+                claim.fence = next(self._fences)  # once the key is held: it only grows
+            except BaseException as exc:
+                # This worker's own, too, where its beginning was cut off.
+                if held is claim or isinstance(exc, AlreadyCompletedError):
+                    del self._claims[key]
+                raise
             self._claims[key] = claim
             return claim
+
+    def _read(self, claim: Claim, fresh: bool) -> None:
+        record = None if fresh else self._load(claim.key)
+        if record is not None:
+            if record.phase == "done":
+                raise AlreadyCompletedError(f"{claim.key!r} was completed before")
+            claim.read(record)
 
     def renew(self, claim: Claim) -> None:
         """See that the claim still holds; kept in a process it has no end of its own."""

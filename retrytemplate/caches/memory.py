@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from retrytemplate._checks import duration, limit_or_none, whole
 from retrytemplate.caches.base import Claim
 from retrytemplate.caches.claims import ClaimsInProcess
+from retrytemplate.caches.worker import worker_name
 from retrytemplate.clock import given_or_system
 
 if TYPE_CHECKING:
@@ -17,9 +18,28 @@ if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
     from retrytemplate.clock import Clock
 
-__all__ = ["MemoryRetryContextCache"]
+__all__ = ["MemoryRetryContextCache", "NewClaim"]
 
 BARE = None, None  # a mark that keeps nothing, or none
+
+
+class NewClaim(Claim):
+    """A claim on a new key.  To put a name together takes longer than all the rest of it, and
+    nobody asks for that of its worker but who meets it.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, key: str, number: int) -> None:
+        self.key = key
+        self.number = number
+        self.record = self.lease_until = self.lost = None
+        self.fence = self.version = 0
+        self.completed = False
+
+    @property
+    def worker(self) -> str:  # type: ignore[override]  # nobody writes it
+        return worker_name(self.number)
 
 
 class MemoryRetryContextCache(ClaimsInProcess):
@@ -83,21 +103,23 @@ class MemoryRetryContextCache(ClaimsInProcess):
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
     ) -> Claim:
         """Load or create the record, count the attempt and take the key, in one step."""
-        claim = None if fresh else self.take(key, worker)
-        return claim or super().begin(key, worker=worker, lease=lease, fresh=fresh)
+        claim = Claim(key, worker, None, 0)
+        if not fresh and self.take(claim):
+            return claim
+        return super().begin(key, worker=worker, lease=lease, fresh=fresh)
 
-    def take(self, key: str, worker: str) -> Claim | None:
-        """Take a key under which nothing is kept, as nearly every key; None: it is not one.
+    def take(self, claim: Claim) -> bool:
+        """Let it hold its key if nothing is kept under that, as under nearly every key.
 
         Nothing but the claim itself has to be decided among threads.
         """
-        claim = Claim(key, worker, None, 0)
+        key = claim.key
         if self._claims.setdefault(key, claim) is claim:
             if key not in self._kept_keys and key not in self._marked_keys:
                 claim.fence = next(self._fences)  # once the key is held: it only grows
-                return claim
+                return True
             self.release(claim)
-        return None
+        return False
 
     def end(self, claim: Claim) -> None:
         """End the claim of ``take`` after a success that leaves no mark."""

@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from itertools import count
 
-__all__ = ["host_name", "place_of", "worker_name"]
+__all__ = ["host_name", "next_number", "place_of", "worker_name"]
 
 
 @lru_cache
@@ -20,13 +20,16 @@ def host_name() -> str:
 # Of a process; int() cannot read any number of them.
 MOST_DIGITS = 19
 
-_executions = count(1)
+next_number = count(1).__next__
 _place = ""
 
 
-def worker_name() -> str:
-    """A name for one execution: machine, process, number; no other one ever had it."""
-    return f"{_place or _here()}{next(_executions)}"
+def worker_name(number: int | None = None) -> str:
+    """A name for one execution: machine, process, number; no other one ever had it.
+
+    :param number: the one that ``next_number()`` gave; None: it is asked now.
+    """
+    return f"{_place or _here()}{next_number() if number is None else number}"
 
 
 def place_of(worker: str) -> tuple[str, int | None]:

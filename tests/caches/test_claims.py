@@ -4,7 +4,13 @@ from threading import Lock
 
 import pytest
 
-from retrytemplate import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
+from retrytemplate import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    LeaseLostError,
+    MemoryRetryContextCache,
+)
+from retrytemplate.caches.base import Claim
 from retrytemplate.caches.claims import ClaimsInProcess
 from retrytemplate.caches.record import Record
 from retrytemplate.testing import CacheConformance
@@ -134,3 +140,40 @@ def test_a_failure_that_is_followed_in_place_keeps_its_claim_though_the_store_is
 def test_fences_grow_over_all_keys(cache):
     fences = [cache.begin(key, worker="one").fence for key in "abc"]
     assert fences == [1, 2, 3]
+
+
+class Interrupted(MemoryRetryContextCache):
+    """Somebody else wants the key while what is kept under it is read."""
+
+    met = None
+
+    def _load(self, key):
+        record = super()._load(key)
+        other, self.met = Claim(key, "other", None, 0), None
+        self.met = self.take(other)
+        return record
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_key_that_is_being_begun_under_the_lock_is_taken_by_nobody_without_it(fresh):
+    cache = Interrupted()
+    claim = ClaimsInProcess.begin(cache, "k", worker="one", fresh=fresh)
+    assert not cache.met
+    assert cache.holds(claim)
+    assert cache.begin("other", worker="one").fence > claim.fence
+
+
+def test_who_finds_a_success_remembered_leaves_the_key_of_others_alone():
+    class Ending(MemoryRetryContextCache):
+        def _load(self, key):
+            record = super()._load(key)
+            self._marks.pop(key)  # its time is over
+            self.met = self.take(Claim(key, "other", None, 0))
+            return record
+
+    cache = Ending()
+    cache.succeed(cache.begin("k", worker="one"), remember=10)
+    with pytest.raises(AlreadyCompletedError):
+        ClaimsInProcess.begin(cache, "k", worker="two")
+    assert not cache.met
+    assert "k" not in cache._claims
