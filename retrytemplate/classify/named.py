@@ -132,7 +132,7 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
         members = vars(found) if hasattr(found, "__dict__") else {}
         if part not in members:
             not_yet = "__getattr__" in members or (depth == 0 and len(path) > 1)
-            if not_yet or "<locals>" in path:
+            if not_yet or "<locals>" in path or _is_being_imported(module):
                 return None
             raise ValueError(f"rules: {name!a} is no exception class: there is no {part!a}")
         found = members[part]
@@ -141,6 +141,11 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
             f"rules: {name!a} is no exception class but of type {type(found).__name__}"
         )
     return found
+
+
+def _is_being_imported(module: Any) -> bool:
+    """Whether another thread is still at it: its classes are yet to come."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _status_rule(name: str, rule: dict[Any, Any]) -> StatusRule:

@@ -1,4 +1,5 @@
 import email.message
+import importlib
 import io
 import re
 import subprocess
@@ -343,3 +344,20 @@ def test_policies_take_such_a_classifier():
         assert policy.allows(1, ConnectionError())
         assert not policy.allows(1, http_error(404))
         assert not policy.allows(1, ExceptionGroup("g", [OSError(), http_error(404)]))
+
+
+def test_a_module_that_is_being_imported_may_still_get_the_class(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_errors.py").write_text(
+        "import sys\nsys.told_of_an_import(1)\nclass Slow(Exception): pass\n"
+    )
+    rules = from_config({"builtins.OSError": True, "slow_errors.Slow": True})
+    monkeypatch.setattr(
+        sys, "told_of_an_import", lambda _: told.append(rules.classify(OSError())), raising=False
+    )
+    module = importlib.import_module("slow_errors")
+    monkeypatch.delitem(sys.modules, "slow_errors")
+    assert told == [True]
+    monkeypatch.setitem(sys.modules, "slow_errors", module)
+    assert rules.classify(module.Slow()) is True
