@@ -12,6 +12,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
+# Two checkers read the whole library, and others may be at work beside them.
+pytestmark = pytest.mark.timeout(300)
+
 WRONG = """
 from typing import assert_type
 from retrytemplate import RetryTemplate
