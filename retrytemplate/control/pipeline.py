@@ -122,7 +122,7 @@ class Pipeline:
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function with all the layers around it."""
         for way in self._inner:
-            fn = partial(way, fn)
+            fn = _around(fn, way)
         return self._first(fn, *args, **kwargs)
 
     @overload
@@ -138,7 +138,7 @@ class Pipeline:
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, with all the layers around it, and await it."""
         for way in self._inner_async:
-            fn = partial(way, fn)
+            fn = _around(fn, way)
         return await self._first_async(fn, *args, **kwargs)
 
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | Any]:
@@ -257,15 +257,15 @@ class _Counted:
     """A function, and how often it was called."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
+        self.__wrapped__ = fn
         self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
-        return self.fn(*args, **kwargs)
+        return self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return repr(self.fn)
+        return repr(self.__wrapped__)
 
 
 # Composition: layers that look at no argument are prepared around a function that calls another,
@@ -274,9 +274,12 @@ class _Counted:
 
 def _is_blind(layer: Any) -> bool:
     """Whether it does the same whatever function it is given, with whatever arguments."""
-    if type(layer) is RetryTemplate:
-        return not hasattr(type(layer.recovery), "of_call")
-    return type(layer) in (Timeout, CircuitBreaker, Bulkhead, SwitchGuard)
+    kind = type(layer)
+    if kind is RetryTemplate:
+        timeout = layer.attempt_timeout  # in a thread, a function may get a stop flag
+        may_stop = timeout is not None and timeout.in_thread
+        return not may_stop and not hasattr(type(layer.recovery), "of_call")
+    return kind in (Timeout, CircuitBreaker, Bulkhead, SwitchGuard)
 
 
 def _ways(
@@ -296,6 +299,13 @@ def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
     for layer in reversed(layers):
         fn = layer.wrap(fn)
     return fn
+
+
+def _around(fn: Callable[..., Any], way: Callable[..., Any]) -> Any:
+    """The function with what is inside around it; it still tells its parameters."""
+    around: Any = partial(way, fn)
+    around.__wrapped__ = fn
+    return around
 
 
 def _apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,140 @@
+"""A pipeline does not hide the function that it calls: its parameters are there."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, update_wrapper
+from inspect import signature
+
+import pytest
+
+from retrytemplate import AttemptTimeout, NoBackoff, RetryTemplate, SimpleRetryPolicy
+from retrytemplate.control import (
+    Bulkhead,
+    CircuitBreaker,
+    Fallback,
+    Hedge,
+    Pipeline,
+    Timeout,
+)
+from retrytemplate.testing import VirtualClock, run
+from retrytemplate.testing.conformance.base import PATIENCE
+
+
+class Sees:
+    """A strategy of one's own: writes down the parameters of what it is given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def call(self, fn, /, *args, **kwargs):
+        self.seen.append(str(signature(fn)))
+        return fn(*args, **kwargs)
+
+    async def call_async(self, fn, /, *args, **kwargs):
+        self.seen.append(str(signature(fn)))
+        return await fn(*args, **kwargs)
+
+    def wrap(self, fn):
+        return update_wrapper(partial(self.call, fn), fn)
+
+
+def template(seconds=PATIENCE):
+    limit = AttemptTimeout(seconds, in_thread=True)
+    return RetryTemplate(SimpleRetryPolicy(2), NoBackoff(), attempt_timeout=limit)
+
+
+def breaker():
+    return CircuitBreaker("service")
+
+
+def hedge(pool):
+    return Hedge(PATIENCE, idempotent=True, executor=pool)
+
+
+def cached(path, stop):
+    return "cached"
+
+
+def read(path, stop):
+    return path, stop
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+ONES = {
+    "an attempt in a thread": lambda pool: Pipeline(template()),
+    "with a breaker inside": lambda pool: Pipeline(template(), breaker()),
+    "with a breaker outside": lambda pool: Pipeline(breaker(), template()),
+    "with a strategy of one's own inside": lambda pool: Pipeline(template(), Sees(), breaker()),
+    "a hedge": lambda pool: Pipeline(hedge(pool)),
+    "a hedge with a breaker inside": lambda pool: Pipeline(
+        Timeout(PATIENCE), hedge(pool), breaker()
+    ),
+    "a hedge with a fallback inside": lambda pool: Pipeline(hedge(pool), Fallback(cached)),
+}
+WAYS = {
+    "call": lambda pipeline: pipeline.call,
+    "outcome": lambda pipeline: lambda *args, **kwargs: pipeline.outcome(*args, **kwargs).unwrap(),
+    "wrap": lambda pipeline: lambda fn, *args, **kwargs: pipeline.wrap(fn)(*args, **kwargs),
+}
+every_one = pytest.mark.parametrize("one", ONES.values(), ids=ONES)
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+# -- the stop flag ---------------------------------------------------------------------------------
+
+
+@every_one
+@every_way
+def test_a_function_that_takes_a_stop_flag_gets_one(one, way, pool):
+    call = way(one(pool))
+    for path, stop in (call(read, "page"), call(read, path="page")):
+        assert (path, stop.is_set()) == ("page", False)
+
+
+@every_one
+@every_way
+def test_a_stop_that_the_call_gives_itself_is_left_alone(one, way, pool):
+    call = way(one(pool))
+    assert call(read, "page", "mine") == ("page", "mine")
+    assert call(read, "page", stop="mine") == ("page", "mine")
+    assert call(partial(read, stop="mine"), "page") == ("page", "mine")
+
+
+@every_way
+def test_an_attempt_that_is_left_behind_in_its_thread_is_told_to_stop(way):
+    stopped = threading.Semaphore(0)
+
+    def hangs(stop=None):
+        if stop.wait(PATIENCE):
+            stopped.release()
+
+    with pytest.raises(TimeoutError):
+        way(Pipeline(template(0.01), breaker()))(hangs)
+    for _ in range(2):
+        assert stopped.acquire(timeout=PATIENCE)
+
+
+# -- what a layer is given -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["call", "outcome"])
+def test_a_strategy_of_ones_own_sees_the_parameters_of_the_function(way):
+    outer, inner = Sees(), Sees()
+    getattr(Pipeline(outer, breaker(), inner, Bulkhead("service")), way)(read, "page", None)
+    assert outer.seen == inner.seen == ["(path, stop)"]
+
+
+@pytest.mark.parametrize("way", ["call_async", "outcome_async"])
+def test_it_sees_them_in_a_task_too(way):
+    async def fetch(page):
+        return page
+
+    outer, inner = Sees(), Sees()
+    pipeline = Pipeline(outer, breaker(), inner, Bulkhead("service"))
+    run(getattr(pipeline, way)(fetch, 17), clock=VirtualClock())
+    assert outer.seen == inner.seen == ["(page)"]
