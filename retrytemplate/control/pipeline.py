@@ -279,7 +279,9 @@ def _is_blind(layer: Any) -> bool:
         timeout = layer.attempt_timeout  # in a thread, a function may get a stop flag
         may_stop = timeout is not None and timeout.in_thread
         return not may_stop and not hasattr(type(layer.recovery), "of_call")
-    return kind in (Timeout, CircuitBreaker, Bulkhead, SwitchGuard)
+    if kind is Timeout:
+        return not layer.listeners  # they are told the function's name
+    return kind in (CircuitBreaker, Bulkhead, SwitchGuard)
 
 
 def _ways(
@@ -302,7 +304,7 @@ def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
 
 
 def _around(fn: Callable[..., Any], way: Callable[..., Any]) -> Any:
-    """The function with what is inside around it; it still tells its parameters."""
+    """The function with what is inside around it; it still tells its parameters and its name."""
     around: Any = partial(way, fn)
     around.__wrapped__ = fn
     return around

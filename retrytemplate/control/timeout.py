@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import unwrap
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -188,9 +189,10 @@ class Timeout(Wraps):
 
 def tell_of(error: DeadlineExceededError, limits: Any, fn: Any, deadline: Deadline) -> None:
     """Tell the listeners of these limits what a call of the function came to."""
+    called = unwrap(fn, stop=lambda each: hasattr(each, "__qualname__"))
     event = TimedOut(
         name=limits.name,
-        operation=getattr(fn, "__qualname__", type(fn).__qualname__),
+        operation=getattr(called, "__qualname__", type(called).__qualname__),
         kind=error.kind,
         limit=deadline.limit,
         elapsed=deadline.elapsed(),

@@ -1,4 +1,4 @@
-"""A pipeline does not hide the function that it calls: its parameters are there."""
+"""A pipeline does not hide the function that it calls: its parameters and its name are there."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +11,7 @@ from retrytemplate import AttemptTimeout, NoBackoff, RetryTemplate, SimpleRetryP
 from retrytemplate.control import (
     Bulkhead,
     CircuitBreaker,
+    ControlListener,
     Fallback,
     Hedge,
     Pipeline,
@@ -36,6 +37,14 @@ class Sees:
 
     def wrap(self, fn):
         return update_wrapper(partial(self.call, fn), fn)
+
+
+class Told(ControlListener):
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
 
 
 def template(seconds=PATIENCE):
@@ -138,3 +147,55 @@ def test_it_sees_them_in_a_task_too(way):
     pipeline = Pipeline(outer, breaker(), inner, Bulkhead("service"))
     run(getattr(pipeline, way)(fetch, 17), clock=VirtualClock())
     assert outer.seen == inner.seen == ["(page)"]
+
+
+# -- the name --------------------------------------------------------------------------------------
+
+
+def around(clock, told):
+    limit = Timeout(1.0, listeners=[told], clock=clock)
+    return {
+        "alone": Pipeline(limit),
+        "outside": Pipeline(limit, breaker(), Bulkhead("service")),
+        "inside": Pipeline(breaker(), limit),
+        "between": Pipeline(Fallback(cached, on=KeyError), breaker(), limit, template()),
+    }
+
+
+places = pytest.mark.parametrize("place", around(VirtualClock(), Told()))
+
+
+@places
+@every_way
+def test_a_call_that_took_too_long_is_told_of_by_the_name_of_the_function(place, way):
+    clock, told = VirtualClock(), Told()
+    with pytest.raises(TimeoutError):
+        way(around(clock, told)[place])(clock.advance, 2.0)
+    assert [event.operation for event in told.events] == ["VirtualClock.advance"]
+
+
+@places
+@pytest.mark.parametrize("way", ["call_async", "outcome_async", "wrap"])
+def test_so_is_one_that_was_cut(place, way):
+    clock, told = VirtualClock(), Told()
+    pipeline = around(clock, told)[place]
+
+    async def main():
+        if way == "wrap":
+            await pipeline.wrap(clock.sleep_async)(60.0)
+        else:
+            (await getattr(pipeline, way)(clock.sleep_async, 60.0)).unwrap()
+
+    with pytest.raises(TimeoutError):
+        run(main(), clock=clock)
+    assert [event.operation for event in told.events] == ["VirtualClock.sleep_async"]
+
+
+def test_an_object_that_is_called_has_the_name_of_its_class():
+    class Slow:
+        def __call__(self):
+            clock.advance(2.0)
+
+    clock, told = VirtualClock(), Told()
+    Pipeline(Timeout(1.0, listeners=[told], clock=clock), breaker()).outcome(Slow())
+    assert [event.operation.rpartition(".")[2] for event in told.events] == ["Slow"]
