@@ -459,19 +459,21 @@ class CircuitBreaker(Wraps):
         return "failure" if self._covers(failure) else "ignored"
 
     def _ended(self, generation: Any, permit: Any, began: float, exc: BaseException | None) -> None:
-        ended = self._ticks.now()
+        ended = began
         verdict: Verdict = "cancelled"
         try:
+            ended = self._ticks.now()
             verdict = self._verdict(exc)
-        finally:  # a predicate that raises decides nothing
+        finally:  # a predicate that raises decides nothing, nor does a clock
             self._report(generation, permit, began, ended, verdict)
 
     async def _ended_async(
         self, generation: Any, permit: Any, began: float, exc: BaseException | None
     ) -> None:
-        ended = self._ticks.now()
+        ended = began
         verdict: Verdict = "cancelled"
         try:
+            ended = self._ticks.now()
             verdict = self._verdict(exc)
         finally:
             await self._report_after(exc, generation, permit, began, ended, verdict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     # seconds until it is worth to ask again.
     Admission = tuple[Any, Any, State, float | None]
 
-__all__ = ["Keeper", "Local", "Watched"]
+__all__ = ["Keeper", "Local", "Watched", "drawn_anew"]
+
+LOG = logging.getLogger("retrytemplate.control")
 
 
 class Watched(Protocol):
@@ -70,6 +73,15 @@ class Keeper(Protocol):
     def close(self) -> None: ...
 
 
+def drawn_anew(draw: Callable[[], float], before: float) -> float:
+    """What the next open time is multiplied by; as before where chance fails: no call ends so."""
+    try:
+        return draw()
+    except Exception:
+        LOG.exception("the chance of a circuit breaker failed; the open time stays as it was")
+        return before
+
+
 class Local:
     """A circuit that this process alone knows.  The lock is held by nothing but the rules.
 
@@ -117,7 +129,7 @@ class Local:
             while self.happened:
                 happened.append(self.happened.pop(0))
         if happened:
-            stretch = self._draw()
+            stretch = drawn_anew(self._draw, self.circuit.stretch)
             with self._lock:
                 self.circuit.stretch = stretch
         return happened

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.control.breaker import CircuitBreaker
     from retrytemplate.control.circuit import Verdict
+    from retrytemplate.control.local import Admission
     from retrytemplate.errors import RetryError
 
 __all__ = ["Permit"]
@@ -56,7 +57,12 @@ class Permit:
             admission = breaker._keeper.admit(now)
         except CircuitStoreError as error:
             return breaker._unknown(error)
-        return breaker._answered(self, admission)
+        try:
+            return breaker._answered(self, admission)
+        except BaseException:  # of a listener, or a signal: the call is not made
+            if admission[0] is not None:
+                breaker._report(*self._unused(admission))
+            raise
 
     async def take_async(self) -> RetryError | None:
         """The same, where a shared circuit is asked in a thread."""
@@ -68,7 +74,18 @@ class Permit:
             admission = breaker._keeper.admit_at_once(now) or await breaker._admitted(now)
         except CircuitStoreError as error:
             return breaker._unknown(error)
-        return breaker._answered(self, admission)
+        try:
+            return breaker._answered(self, admission)
+        except BaseException as exc:
+            if admission[0] is not None:
+                await breaker._report_after(exc, *self._unused(admission))
+            raise
+
+    def _unused(self, admission: Admission) -> tuple[Any, Any, float, float, Verdict]:
+        """What is reported where no call was made."""
+        self._open = False
+        number, generation, *_ = admission
+        return generation, number, self._began, self._began, "cancelled"
 
     def success(self) -> None:
         """It went well."""
@@ -89,7 +106,12 @@ class Permit:
     def _close(self) -> bool:
         was, self._open = self._open, False
         if was:
-            self.elapsed = self._breaker._ticks.now() - self._began
+            try:
+                self.elapsed = self._breaker._ticks.now() - self._began
+            except BaseException:  # of a clock; in a store the permit has a lease
+                keeper, began = self._breaker._keeper, self._began
+                keeper.report_at_once(self._generation, self._number, "cancelled", False, began)
+                raise
         return was
 
     def _say(self, verdict: Verdict) -> None:

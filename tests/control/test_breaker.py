@@ -217,6 +217,129 @@ def test_a_predicate_that_raises_keeps_no_place(make, clock):
     assert (asking.snapshot().probes, breaker.snapshot().probes) == (0, 0)
 
 
+class Breakable(VirtualClock):
+    """A clock that can be asked so often; None: any number of times."""
+
+    left = None
+
+    def monotonic(self):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise ZeroDivisionError
+        return super().monotonic()
+
+
+def probed(clock):
+    breaker = CircuitBreaker("billing", window=Consecutive(3), half_open_calls=1, clock=clock)
+    opened(breaker)
+    clock.advance(60)
+    return breaker
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+@pytest.mark.parametrize("ends", [fine, failing])
+def test_a_clock_that_raises_keeps_no_place(answers, ends):
+    clock = Breakable()
+    breaker = probed(clock)
+    clock.left = answers
+    with suppress(Down, ZeroDivisionError):
+        breaker.call(ends)
+    clock.left = None
+    assert breaker.snapshot().probes == 0
+
+
+def test_a_clock_that_raises_where_the_end_is_said_keeps_no_place():
+    clock = Breakable()
+    breaker = probed(clock)
+    with pytest.raises(ZeroDivisionError), breaker.permit() as permit:
+        clock.left = 0
+        permit.success()
+    clock.left = None
+    assert breaker.snapshot().probes == 0
+
+
+class Ends(ControlListener):
+    """Ends the program, once it is on."""
+
+    on = False
+
+    def on_event(self, event):
+        if self.on:
+            self.on = False
+            raise KeyboardInterrupt
+
+
+def by_hand(breaker):
+    with breaker.permit():
+        fine()
+
+
+async def awaited(breaker):
+    async with breaker.permit():
+        fine()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda breaker: breaker.call(fine),
+        lambda breaker: breaker.outcome(fine),
+        lambda breaker: breaker.wrap(fine)(),
+        by_hand,
+        lambda breaker: asyncio.run(breaker.call_async(fine)),
+        lambda breaker: asyncio.run(breaker.outcome_async(fine)),
+        lambda breaker: asyncio.run(awaited(breaker)),
+    ],
+    ids=["call", "outcome", "wrapped", "block", "call_async", "outcome_async", "async block"],
+)
+def test_a_listener_that_ends_the_program_as_a_call_is_let_through_keeps_no_place(make, clock, way):
+    ends = Ends()
+    breaker = opened(make(half_open_calls=1, required_successes=1, listeners=[ends]))
+    clock.advance(breaker.reset_timeout)
+    ends.on = True
+    with pytest.raises(KeyboardInterrupt):
+        way(breaker)
+    assert (breaker.state, breaker.snapshot().probes) == ("half-open", 0)
+    way(breaker)
+    assert breaker.state == "closed"
+
+
+class Chance:
+    """One that always draws the same, until it is broken."""
+
+    broken = False
+
+    def random(self):
+        if self.broken:
+            raise ZeroDivisionError
+        return 0.5
+
+
+def test_chance_that_raises_ends_no_call_and_keeps_the_open_time_that_was_drawn(
+    make, clock, told, caplog
+):
+    chance = Chance()
+    breaker = make(
+        window=Consecutive(1),
+        reset_timeout=10,
+        reset_jitter=1.0,
+        random=chance,
+        half_open_calls=1,
+        required_successes=1,
+    )
+    chance.broken = True
+    for _ in range(2):
+        assert type(breaker.outcome(failing).exception) is Down
+        assert breaker.snapshot().retry_after == 15
+        clock.advance(15)
+    assert breaker.call(fine) == "fine"
+    assert breaker.snapshot().probes == 0
+    opens = ("half-open", "open"), ("open", "half-open")
+    assert told.changes() == [("closed", "open"), opens[1], *opens, ("half-open", "closed")]
+    assert "the open time stays as it was" in caplog.text
+
+
 # -- open ------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from retrytemplate.control.circuit import Manual, code_of
 from retrytemplate.control.circuits.records import BY_HAND, OPEN_TO_ALL, change, restored
 from retrytemplate.control.circuits.store import Move
 from retrytemplate.control.events import CircuitStoreBack, CircuitStoreLost
-from retrytemplate.control.local import Local
+from retrytemplate.control.local import Local, drawn_anew
 from retrytemplate.control.snapshot import CircuitSnapshot
 from retrytemplate.control.watcher import Watcher
 from retrytemplate.control.windows import FAILED, SLOW
@@ -207,7 +207,7 @@ class Shared:
             self._move(seen, circuit, "")
 
     def _judge(self, circuit: Circuit, verdict: Verdict, slow: bool, seen: Seen) -> None:
-        circuit.stretch = self._draw()
+        circuit.stretch = drawn_anew(self._draw, circuit.stretch)
         circuit.judge(verdict, slow, seen.now)
 
     # -- with the store --------------------------------------------------------------------------

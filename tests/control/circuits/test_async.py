@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from retrytemplate.control import Consecutive, RedisCircuitStore
+from retrytemplate.control import Consecutive, ControlListener, RedisCircuitStore
 from tests.control.circuits.shared import Down, failing, fine
 from tests.control.crowds import cancelled_anywhere, tasks_at_once
 from tests.control.loops import LOOPS
@@ -90,6 +90,43 @@ def test_a_cancellation_during_the_question_gives_the_permit_back(half_open, sha
     loop.run(lambda: loop.cancelled(work, lambda: sharing.permits() == 1))
     assert sharing.permits() == 0
     assert not called
+
+
+class Ends(ControlListener):
+    """Ends the program, once it is on."""
+
+    on = False
+
+    def on_event(self, event):
+        if self.on:
+            self.on = False
+            raise KeyboardInterrupt
+
+
+@loops
+@pytest.mark.parametrize("way", ["call", "call_async", "permit"])
+def test_a_listener_that_ends_the_program_at_the_admission_gives_the_permit_back(
+    half_open, sharing, loop, way
+):
+    ends = Ends()
+    breaker = half_open(listeners=[ends])
+
+    async def main():
+        if way == "call":
+            breaker.call(fine)
+        elif way == "call_async":
+            await breaker.call_async(fine)
+        else:
+            async with breaker.permit():
+                fine()
+
+    async def interrupted():
+        ends.on = True
+        with pytest.raises(KeyboardInterrupt):
+            await main()
+
+    loop.run(interrupted)
+    assert (breaker.state, sharing.permits()) == ("half-open", 0)
 
 
 @loops
