@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from retrytemplate._checks import (
     checked_by,
+    close_unawaited,
     duration,
     is_async,
     is_awaitable,
@@ -22,7 +23,7 @@ from retrytemplate.control.client_errors import timeout_kind
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
 from retrytemplate.deadline import Deadline
-from retrytemplate.errors import DeadlineExceededError
+from retrytemplate.errors import DeadlineExceededError, MisuseError
 from retrytemplate.history import message_of
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class Timeout(Wraps):
     :param seconds: the limit; a number or a ``timedelta``.
     :param kind: what limit it is; it is on the error, as ``kind``, so that a request that took too
         long can be told from a database that did.
-    :param on_timeout: the answer when it is over, or a function of no argument that gives it; left
-        out: the error is raised.
+    :param on_timeout: the answer when it is over, or a function of no argument that gives it, and
+        that nobody has to await; left out: the error is raised.
     :param floor: what an attempt inside needs, at least: with less left a template begins none.
     :param name: in events.
     :param listeners: told of each call that took too long, with a ``TimedOut``.
@@ -184,7 +185,13 @@ class Timeout(Wraps):
         return self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired()
 
     def _answer(self) -> Any:
-        return self.on_timeout() if callable(self.on_timeout) else self.on_timeout
+        if not callable(self.on_timeout):
+            return self.on_timeout
+        value = self.on_timeout()
+        if is_awaitable(value):
+            close_unawaited(value)
+            raise MisuseError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
+        return value
 
 
 def tell_of(error: DeadlineExceededError, limits: Any, fn: Any, deadline: Deadline) -> None:

@@ -585,6 +585,22 @@ def test_a_timeout_that_makes_no_sense_is_refused(given, problem):
         Timeout(**{"seconds": 1.0, **given})
 
 
+@runs
+def test_another_answer_that_has_to_be_awaited_all_the_same_is_refused(runs, clock):
+    async def later():
+        """Not awaited."""
+
+    limited = Timeout(1.0, on_timeout=lambda: later(), clock=clock)
+
+    async def main():
+        with pytest.raises(MisuseError, match="on_timeout must not have to be awaited"):
+            limited.call(clock.advance, 60)
+        with pytest.raises(MisuseError, match="on_timeout must not have to be awaited"):
+            await limited.call_async(clock.sleep_async, 60)
+
+    runs(main, clock)
+
+
 def test_the_other_answer_must_not_have_to_be_awaited():
     async def later():
         """Not awaited."""
