@@ -45,7 +45,7 @@ class PatternClassifier(Value):
 
     def classify(self, text: str | None) -> Any:
         """The value for this text; ``LookupError`` where no pattern matches."""
-        if text is not None:
+        if isinstance(text, str):
             for pattern, value in self.patterns.items():
                 if _matches(pattern, text):
                     return value

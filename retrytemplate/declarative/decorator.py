@@ -101,7 +101,6 @@ def retryable(
     """
     if bare:
         raise MisuseError(f"retryable takes no positional argument, got {bare[0]!r}: {HINT}")
-    listeners = tuple(listeners)
     if template is None:
         template = RetryTemplate(
             _policy(policy, retry_on, not_on, max_attempts),
@@ -116,7 +115,7 @@ def retryable(
             "max_attempts": max_attempts is not None,
             "backoff": backoff is not None,
             "policy": policy is not None,
-            "listeners": listeners != (),
+            "listeners": listeners not in ((), []),
         }
         _refuse("template", template, RetryTemplate, given)
         settings = Settings(template, False, recover, key, label)

@@ -55,7 +55,8 @@ def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
     """
     try:
         pattern = re.compile(pattern)
-    except (re.error, TypeError) as error:
+        pattern.match("")
+    except (re.error, TypeError) as error:  # one of bytes fits no name
         what = f"pattern must be a regular expression, got {pattern!r}: {error}"
         raise ValueError(what) from error
     if not callable(getattr(template, "wrap", None)):

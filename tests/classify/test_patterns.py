@@ -48,9 +48,10 @@ def test_without_a_match_the_error_names_the_text_and_what_there_is():
         PatternClassifier({}).classify("x")
 
 
-def test_none_matches_no_pattern():
-    with pytest.raises(LookupError, match="no pattern matches None"):
-        PatternClassifier({"*": 1}).classify(None)
+@pytest.mark.parametrize("nothing", [None, 17])
+def test_what_is_no_text_matches_no_pattern(nothing):
+    with pytest.raises(LookupError, match=f"no pattern matches {nothing}"):
+        PatternClassifier({"*": 1}).classify(nothing)
 
 
 def test_a_value_may_be_anything_none_included():

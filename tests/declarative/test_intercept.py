@@ -526,7 +526,7 @@ def test_a_pattern_that_no_method_matches_is_refused(pattern):
         around(Service(), pattern)
 
 
-@pytest.mark.parametrize("pattern", ["(", 17, None])
+@pytest.mark.parametrize("pattern", ["(", 17, None, b".*"])
 def test_a_pattern_that_is_none_is_refused(pattern):
     with pytest.raises(ValueError, match="pattern must be a regular expression"):
         around(Service(), pattern)

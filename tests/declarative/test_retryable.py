@@ -753,6 +753,8 @@ def test_all_that_cannot_stand_next_to_a_template_is_named():
         ("key", "order_id", "key must be a plain function"),
         ("label", "", "label must be"),
         ("label", 17, "label must be"),
+        ("listeners", None, "listeners must be a list or tuple, got None"),
+        ("listeners", Recorder(), "listeners must be a list or tuple, got <"),
     ],
 )
 def test_a_setting_of_the_wrong_type_is_refused_by_name(name, value, message):
