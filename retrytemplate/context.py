@@ -381,15 +381,20 @@ class RetryContext:
         :raises LeaseLostError: another execution has taken the key over: roll back.
         :raises CacheUnavailableError: the execution runs unguarded: it has no hold on its key.
         """
-        claim, state = self._held("complete_in()"), self._state
+        claim = self._held("complete_in()")
         if connection is None:
             raise MisuseError("complete_in() needs a connection with an open transaction, got None")
-        remember = None if state is None else state.remember
-        done = self._plan.cache.succeed(claim, connection=connection, remember=remember)
+        done = self._plan.cache.succeed(claim, connection=connection, remember=self._remember)
         if hasattr(done, "__await__"):
             return _completed(claim, done)
         claim.completed = True
         return None
+
+    @property
+    def _remember(self) -> float | None:
+        """Seconds for which this end of the key is remembered: only a success is."""
+        state = self._state
+        return None if state is None or self.exhausted else state.remember
 
     def _held(self, wanted: str) -> Claim:
         if self._unguarded:

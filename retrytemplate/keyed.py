@@ -295,11 +295,10 @@ def _last_step(execution: Execution) -> Effect:
     """What becomes of the key."""
     context, fingerprint = execution.context, execution.plan.fingerprint
     cache, claim = execution.cache, context._claim
-    state: Any = context._state
     if execution.phase == "recovering":
         return cache.fail, (claim, snapshot(context, fingerprint, "recovering", held=False))
     if execution.end == DONE:
-        remember = state.remember if execution.error is None else None
+        remember = context._remember if execution.error is None else None
         succeed = cache.succeed if remember is None else partial(cache.succeed, remember=remember)
         return succeed, (claim,)
     if execution.saved:

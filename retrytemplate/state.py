@@ -91,6 +91,7 @@ class RetryState(Value):
         gets ``RetryLater``.
     :param remember: seconds for which a success leaves a mark: a redelivery then is an
         ``AlreadyCompletedError``; nothing where the policy keeps its context (a circuit breaker).
+        A recovery leaves no mark: a dead-lettered key that is redelivered starts from zero.
     :raises InconsistentKeyError: for a key that is no str, int, bytes or tuple of those.
     :raises ValueError: for another ``defer_backoff``, or a ``remember`` below 0.
     :raises TypeError: for what cannot serve as one of the others.

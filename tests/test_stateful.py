@@ -29,6 +29,7 @@ from retrytemplate import (
     PredicateRetryPolicy,
     RecordedFailure,
     Rejected,
+    ResultRetryPolicy,
     RetryContextCache,
     RetryLater,
     RetryListener,
@@ -509,6 +510,29 @@ def test_only_a_success_is_remembered(way):
     with pytest.raises(ExhaustedRetryError):
         way(template, Script(ValueError()), state=state)
     assert way(template, Script("value"), state=state) == "value"
+
+
+@every_way
+def test_recovery_of_remembering_state_is_not_remembered(way):
+    template = stateful(1)
+    state = RetryState("order-17", remember=60.0, rollback_for=())
+
+    failing = Script(ValueError("no price"))
+    dead = way(template, failing, state=state, recovery=lambda context: "dead-lettered")
+    assert dead == "dead-lettered"
+    assert way(template, Script("handled"), state=state) == "handled"
+    with pytest.raises(AlreadyCompletedError):
+        way(template, Script("again"), state=state)
+
+
+@every_way
+def test_unacceptable_result_that_is_returned_is_not_remembered(way):
+    policy = ResultRetryPolicy(lambda value: value == "pending", SimpleRetryPolicy(2), "return")
+    template = made(policy=policy)
+    state = RetryState("order-17", remember=60.0, rollback_for=())
+
+    assert way(template, Script("pending"), state=state) == "pending"
+    assert way(template, Script("done"), state=state) == "done"
 
 
 # -- keys ---------------------------------------------------------------------------------------

@@ -392,6 +392,13 @@ def test_without_a_recovery_the_exhausted_key_is_forgotten(way):
 
 
 @both_kinds
+def test_recovery_of_remembering_state_leaves_no_mark(way):
+    store, state = Store(), RetryState("order-17", remember=60, rollback_for=())
+    way(made(store, 1), Script(ValueError()), recovery=lambda context: "dead", state=state)
+    assert store.kept == {}
+
+
+@both_kinds
 def test_a_recovery_that_raises_has_its_turn_again(way):
     store, turns = Store(), []
 

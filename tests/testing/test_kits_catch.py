@@ -748,6 +748,14 @@ class ForgetsThatItRemembers(Memory):
         super().succeed(claim)
 
 
+class RemembersRecoveries(Memory):
+    def succeed(self, claim, *, connection=None, remember=None, record=None):
+        kept = self.peek(claim.key)
+        if kept is not None and kept.phase == "recovering":
+            remember = LONG
+        super().succeed(claim, connection=connection, remember=remember, record=record)
+
+
 class ForgetsWhatItShouldKeep(Memory):
     def succeed(self, claim, *, connection=None, remember=None, record=None):
         super().succeed(claim, connection=connection, remember=remember)
@@ -932,6 +940,7 @@ CACHES = [
     (BelievesOldClaims, "test_a_forgotten_claim_writes_nothing"),
     (KeepsSuccesses, "test_a_success_forgets_the_key"),
     (ForgetsThatItRemembers, "test_a_remembered_success_is_not_done_again"),
+    (RemembersRecoveries, "test_success_after_recovery_phase_forgets_the_key"),
     (
         ForgetsWhatItShouldKeep,
         "test_what_is_kept_with_a_remembered_success_is_found_without_an_attempt",

@@ -223,6 +223,13 @@ class CacheConformance(Conformance):
             _refused(AlreadyCompletedError, lambda: self._begin(cache))
             _refused(AlreadyCompletedError, lambda: self._begin(cache, "two"))
 
+    def test_success_after_recovery_phase_forgets_the_key(self) -> None:
+        with self.opened() as cache:
+            claim = self._begin(cache)
+            cache.fail(claim, _next(claim, Record(phase="recovering", failures=1), held=True))
+            cache.succeed(claim)
+            assert self._begin(cache, "two").record is None
+
     def test_what_is_kept_with_a_remembered_success_is_found_without_an_attempt(self) -> None:
         with self.opened() as cache:
             claim = self._begin(cache)
