@@ -24,8 +24,9 @@ from retrytemplate.batch.effects import (
     Send,
     Tell,
     Write,
+    failing,
 )
-from retrytemplate.batch.errors import RunLostError
+from retrytemplate.batch.transactions import ENDING
 from retrytemplate.batch.watched import AsyncWatched, Watched
 from retrytemplate.errors import MisuseError
 from retrytemplate.policies.never import NeverRetryPolicy
@@ -137,7 +138,7 @@ class _Driver:
         return True
 
     def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-        if isinstance(outcome.value, RunLostError):
+        if isinstance(outcome.value, ENDING):
             raise outcome.value
         if outcome.ok:
             self.run.took(attempts.closing)
@@ -264,14 +265,22 @@ class Driver(_Driver):
                 watched = Watched(processor, exc)
         return self._retry(done, index, watched, item)
 
+    def _verify(self) -> None:
+        """End the run if the source of what is to be committed has changed."""
+        with failing():
+            verify = getattr(self._cursor, "verify", None)
+            if verify is not None:
+                verify()
+
     def _write(self, effect: Write) -> Outcome[Any]:
-        attempts = self.transactions.attempts(self.run, effect)
+        attempts = self.transactions.attempts(self.run, effect, self._verify)
         watched = Watched(attempts.make)
         with attempts:
             outcome: Outcome[Any] = self._for(attempts, effect).outcome(watched)
         return self._wrote(attempts, watched, attempts.settle(outcome))
 
     def _mark(self, effect: Mark) -> None:
+        self._verify()
         self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
         self.run.took(effect.closing)
 
@@ -390,13 +399,21 @@ class AsyncDriver(_Driver):
 
         return call
 
+    async def _verify(self) -> None:
+        """End the run if the source of what is to be committed has changed."""
+        with failing():
+            verify = getattr(self._cursor, "verify", None)
+            if verify is not None:
+                await _awaited(verify())
+
     async def _write(self, effect: Write) -> Outcome[Any]:
-        async with self.transactions.attempts(self.run, effect) as attempts:
+        async with self.transactions.attempts(self.run, effect, self._verify) as attempts:
             template, watched = self._for(attempts, effect), AsyncWatched(attempts.make)
             outcome: Outcome[Any] = await template.outcome_async(watched)
         return self._wrote(attempts, watched, await attempts.settle(outcome))
 
     async def _mark(self, effect: Mark) -> None:
+        await self._verify()
         await self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
         self.run.took(effect.closing)
 

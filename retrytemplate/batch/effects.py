@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, frozen
 
+from retrytemplate.errors import MisuseError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from retrytemplate._values import JSON
     from retrytemplate.batch.events import Event
@@ -26,11 +29,26 @@ __all__ = [
     "Send",
     "Tell",
     "Write",
+    "failing",
 ]
 
 
 class Fatal(Exception):
     """What ends the run is its only argument; raised by the rules, or thrown in by a driver."""
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """An error that is raised here by a component of the step ends the run.
+
+    Wrong use of the step is raised as it is.
+    """
+    try:
+        yield
+    except (Fatal, MisuseError):
+        raise
+    except Exception as exc:
+        raise Fatal(exc) from None
 
 
 @frozen

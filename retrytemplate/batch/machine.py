@@ -6,7 +6,6 @@ for and sends back what came of it.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
@@ -22,6 +21,7 @@ from retrytemplate.batch.effects import (
     Send,
     Tell,
     Write,
+    failing,
 )
 from retrytemplate.batch.errors import (
     CrashLoopError,
@@ -36,11 +36,11 @@ from retrytemplate.batch.marker import ranges_of
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.batch.telling import Teller
 from retrytemplate.caches.worker import place_of
-from retrytemplate.errors import MisuseError, RecordedFailure
+from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, recorded, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.effects import Processed
@@ -136,7 +136,7 @@ class Machine:
     def _read(self) -> Generator[Any, Any, Chunk | None]:
         marker = self.run.marker
         self._check_stray(marker)
-        with _failing():
+        with failing():
             if marker.payloads is not None:
                 return Chunk(self._kept(marker.payloads), marker)
             read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
@@ -186,7 +186,7 @@ class Machine:
         """Write the items of a chunk down before anything is done with them."""
         records, encode = chunk.read.records, self.rules.codec.encode
         broken = records.broken
-        with _failing():
+        with failing():
             payloads = tuple(
                 broken[index].text if index in broken else encode(item)
                 for index, item in enumerate(records.items)
@@ -232,7 +232,7 @@ class Machine:
             return
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
-        with _failing():  # the driver asks the skip policy, too
+        with failing():  # the driver asks the skip policy, too
             done: Processed = yield Process(items)
         yield from self._tell(self._teller.processed(chunk, indexes, done))
         chunk.values = done.values
@@ -354,7 +354,7 @@ class Machine:
         self._skip(chunk, index, phase, failure)
 
     def _covers(self, failure: BaseException) -> bool:
-        with _failing():
+        with failing():
             return self.rules.skip.covers(failure)
 
     def _skip(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
@@ -407,17 +407,6 @@ class Machine:
             return str(self.rules.key(item))
         except Exception:  # it is what is wrong with the item
             return place
-
-
-@contextmanager
-def _failing() -> Iterator[None]:
-    """What a piece of the step raises here ends the run; wrong use of the step is raised."""
-    try:
-        yield
-    except (Fatal, MisuseError):
-        raise
-    except Exception as exc:
-        raise Fatal(exc) from None
 
 
 def _check_records(read: Any) -> None:

@@ -13,6 +13,7 @@ from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
 from retrytemplate.batch import journal
+from retrytemplate.batch.effects import Fatal
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts
 from retrytemplate.errors import MisuseError
@@ -20,7 +21,7 @@ from retrytemplate.guards import Guard
 from retrytemplate.stores.cancellation import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from typing import Literal
 
     from sqlalchemy import Connection, Engine
@@ -38,6 +39,8 @@ __all__ = ["ISOLATIONS", "AsyncAttempts", "AsyncTransactions", "Attempts", "Tran
 
 ISOLATIONS = ("rollback", "savepoint", "none")
 ELSEWHERE = "the database of the items"
+# What ends the run whatever its template allows.
+ENDING = (RunLostError, Fatal)
 
 
 @define
@@ -58,9 +61,9 @@ class Transactions:
     outbox: Outbox | None = None
     ledger: Any = journal
 
-    def attempts(self, run: Run, effect: Write) -> Attempts:
-        """The attempts at one part."""
-        return Attempts(self, run, effect)
+    def attempts(self, run: Run, effect: Write, verify: Callable[[], None]) -> Attempts:
+        """The attempts at one part; *verify* raises ``Fatal`` if its source has changed."""
+        return Attempts(self, run, effect, verify)
 
     def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
         """A statement of the journal in a transaction of its own."""
@@ -85,9 +88,11 @@ class AsyncTransactions:
     outbox: Outbox | None = None
     ledger: Any = journal
 
-    def attempts(self, run: Run, effect: Write) -> AsyncAttempts:
-        """The attempts at one part."""
-        return AsyncAttempts(self, run, effect)
+    def attempts(
+        self, run: Run, effect: Write, verify: Callable[[], Awaitable[None]]
+    ) -> AsyncAttempts:
+        """The attempts at one part; *verify* raises ``Fatal`` if its source has changed."""
+        return AsyncAttempts(self, run, effect, verify)
 
     async def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
         """A statement of the journal in a transaction of its own."""
@@ -113,6 +118,7 @@ class _Attempts(Guard):
     of: Any
     run: Run
     effect: Write
+    verify: Callable[[], Any]
     unsettled: bool = False
     _tried: int = field(init=False, default=0)
     _committed: bool = field(init=False, default=False)
@@ -156,8 +162,7 @@ class _Attempts(Guard):
 
     def _stands(self, outcome: Outcome[Any]) -> bool:
         """Whether it is written; also where that took too long, or was found out afterwards."""
-        lost = isinstance(outcome.value, RunLostError)
-        return self._committed or (outcome.ok and not lost)
+        return self._committed or (outcome.ok and not isinstance(outcome.value, ENDING))
 
     def _succeeded(self, outcome: Outcome[Any]) -> Outcome[Any]:
         """It is written, by the last attempt, whatever became of that one afterwards."""
@@ -169,17 +174,18 @@ class _Attempts(Guard):
 class Attempts(_Attempts):
     """The attempts at one part of a chunk; each one is a call of ``make``."""
 
-    def make(self) -> RunLostError | Mapping[int, Any]:
+    def make(self) -> RunLostError | Fatal | Mapping[int, Any]:
         """One attempt: what was written.
 
-        That the run is another's now is no failure of it: the error is given back.
+        A run that was taken over and a source that has changed are no failures of the attempt:
+        their error is returned.
         """
         try:
             if not (self._committed or (self.unsettled and self._settled())):
                 self._tried += 1
                 self._transact()
-        except RunLostError as lost:
-            return lost
+        except ENDING as error:
+            return error
         return self._written
 
     def settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
@@ -250,6 +256,7 @@ class Attempts(_Attempts):
         if written:
             _plain("writer", self.of.writer(list(written.values()), connection))
         self._wrote(written)
+        self.verify()
 
     def close(self) -> None:
         """Let go of the connection, rolled back unless committed."""
@@ -307,18 +314,15 @@ def _kept(connection: Any) -> Iterator[None]:
 class AsyncAttempts(_Attempts):
     """The same in a task."""
 
-    async def make(self) -> RunLostError | Mapping[int, Any]:
-        """One attempt: what was written.
-
-        That the run is another's now is no failure of it: the error is given back.
-        """
+    async def make(self) -> RunLostError | Fatal | Mapping[int, Any]:
+        """One attempt: what was written; see ``Attempts.make``."""
         try:
             if not (self._committed or (self.unsettled and await self._settled())):
                 self._tried += 1
                 # What it cuts off in the writer is over before the connection is another's.
                 await whole(self._transact(), cut=True)
-        except RunLostError as lost:
-            return lost
+        except ENDING as error:
+            return error
         return self._written
 
     async def settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
@@ -402,6 +406,7 @@ class AsyncAttempts(_Attempts):
         if written:
             await _called("writer", self.of.writer, list(written.values()), connection)
         self._wrote(written)
+        await self.verify()
 
     async def close(self) -> None:
         """Let go of the connection, rolled back unless committed; also while it is cancelled."""

@@ -65,6 +65,13 @@ class Cursor:
         """
         raise NotImplementedError(f"{type(self).__name__} must override read()")
 
+    def verify(self) -> None:
+        """Raise ``ReaderError`` if the source no longer has the records that were read last.
+
+        Called before each commit about them: an error ends the run, and nothing of them is written.
+        The default accepts every source.
+        """
+
     def close(self) -> None:
         """Let go of the source."""
 
@@ -94,6 +101,9 @@ class AsyncCursor:
     async def read(self, limit: int) -> Records:
         """The next records, *limit* at most; none at the end."""
         raise NotImplementedError(f"{type(self).__name__} must override read()")
+
+    async def verify(self) -> None:
+        """As that of ``Cursor``."""
 
     async def close(self) -> None:
         """Let go of the source."""

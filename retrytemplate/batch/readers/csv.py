@@ -127,11 +127,17 @@ class CsvCursor(LineCursor):
 
     def _read(self, limit: int, first: int) -> Records:
         start = self._file.file.tell()
+        self._unclosed = False
         records = self._at_once(limit, first)
-        if records is None:
+        if records is None or self._may_be_unclosed():
             self._file.file.seek(start)
             records = self._one_by_one(limit, first)
         return records
+
+    def _may_be_unclosed(self) -> bool:
+        """Whether the last record may have an open quote, which only a strict dialect reports."""
+        file = self._file
+        return not self._dialect["strict"] and file.file.tell() >= file.size()
 
     def _at_once(self, limit: int, first: int) -> Records | None:
         """All as dicts; None: something is wrong with some of them."""
@@ -180,6 +186,7 @@ class CsvCursor(LineCursor):
         for line in self._file.file:
             raw.append(line)
             yield line.decode(self._encoding, "replace")
+        self._unclosed = bool(raw)
 
     def _problem(self, raw: bytes, row: list[str]) -> str | None:
         try:

@@ -135,5 +135,8 @@ class _FilesCursor(Cursor):
             records = self._cursor.read(limit)
         return records
 
+    def verify(self) -> None:
+        self._cursor.verify()
+
     def close(self) -> None:
         self._cursor.close()

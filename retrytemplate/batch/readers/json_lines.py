@@ -23,7 +23,7 @@ class JsonLinesReader(Reader):
     :param path: of the file, in UTF-8; it need not be there before the step runs.
 
     Blank lines are passed over.  A line that is no JSON (also one with ``NaN``) is broken.  The
-    file may grow between two runs.  If what was read of it changed, going on is refused.
+    file may grow by whole lines.  A file that changes otherwise is a ``ReaderError``.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory

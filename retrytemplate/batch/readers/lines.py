@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["LineCursor", "LineFile", "checked_encoding", "checked_path", "opened"]
 
 BOM = b"\xef\xbb\xbf"
-# How much of what stands before a position is compared when the file is opened there.
-TAIL = 64
-ANEW = "put it back as it was, or begin the run anew"
+# Bytes that are compared at the beginning of a file, and as many before a position.
+SAMPLE = 1024
+REMEDY = "restore it, or start the run again with on_existing='restart'"
 
 
 def checked_path(path: Any) -> str:
@@ -63,8 +63,9 @@ class LineFile:
     path: str
     file: BufferedReader
     number: int = 0
-    _head: int = 0
-    _size: int = 0
+    _start: int = 0
+    _largest: int = 0
+    _absolute: str = ""
 
     @classmethod
     def open(cls, path: str) -> LineFile:
@@ -88,40 +89,72 @@ class LineFile:
             raise ReaderError(
                 f"{self.path} is no file with positions: give what it says to a ForwardReader"
             )
-        start = len(BOM) if self.file.read(len(BOM)) == BOM else 0
-        self.file.seek(0)
-        self._size = self.size()
-        self._head = crc32(self.file.readline())
-        self.file.seek(start)
+        self._absolute = os.path.abspath(self.path)
+        self._largest = self.size()
+        self._start = len(BOM) if self.file.read(len(BOM)) == BOM else 0
+        self.file.seek(self._start)
 
-    def position(self) -> JSON:
-        """Here, with a check of what stands before."""
+    def position(self, *, unclosed: bool) -> JSON:
+        """Here, with a digest of the first bytes of the file and the last ones before here.
+
+        :param unclosed: whether the record that ends here is to have further lines.
+        """
         offset = self.file.tell()
-        return {"offset": offset, "number": self.number, "check": self._check(offset)}
+        last = self._bytes(max(offset - 1, 0), offset)
+        return {
+            "offset": offset,
+            "number": self.number,
+            "check": self._digest(offset),
+            "open": unclosed or (offset > self._start and last != b"\n"),
+        }
 
-    def _check(self, offset: int) -> int:
-        """Of the first line and the bytes before the offset; leaves the file there."""
-        length = min(offset, TAIL)
-        self.file.seek(offset - length)
-        return crc32(self.file.read(length), self._head)
+    def _digest(self, offset: int) -> int:
+        first = self._bytes(0, min(offset, SAMPLE))
+        return crc32(self._bytes(max(offset - SAMPLE, 0), offset), crc32(first))
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """These bytes as the file has them now, which its buffer may not."""
+        raw: Any = self.file.raw
+        here = raw.tell()
+        try:
+            raw.seek(start)
+            return raw.read(end - start) or b""
+        finally:
+            raw.seek(here)
 
     def go_to(self, position: JSON) -> None:
-        """Go on at a position of this file; ``ReaderError`` if it is not the same any more."""
-        offset = part(position, "offset", int, self.path)
-        number = part(position, "number", int, self.path)
-        check = part(position, "check", int, self.path)
-        size = self.size()
-        if offset < 0 or offset > size:
-            raise ReaderError(f"{self.path} has {size} bytes, {offset} of it were read: {ANEW}")
-        if self._check(offset) != check:
-            raise ReaderError(f"{self.path} is not what was read, up to byte {offset}: {ANEW}")
-        if 0 < offset < size and not self._at_line_end(offset):
-            raise ReaderError(f"{self.path} has grown in the middle of its last line: {ANEW}")
-        self.number = number
+        """Continue at a position of this file; ``ReaderError`` if it has changed."""
+        for name, kind in (("offset", int), ("number", int), ("check", int), ("open", bool)):
+            part(position, name, kind, self.path)
+        self.verify(position)
+        self.number = position["number"]
 
-    def _at_line_end(self, offset: int) -> bool:
-        self.file.seek(offset - 1)
-        return self.file.read(1) == b"\n"
+    def verify(self, position: Any) -> None:
+        """Raise ``ReaderError`` unless the file has what was read up to this position of it."""
+        offset, size = position["offset"], self.size()
+        before = max(offset, self._largest)
+        if offset < 0 or size < before:
+            raise ReaderError(
+                f"{self.path} became shorter: it had {before} bytes, and has {size}: {REMEDY}"
+            )
+        self._largest = size
+        if self._is_replaced():
+            raise ReaderError(f"{self.path} was replaced by another file: {REMEDY}")
+        if self._digest(offset) != position["check"]:
+            raise ReaderError(f"{self.path} is not what was read, up to byte {offset}: {REMEDY}")
+        if position["open"] and size > offset:
+            raise ReaderError(
+                f"{self.path} has grown in the middle of its last record, number "
+                f"{position['number']}, behind byte {offset}: {REMEDY}"
+            )
+
+    def _is_replaced(self) -> bool:
+        """Whether the path names another file now; what was removed is still read."""
+        try:
+            named = os.stat(self._absolute)
+        except OSError:
+            return False
+        return not os.path.samestat(named, os.fstat(self.file.fileno()))
 
     def progress(self) -> float:
         """How much of the file is behind."""
@@ -131,31 +164,44 @@ class LineFile:
         """Of the file, as it is now."""
         return os.fstat(self.file.fileno()).st_size
 
-    def check_size(self) -> None:
-        """Raise if the file was cut: what was read last may be half a record."""
-        if self.size() < self._size:
-            raise ReaderError(f"{self.path} became shorter while it was read: {ANEW}")
-
 
 class LineCursor(Cursor):
-    """A file of lines while it is read.  A kind of file overrides ``_read``."""
+    """A file of lines while it is read.  A kind of file overrides ``_read``.
+
+    A last record without its end may still grow: it is read by itself, after all others.
+    """
+
+    _unclosed = False
+    """Whether the file ended inside the last record, although its last line has an end."""
 
     def __init__(self, file: LineFile) -> None:
         self._file = file
-        self.position = file.position()
+        self.position = file.position(unclosed=self._unclosed)
 
     def read(self, limit: int) -> Records:
         """The next records; see ``Cursor.read``."""
-        file = self._file
-        file.file.seek(self.position["offset"])  # where a read that failed may not have left it
-        records = self._read(limit, file.number + 1)
-        file.check_size()
-        file.number += len(records)
-        self.position = file.position()
+        records, position = self._read_on(limit)
+        if position["open"] and len(records) > 1:
+            records, position = self._read_on(len(records) - 1)
+        self.verify()
+        self._file.number += len(records)
+        self.position = position
         return records
+
+    def _read_on(self, limit: int) -> tuple[Records, Any]:
+        """The next records, and the position behind them."""
+        file = self._file
+        file.file.seek(self.position["offset"])
+        records = self._read(limit, file.number + 1)
+        position = file.position(unclosed=self._unclosed)
+        return records, {**position, "number": file.number + len(records)}
 
     def _read(self, limit: int, first: int) -> Records:
         raise NotImplementedError
+
+    def verify(self) -> None:
+        """Raise ``ReaderError`` if the file has changed; see ``Cursor.verify``."""
+        self._file.verify(self.position)
 
     @property
     def progress(self) -> float | None:
@@ -163,7 +209,7 @@ class LineCursor(Cursor):
         return self._file.progress()
 
     def go_to(self, position: JSON) -> None:
-        """Go on at a position of another cursor."""
+        """Continue at a position of another cursor."""
         self._file.go_to(position)
         self.position = position
 
