@@ -41,6 +41,7 @@ __all__ = [
     "instance_of",
     "is_async",
     "is_awaitable",
+    "late_result",
     "limit",
     "limit_or_none",
     "number_or_callable",
@@ -129,6 +130,14 @@ def whole(name: str, value: Any, minimum: int) -> None:
 def at_least_one(name: str, value: Any) -> None:
     """Raise unless the value is an int of at least one."""
     whole(name, value, 1)
+
+
+def late_result(name: str, value: Any) -> None:
+    """Raise unless *value* says how a value is used that was returned after its limit."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be 'return' or 'discard', got {value!r}")
+    if value not in ("return", "discard"):
+        raise ValueError(f"{name} must be 'return' or 'discard', got {value!r}")
 
 
 def text(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""How long one attempt may take, and what is done about it: cut, passed on, or abandoned."""
+"""The limit of one attempt: cancelled, abandoned in a thread, or reported when it overran."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, span
+from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, late_result, span
 from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.cut import cut_after
 from retrytemplate.deadline import Deadline, guarded
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
-    from retrytemplate.context import Cell
+    from typing import Literal
+
+    from retrytemplate.context import Cell, RetryContext
     from retrytemplate.engine import Effect, Execution
 
 __all__ = [
@@ -23,9 +25,14 @@ __all__ = [
     "bound_async",
     "bound_sync",
     "exceeded",
+    "is_discarded",
     "limit_of",
     "limited_cell",
+    "log_failed_hook",
+    "log_overrun",
+    "note_overrun",
     "takes_stop",
+    "warn_of_overrun",
 ]
 
 
@@ -33,18 +40,22 @@ __all__ = [
 class AttemptTimeout:
     """The limit of each attempt; a template takes a plain number of seconds for it, too.
 
-    :param seconds: the limit.  It never exceeds what an enclosing ``Deadline`` has left.
-    :param in_thread: synchronous code cannot be cut from outside.  False: the limit is in force as
-        a ``Deadline`` for clients that ask for what is left, and is looked at when the attempt
-        ends.
+    :param seconds: the limit, above 0.  It never exceeds what an enclosing ``Deadline`` has left.
+    :param in_thread: how a synchronous attempt is limited; default False.  False: the limit is in
+        force as a ``Deadline`` for clients that ask for what is left; it does not end the attempt.
         True: the attempt runs in a thread of its own which is abandoned at the limit; a function
         with a parameter ``stop`` that the call leaves free gets a ``threading.Event`` that is set
         then.
-    :raises ValueError: for a limit that is not above 0.
-    :raises TypeError: for what is no time.
+    :param on_late_result: how a value is used that an attempt returned after the limit, because
+        nothing could cancel it.  ``"return"``, the default: the attempt succeeded; the overrun is
+        logged as a warning and reported to ``on_overrun`` of the listeners.  ``"discard"``: the
+        attempt failed with ``AttemptTimeoutError`` and may be repeated; for work without effects.
+    :raises ValueError: ``seconds`` is not above 0, or ``on_late_result`` is another text.
+    :raises TypeError: a parameter has the wrong type.
 
-    An attempt that took longer fails with ``AttemptTimeoutError``.  Asynchronous attempts are
-    cancelled at the limit, whatever ``in_thread`` says.
+    An attempt that is cancelled or abandoned fails with ``AttemptTimeoutError``.  Asynchronous
+    attempts are cancelled at the limit, whatever ``in_thread`` says.  An attempt that raises after
+    the limit fails with its own error.
 
     >>> AttemptTimeout(0.8, in_thread=True).abandoned
     0
@@ -53,6 +64,9 @@ class AttemptTimeout:
     seconds: float = field(converter=duration, validator=checked_by(span))
     in_thread: bool = field(
         default=False, kw_only=True, validator=instance_of(bool, "True or False")
+    )
+    on_late_result: Literal["return", "discard"] = field(
+        default="return", kw_only=True, validator=checked_by(late_result)
     )
     _abandoned: list[int] = field(factory=lambda: [0], init=False, repr=False, eq=False)
 
@@ -74,7 +88,7 @@ def limit_of(execution: Execution) -> tuple[float, bool]:
 
 
 def exceeded(execution: Execution, limit: float, by_deadline: bool) -> Exception:
-    """The error of an attempt that took longer than its limit."""
+    """The error of an attempt that was cancelled, abandoned or discarded at its limit."""
     deadline = execution.deadline
     if not by_deadline or deadline is None:
         return AttemptTimeoutError(f"the attempt took longer than {limit:g} seconds")
@@ -82,6 +96,52 @@ def exceeded(execution: Execution, limit: float, by_deadline: bool) -> Exception
     error = deadline.error(message, outcome_unknown=True)
     error.__cause__ = execution.context.last_exception
     return error
+
+
+# An attempt that returned is a success, however late: repeating it would repeat its effect.
+
+
+def note_overrun(execution: Execution, limit: float, elapsed: float) -> None:
+    """Let the engine report an attempt that returned after its limit.
+
+    :raises AttemptTimeoutError: the template discards the value.
+    """
+    execution.overrun = None
+    if elapsed <= limit:
+        return
+    timeout = execution.plan.attempt_timeout
+    if timeout is not None and is_discarded(timeout, elapsed):
+        raise exceeded(execution, timeout.seconds, False)
+    execution.overrun = limit, elapsed
+
+
+def is_discarded(timeout: Any, elapsed: float) -> bool:
+    """Whether a value returned after this time is dropped: a limit around it never does that."""
+    seconds: float = timeout.seconds
+    return elapsed > seconds and timeout.on_late_result == "discard"
+
+
+def warn_of_overrun(context: RetryContext, limit: float, elapsed: float) -> None:
+    """Log an overrun of a template's attempt: what ``on_overrun`` is without a listener."""
+    log_overrun(f"{context.name or 'retry'}: attempt {context.attempt}", limit, elapsed)
+
+
+def log_overrun(what: str, limit: float, elapsed: float) -> None:
+    """Log a call that returned after its limit."""
+    text = "%s returned after %.3g s, over its limit of %.3g s; its value is used"
+    _log().warning(text, what, elapsed, limit)
+
+
+def log_failed_hook(hook: Any, error: BaseException) -> None:
+    """Log what an ``on_overrun`` hook raised."""
+    name = getattr(hook, "__qualname__", repr(hook))
+    _log().error("%s failed; the value of the attempt is used", name, exc_info=error)
+
+
+def _log() -> Any:
+    import logging
+
+    return logging.getLogger("retrytemplate")
 
 
 async def bound_async(execution: Execution, effect: Effect) -> Any:
@@ -99,16 +159,17 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
             value = function(*arguments)
             if is_awaitable(value):
                 value = await value
-        late = clock.monotonic() - began > limit  # the cut was not heard, or came too late
+        elapsed = clock.monotonic() - began
     finally:
         leave(cell, token)
-    if cut.fired or late:
+    if cut.fired:
         raise exceeded(execution, limit, by_deadline)
+    note_overrun(execution, limit, elapsed)
     return value
 
 
 def bound_sync(execution: Execution, effect: Effect) -> Any:
-    """Make an attempt that knows its limit, and look at the clock when it ends."""
+    """Make an attempt that knows its limit."""
     limit, by_deadline = limit_of(execution)
     clock = execution.plan.clock
     timeout = execution.plan.attempt_timeout
@@ -120,8 +181,7 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
             return _in_thread(execution, effect, limit, by_deadline)
         began = clock.monotonic()
         value = function(*arguments)
-        if clock.monotonic() - began > limit:
-            raise exceeded(execution, limit, by_deadline)
+        note_overrun(execution, limit, clock.monotonic() - began)
         return value
     finally:
         leave(cell, token)

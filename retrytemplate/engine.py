@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrytemplate.attempt_timeout import log_failed_hook
 from retrytemplate.endings import (
     ABSENT,
     DONE,
@@ -28,6 +29,7 @@ from retrytemplate.endings import (
 )
 from retrytemplate.errors import (
     AttemptLostError,
+    MisuseError,
     TerminatedRetryError,
     UnacceptableResultError,
     Veto,
@@ -98,6 +100,7 @@ class Execution:
         "last",
         "lent",
         "marks",
+        "overrun",
         "own",
         "phase",
         "plan",
@@ -144,6 +147,7 @@ class Execution:
         self.taking: Effect | None = None  # the key, and not known yet whether it was taken
         self.marks: Any = None  # as they lie in a shared record
         self.started: float | None = None  # the attempt under way
+        self.overrun: tuple[float, float] | None = None  # set by a driver: limit and elapsed
         self.saved = False  # a failure of this execution is in the cache
         self.lent = False  # guards have granted a wait, and no attempt has come of it yet
         self.trouble: BaseException | None = None  # of the store, which the listeners hear of once
@@ -185,6 +189,8 @@ class Execution:
                             break
                     else:
                         self.value, failure = yield self._effect()
+                        if failure is None and self.overrun is not None:
+                            failure = yield from self._report_overrun(*self.overrun)
                         if failure is None and plan.result_rules:
                             failure = self._unacceptable(self.value)
                         if failure is None:
@@ -410,6 +416,18 @@ class Execution:
             return ours
         around = others(self.stops, plan.inherited)
         return (*(awaited_admit(each) if awaits else each.admit for each in around), *ours)
+
+    def _report_overrun(self, limit: float, elapsed: float) -> Steps:
+        """Report an attempt that returned after its limit; only a cancellation ends it."""
+        self.overrun = None
+        for hook in self.plan.on_overrun:
+            _, error = yield hook, (self.context, limit, elapsed)
+            if error is None:
+                continue
+            if is_hard(error) and not isinstance(error, MisuseError):
+                return error
+            yield log_failed_hook, (hook, error)
+        return None
 
     def _unacceptable(self, value: Any) -> BaseException | None:
         for rule in self.plan.result_rules:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._checks import close_unawaited
 from retrytemplate.context import CURRENT, DEADLINE, OUTER, entered, leave, restore
 from retrytemplate.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
+from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
     from retrytemplate.context import Cell
@@ -211,11 +212,15 @@ class Loop:
         if exception is not None and not cut:
             return None, exception
         if self.limit is not None:
-            late = self.execution.plan.monotonic() - self.began > self.limit[0]
-            if cut or late:
-                from retrytemplate.attempt_timeout import exceeded
+            from retrytemplate.attempt_timeout import exceeded, note_overrun
 
+            if cut:
                 return None, exceeded(self.execution, *self.limit)
+            elapsed = self.execution.plan.monotonic() - self.began
+            try:
+                note_overrun(self.execution, self.limit[0], elapsed)
+            except AttemptTimeoutError as error:
+                return None, error
         return result, None
 
     def close(self, reply: Any) -> int:

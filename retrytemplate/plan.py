@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from retrytemplate.attempt_timeout import warn_of_overrun
 from retrytemplate.clock import ticking
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS, RetryListener
@@ -91,6 +92,7 @@ class Plan:
         "needs_state",
         "on_backoff",
         "on_error",
+        "on_overrun",
         "on_recovery",
         "on_store_error",
         "on_success",
@@ -110,6 +112,7 @@ class Plan:
 
     open: Hooks
     before_attempt: Hooks
+    on_overrun: Hooks
     on_success: Hooks
     on_error: Hooks
     on_backoff: Hooks
@@ -153,6 +156,8 @@ class Plan:
             or self.result_rules
             or self.attempt_timeout is not None
         )
+        if not any(getattr(each, "logs_overruns", False) for each in listeners):
+            self.on_overrun += (warn_of_overrun,)
         self.measured = bool(asked or hooked or guards)
         self.careful = bool(self.needs_state or guards)
         # The first attempt is made directly where nobody but guards has to be asked before it and

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.attempt_timeout import exceeded
+from retrytemplate.attempt_timeout import warn_of_overrun
 from retrytemplate.context import (
     CONTEXT,
     CURRENT,
@@ -67,7 +67,7 @@ def run_within(
     arguments: tuple[Any, ...] | None,
     recovery: Recovery,
 ) -> Any:
-    """Run one execution in this thread; the first attempt is looked at when it ends."""
+    """Run one execution in this thread."""
     cell = _begin(owner)
     if arguments is None:
         arguments = (context_of(cell),)
@@ -86,9 +86,9 @@ def run_within(
             if type(value) not in PLAIN and is_awaitable(value):
                 _end(cell)
                 raise awaitable_error(function, value)
-            if _in_time(cell, limit):
-                return value
-        steps = _rest(cell, function, arguments, recovery, limit, failure, SYNC)
+            _succeed(cell, limit)
+            return value
+        steps = _rest(cell, function, arguments, recovery, failure, SYNC)
         failure = None
         return perform(steps)
     finally:
@@ -120,9 +120,9 @@ async def run_within_async(
             _end(cell)
             raise
         else:
-            if _in_time(cell, limit):
-                return value
-        steps = _rest(cell, function, arguments, recovery, limit, failure, ASYNC)
+            _succeed(cell, limit)
+            return value
+        steps = _rest(cell, function, arguments, recovery, failure, ASYNC)
         failure = None
         return await perform_async(steps)
     finally:
@@ -138,12 +138,12 @@ def _begin(owner: Any) -> Cell:
     return [None, owner, outer[DEADLINE], outer, plan, plan.ticks.now()]
 
 
-def _in_time(cell: Cell, limit: float) -> bool:
-    """Whether an attempt that succeeded did so in time: then it is over."""
-    if cell[PLAN].ticks.now() - cell[STARTED] > limit:
-        return False
+def _succeed(cell: Cell, limit: float) -> None:
+    """End an execution whose first attempt returned, and report it if that was too late."""
+    elapsed = cell[PLAN].ticks.now() - cell[STARTED]
+    if elapsed > limit:
+        warn_of_overrun(cell[CONTEXT] or first_context(cell), limit, elapsed)
     _end(cell)
-    return True
 
 
 def _end(cell: Cell) -> None:
@@ -159,11 +159,10 @@ def _rest(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     recovery: Recovery,
-    limit: float,
-    failure: Exception | None,
+    failure: Exception,
     ways: Ways,
 ) -> Steps:
-    """What the engine does after a first attempt that failed, or came too late."""
+    """The rules after a first attempt that failed."""
     context = cell[CONTEXT]
     if context is None:
         context = first_context(cell)
@@ -171,4 +170,4 @@ def _rest(
         recovery = cell[OWNER].recovery
     execution = Execution(cell[PLAN], context, function, arguments, recovery, ways)
     execution.deadline, execution.started = cell[DEADLINE], cell[STARTED]
-    return execution.run(exceeded(execution, limit, True) if failure is None else failure)
+    return execution.run(failure)

@@ -15,6 +15,9 @@ class EveryHook(RetryListener):
     def before_attempt(self, context):
         return self.hook("before_attempt")
 
+    def on_overrun(self, context, limit, elapsed):
+        return self.hook("on_overrun")
+
     def on_success(self, context, result):
         return self.hook("on_success")
 

@@ -1,4 +1,4 @@
-"""How long one attempt may take: looked at afterwards, cut, or left behind in its thread."""
+"""The limit of one attempt: cancelled, abandoned in a thread, or reported when it overran."""
 
 import asyncio
 import contextvars
@@ -17,10 +17,13 @@ from retrytemplate import (
     AttemptTimeoutError,
     Deadline,
     DeadlineExceededError,
+    LoggingListener,
     MisuseError,
+    RetryListener,
+    RetryState,
     current_context,
 )
-from retrytemplate.testing import run, run_trio
+from retrytemplate.testing import AsyncRecorder, Recorder, run, run_trio
 from tests.garbage import left_by
 from tests.ways import Script, every_way, in_block, in_thread, made
 
@@ -32,12 +35,198 @@ def in_a_thread(seconds=PATIENCE):
     return AttemptTimeout(seconds, in_thread=True)
 
 
-# -- looked at afterwards ------------------------------------------------------------------------
+# -- returned after the limit ----------------------------------------------------------------------
+
+
+def late_by(template, seconds):
+    """A callback that takes longer than its limit and returns; it counts its calls."""
+    calls = []
+
+    def callback(context=None):
+        calls.append(template.clock.monotonic())
+        template.clock.advance(seconds)
+        return f"charge {len(calls)}"
+
+    return callback, calls
+
+
+def discarding(seconds):
+    return AttemptTimeout(seconds, on_late_result="discard")
+
+
+@every_way
+@pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
+def test_late_attempt_that_returned_is_used_and_not_repeated(way, limits, caplog):
+    template = made(3, **limits)
+    callback, calls = late_by(template, 2.5)
+    with Deadline(60.0 if limits else 2.0, clock=template.clock):
+        assert way(template, callback) == "charge 1"
+    assert calls == [0.0]
+    assert [record.name for record in caplog.records] == ["retrytemplate"]
+
+
+@pytest.mark.parametrize("kept", ["call", "wrap", "execute", "outcome", "bound", "stateful"])
+def test_late_synchronous_call_is_kept_by_every_entry_point(kept):
+    template = made(3, attempt_timeout=2.0, name="charges")
+    callback, calls = late_by(template, 2.5)
+    entry_points = {
+        "call": lambda: template.call(callback),
+        "wrap": template.wrap(callback),
+        "execute": lambda: template.execute(callback),
+        "outcome": lambda: template.outcome(callback).unwrap(),
+        "bound": lambda: template.bind(label="charge").call(callback),
+        "stateful": lambda: template.execute(callback, state=RetryState("order-17")),
+    }
+    assert entry_points[kept]() == "charge 1"
+    assert calls == [0.0]
+
+
+@pytest.mark.parametrize("runs", [run, run_trio])
+@pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
+def test_late_synchronous_function_in_async_template_is_kept(runs, limits):
+    template = made(3, **limits)
+    callback, calls = late_by(template, 2.5)
+
+    async def body():
+        with Deadline(60.0 if limits else 2.0, clock=template.clock):
+            plain = await template.call_async(callback)
+        async with Deadline(60.0 if limits else 2.0, clock=template.clock):
+            return plain, await template.call_async(callback)
+
+    main = body() if runs is run else body
+    assert runs(main, clock=template.clock) == ("charge 1", "charge 2")
+    assert calls == [0.0, 2.5]
+
+
+@pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
+def test_late_first_item_of_a_generator_is_kept(limits):
+    template, begun = made(3, **limits), []
+
+    @template.wrap
+    def rows():
+        begun.append(template.clock.monotonic())
+        template.clock.advance(2.5)
+        yield "first"
+        yield "second"
+
+    with Deadline(60.0 if limits else 2.0, clock=template.clock):
+        assert list(rows()) == ["first", "second"]
+    assert begun == [0.0]
+
+
+@every_way
+def test_overrun_is_reported_to_listeners_in_reverse_before_success(way):
+    template = made(3, attempt_timeout=2.0)
+    told, recorder = [], Recorder()
+    for name in "ab":
+        template.register_listener(Overruns(lambda *seen, name=name: told.append((name, *seen))))
+    template.register_listener(recorder)
+    assert way(template, late_by(template, 2.5)[0]) == "charge 1"
+    assert told == [("b", 1, 2.0, 2.5), ("a", 1, 2.0, 2.5)]
+    assert recorder.hooks == ["open", "before_attempt", "on_overrun", "on_success", "close"]
+    assert recorder.values("on_overrun") == [(2.0, 2.5)]
+
+
+class Overruns(RetryListener):
+    """Passes what ``on_overrun`` gets to a function."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def on_overrun(self, context, limit, elapsed):
+        return self.function(context.attempt, limit, elapsed)
+
+
+def test_overrun_of_a_deadline_is_reported_with_the_remaining_time():
+    template, told = made(3), []
+    template.register_listener(Overruns(lambda *seen: told.append(seen)))
+    with Deadline(2.0, clock=template.clock):
+        template.clock.advance(0.5)
+        assert template.call(late_by(template, 2.0)[0]) == "charge 1"
+    assert told == [(1, 1.5, 2.0)]
+
+
+@every_way
+def test_overrun_is_reported_for_its_own_attempt_alone(way):
+    recorder = Recorder()
+    template = made(3, attempt_timeout=2.0, listeners=[recorder])
+    durations = iter([(2.5, OSError()), (2.25, None)])
+
+    def callback(context):
+        seconds, error = next(durations)
+        template.clock.advance(seconds)
+        if error is not None:
+            raise error
+        return context.attempt
+
+    assert way(template, callback) == 2
+    assert recorder.values("on_overrun") == [(2.0, 2.25)]
+
+
+@every_way
+@pytest.mark.parametrize("seconds", [1.5, 2.0])
+def test_attempt_within_its_limit_is_no_overrun(way, seconds, caplog):
+    recorder = Recorder()
+    template = made(3, attempt_timeout=2.0, listeners=[recorder])
+    assert way(template, late_by(template, seconds)[0]) == "charge 1"
+    assert recorder.values("on_overrun") == []
+    assert caplog.records == []
+
+
+@every_way
+def test_error_in_on_overrun_is_logged_and_the_value_returned(way, caplog):
+    heard = []
+    template = made(3, attempt_timeout=2.0)
+    template.register_listener(Overruns(lambda *seen: heard.append(seen)))
+    template.register_listener(Overruns(lambda *seen: 1 / 0))
+    callback, calls = late_by(template, 2.5)
+    assert way(template, callback) == "charge 1"
+    assert len(heard) == len(calls) == 1
+    failed, _ = caplog.records
+    assert failed.getMessage() == "Overruns.on_overrun failed; the value of the attempt is used"
+    assert failed.exc_info[0] is ZeroDivisionError
+
+
+def test_asynchronous_on_overrun_in_synchronous_use_is_logged(caplog):
+    async def awaited(*seen):
+        """Not awaited."""
+
+    template = made(1, attempt_timeout=2.0, listeners=[Overruns(awaited)])
+    assert template.call(late_by(template, 2.5)[0]) == "charge 1"
+    assert caplog.records[0].exc_info[0] is MisuseError
+
+
+def test_asynchronous_on_overrun_is_awaited():
+    recorder = AsyncRecorder()
+    template = made(1, attempt_timeout=2.0, listeners=[recorder])
+    run(template.call_async(late_by(template, 2.5)[0]), clock=template.clock)
+    assert recorder.values("on_overrun") == [(2.0, 2.5)]
+
+
+@pytest.mark.parametrize("deadline", [False, True])
+def test_overrun_is_logged_as_one_plain_warning(deadline, caplog):
+    template = made(3, name="charge", **({} if deadline else {"attempt_timeout": 2.0}))
+    with Deadline(2.0 if deadline else 60.0, clock=template.clock):
+        template.call(late_by(template, 2.125)[0])
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("retrytemplate", "WARNING")
+    assert record.getMessage() == (
+        "charge: attempt 1 returned after 2.12 s, over its limit of 2 s; its value is used"
+    )
+
+
+def test_overrun_is_logged_once_with_a_logging_listener(caplog):
+    template = made(3, name="charge", attempt_timeout=2.0, listeners=[LoggingListener()])
+    template.call(late_by(template, 2.5)[0])
+    (record,) = caplog.records
+    assert (record.event, record.template, record.attempt) == ("overrun", "charge", 1)
+    assert record.levelname == "WARNING"
 
 
 @pytest.mark.parametrize("way", [in_thread, in_block])
-def test_what_took_longer_than_its_limit_failed_whatever_it_returned(way):
-    template = made(3, attempt_timeout=2.0)
+def test_discarded_late_value_is_a_failed_attempt(way):
+    recorder = Recorder()
+    template = made(3, attempt_timeout=discarding(2.0), listeners=[recorder])
     durations = iter([2.5, 3.0, 2.0])
 
     def callback(context):
@@ -45,23 +234,71 @@ def test_what_took_longer_than_its_limit_failed_whatever_it_returned(way):
         return context.attempt
 
     assert way(template, callback) == 3, "up to the limit is not too long"
+    assert [type(error) for error in recorder.errors] == [AttemptTimeoutError] * 2
+    assert recorder.values("on_overrun") == []
 
 
-def test_the_error_says_how_long_it_might_have_taken():
-    template = made(1, attempt_timeout=timedelta(milliseconds=1500))
+@pytest.mark.parametrize("runs", [run, run_trio])
+def test_discarded_late_value_of_sync_function_in_async_template_fails(runs):
+    template = made(2, attempt_timeout=discarding(2.0))
+    callback, calls = late_by(template, 2.5)
+
+    async def body():
+        return type((await template.outcome_async(callback)).exception)
+
+    main = body() if runs is run else body
+    assert runs(main, clock=template.clock) is AttemptTimeoutError
+    assert len(calls) == 2
+
+
+def test_error_of_a_discarded_value_names_the_limit():
+    limit = discarding(timedelta(milliseconds=1500))
+    template = made(1, attempt_timeout=limit)
     with pytest.raises(AttemptTimeoutError, match=r"the attempt took longer than 1\.5 seconds"):
         template.execute(lambda context: template.clock.advance(2.0))
 
 
-def test_an_attempt_that_fails_too_late_fails_with_its_own_error():
-    template = made(1, attempt_timeout=2.0)
+def test_outer_deadline_discards_no_value_of_a_discarding_template():
+    template = made(1, attempt_timeout=discarding(2.0))
+    with Deadline(1.5, clock=template.clock):
+        assert template.call(late_by(template, 1.75)[0]) == "charge 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [("drop", ValueError), (None, TypeError), (True, TypeError)]
+)
+def test_unknown_on_late_result_is_rejected(value, error):
+    with pytest.raises(error, match=f"on_late_result must be 'return' or 'discard', got {value!r}"):
+        AttemptTimeout(1.0, on_late_result=value)
+
+
+@pytest.mark.parametrize("on_late_result", ["return", "discard"])
+def test_attempt_that_raises_late_fails_with_its_own_error(on_late_result):
+    recorder = Recorder()
+    limit = AttemptTimeout(2.0, on_late_result=on_late_result)
+    template = made(2, attempt_timeout=limit, listeners=[recorder])
+    failure = OSError("its own")
 
     def callback(context):
-        template.clock.advance(3.0)
-        raise OSError("its own")
+        if context.attempt == 1:
+            template.clock.advance(3.0)
+            raise failure
+        return "value"
 
-    with pytest.raises(OSError, match="its own"):
-        template.execute(callback)
+    assert template.execute(callback) == "value"
+    assert recorder.errors == [failure]
+
+
+@pytest.mark.parametrize("limits", [{"attempt_timeout": 2.0}, {}], ids=["timeout", "deadline"])
+def test_late_success_leaves_no_garbage(limits, caplog):
+    template = made(1, **limits)
+
+    def call():
+        caplog.clear()
+        with Deadline(60.0 if limits else 2.0, clock=template.clock):
+            template.call(template.clock.advance, 2.5)
+
+    assert left_by(call) == 0
 
 
 @pytest.mark.statement("S1-32")
@@ -72,12 +309,16 @@ def test_an_attempt_that_fails_too_late_fails_with_its_own_error():
 def test_the_nearer_of_limit_and_deadline_counts_and_says_so(deadline, error):
     template = made(1, attempt_timeout=2.0)
 
-    def callback(context):
+    async def callback(context):
         assert Deadline.current().remaining() == min(deadline, 2.0)
-        template.clock.advance(2.25)
+        await template.clock.sleep_async(2.25)
 
-    with Deadline(deadline, clock=template.clock), pytest.raises(error) as caught:
-        template.execute(callback)
+    async def body():
+        with Deadline(deadline, clock=template.clock):
+            await template.execute_async(callback)
+
+    with pytest.raises(error) as caught:
+        run(body(), clock=template.clock)
     assert type(caught.value) is error
 
 
@@ -120,13 +361,17 @@ def test_what_the_limit_of_an_attempt_refuses_a_template_in_it_the_one_outside_r
 def test_the_error_of_a_deadline_that_passed_in_an_attempt_has_the_failure_before_as_its_cause():
     template, failure = made(9), OSError("before")
 
-    def callback(context):
+    async def callback(context):
         if context.attempt == 1:
             raise failure
-        template.clock.advance(2.0)
+        await template.clock.sleep_async(2.0)
 
-    with Deadline(1.0, clock=template.clock), pytest.raises(DeadlineExceededError) as caught:
-        template.execute(callback)
+    async def body():
+        with Deadline(1.0, clock=template.clock):
+            await template.execute_async(callback)
+
+    with pytest.raises(DeadlineExceededError) as caught:
+        run(body(), clock=template.clock)
     assert "during an attempt" in str(caught.value)
     assert caught.value.__cause__ is failure
 
@@ -507,9 +752,11 @@ def test_by_default_an_attempt_stays_in_its_thread():
 
 
 def test_the_seconds_come_first_and_the_rest_by_name():
-    seconds, in_thread = signature(AttemptTimeout).parameters.values()
-    assert (seconds.name, in_thread.name) == ("seconds", "in_thread")
-    assert in_thread.kind is in_thread.KEYWORD_ONLY
+    seconds, *rest = signature(AttemptTimeout).parameters.values()
+    assert (seconds.name, *(each.name for each in rest)) == (
+        *("seconds", "in_thread", "on_late_result"),
+    )
+    assert {each.kind for each in rest} == {seconds.KEYWORD_ONLY}
 
 
 def test_limits_of_the_same_seconds_are_equal_whatever_they_left_behind():
@@ -517,4 +764,4 @@ def test_limits_of_the_same_seconds_are_equal_whatever_they_left_behind():
     made(1, attempt_timeout=used).outcome(lambda stop: stop.wait(PATIENCE))
     assert used.abandoned == 1
     assert used == in_a_thread(0.01)
-    assert repr(used) == "AttemptTimeout(seconds=0.01, in_thread=True)"
+    assert repr(used) == "AttemptTimeout(seconds=0.01, in_thread=True, on_late_result='return')"

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from retrytemplate import (
+    AttemptTimeout,
     AttemptTimeoutError,
     Deadline,
     DeadlineExceededError,
@@ -463,8 +464,9 @@ def test_a_cancel_scope_from_outside_wins_over_the_cut():
     assert template.clock.monotonic() == 1.0
 
 
-def test_a_block_without_tasks_fails_when_it_took_too_long():
-    template, seen = made(attempt_timeout=2.0), []
+def test_late_block_without_tasks_fails_when_values_are_discarded():
+    limit = AttemptTimeout(2.0, on_late_result="discard")
+    template, seen = made(attempt_timeout=limit), []
     for attempt in template.attempts():
         with attempt as context:
             seen.append(context.last_exception)

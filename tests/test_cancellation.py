@@ -35,7 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWar
 STATE = RetryState("key", rollback_for=())
 PLACES = ("callback", "sleep", "recovery", *HOOKS)
 # Where nothing has been counted yet when the signal comes.
-UNCOUNTED = {"callback", "open", "before_attempt", "on_success", "on_store_error", "close"}
+UNCOUNTED = {"callback", "open", "before_attempt", "on_overrun", "on_success"}
+UNCOUNTED |= {"on_store_error", "close"}
 UNCALLED = ("open", "before_attempt", "on_store_error")
 
 
@@ -96,6 +97,7 @@ class Scene:
             clock=self.clock,
             listeners=self.listeners,
             cache=Down(lambda step, record: self.away, on_store_error="run_unguarded"),
+            attempt_timeout=1.0 if place == "on_overrun" else None,
         )
         self.calls = self.recoveries = 0
         self.recovers = "recover" in place
@@ -107,6 +109,8 @@ class Scene:
     def callback(self, context):
         self.calls += 1
         step = self.signal.at("callback")
+        if self.place == "on_overrun":
+            self.clock.advance(2.0)
         if self.fails:
             raise ValueError("the callback's own")
         return step

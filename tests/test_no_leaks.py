@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import (
-    Deadline,
+    AttemptTimeout,
     FixedBackoff,
     NoBackoff,
     RecordedFailure,
@@ -229,10 +229,11 @@ def test_a_block_whose_recovery_raises_leaves_no_cycle(blocks):
 
 
 @each_kind_of_block
-def test_a_block_that_ends_after_its_deadline_leaves_no_cycle(blocks):
-    clock = VirtualClock()
-    with no_collector(), Deadline(1.0, clock=clock):
-        left = blocks(made(1, clock=clock), lambda: clock.advance(2.0))
+def test_block_whose_late_value_is_discarded_leaves_no_cycle(blocks):
+    clock, limit = VirtualClock(), AttemptTimeout(1.0, on_late_result="discard")
+    with no_collector():
+        template = made(1, clock=clock, attempt_timeout=limit)
+        left = blocks(template, lambda: clock.advance(2.0))
         assert left() is None
 
 

@@ -12,6 +12,7 @@ __all__ = ["HOOKS", "RetryListener"]
 HOOKS = (
     "open",
     "before_attempt",
+    "on_overrun",
     "on_success",
     "on_error",
     "on_backoff",
@@ -36,7 +37,7 @@ class RetryListener:
     over after 1
     17
 
-    Source: ``org.springframework.retry.RetryListener``; ``before_attempt``,
+    Source: ``org.springframework.retry.RetryListener``; ``before_attempt``, ``on_overrun``,
     ``on_backoff``, ``on_recovery`` and ``on_store_error`` are ours.
     """
 
@@ -45,6 +46,12 @@ class RetryListener:
 
     def before_attempt(self, context: RetryContext) -> Any:
         """Before every attempt.  Raising fails the attempt without a call."""
+
+    def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> Any:
+        """After an attempt that returned later than its limit, in seconds; its value is used.
+
+        Called before ``on_success``.  Raising is logged and changes nothing.
+        """
 
     def on_success(self, context: RetryContext, result: Any) -> Any:
         """After an attempt that returned.  Raising makes it a failed attempt."""

@@ -61,6 +61,7 @@ class LoggingListener(RetryListener):
     when                      who else would tell                         level by default
     ========================  ==========================================  ================
     a retry, before its wait  nobody: a later success hides it            ``WARNING``
+    an attempt overran        nobody: the caller sees a value             ``WARNING``
     a recovery has answered   nobody: the caller sees a value             ``WARNING``
     the context cache failed  nobody: the execution goes on without it    ``WARNING``
     given up, nobody answers  the exception, which reaches the caller     ``INFO``
@@ -69,15 +70,15 @@ class LoggingListener(RetryListener):
     A success, a stateful failure that is rethrown for a later delivery and a cancellation write
     no record of their own.
 
-    Every record carries fields, as ``extra`` does it: ``event`` (``"retry"``, ``"recovered"``,
-    ``"store_error"``, ``"given_up"``), ``template`` (its name), ``key`` (of a stateful execution),
-    ``attempt`` (the number of the one that failed; of a store error: the one under way),
-    ``exception_type``, ``exception_message`` and ``delay`` (seconds; None where no retry follows).
-    No traceback: the exception that leaves has it.  The exception's text and the key are logged as
-    they are; put a filter on your logger where they may hold secrets.
+    Every record carries fields, as ``extra`` does it: ``event`` (``"retry"``, ``"overrun"``,
+    ``"recovered"``, ``"store_error"``, ``"given_up"``), ``template`` (its name), ``key`` (of a
+    stateful execution), ``attempt`` (the number of the one that failed; of a store error: the one
+    under way), ``exception_type``, ``exception_message`` and ``delay`` (seconds; None where no
+    retry follows).  No traceback: the exception that leaves has it.  The exception's text and the
+    key are logged as they are; put a filter on your logger where they may hold secrets.
 
     :param logger: a ``logging.Logger`` or the name of one; None: ``"retrytemplate"``.
-    :param level: of retries; a number, a level's name, or None for no record.
+    :param level: of retries and overruns; a number, a level's name, or None for no record.
     :param recovery_level: of recoveries, likewise.
     :param store_error_level: of trouble with the context cache, likewise.
     :param failure_level: of executions given up, likewise.
@@ -87,6 +88,8 @@ class LoggingListener(RetryListener):
     >>> LoggingListener("shop.payments", level="INFO", failure_level=None).level
     20
     """
+
+    logs_overruns = True  # the template adds no record of its own
 
     logger: logging.Logger = field(default=None, converter=_logger)
     level: int | None = field(default=WARNING, converter=_level, validator=_known_level)
@@ -103,6 +106,13 @@ class LoggingListener(RetryListener):
     def on_backoff(self, context: RetryContext, delay: float) -> None:
         fields = _fields("retry", context, context.attempt, context.last_exception)
         self._log(self.level, f"{FAILED}; the next one in %s s", fields, delay)
+
+    def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> None:
+        if self.level is not None:
+            text = "%s: attempt %d returned after %s s, over its limit of %s s; its value is used"
+            fields = {**_fields("overrun", context, context.attempt, None), "delay": None}
+            values = context.name or "retry", context.attempt, _digits(elapsed), _digits(limit)
+            self.logger.log(self.level, text, *values, extra=fields)
 
     def on_recovery(self, context: RetryContext, result: Any) -> None:
         fields = _fields("recovered", context, context.retry_count, context.last_exception)

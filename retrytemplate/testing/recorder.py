@@ -16,8 +16,9 @@ __all__ = ["AsyncRecorder", "Event", "Recorder"]
 class Event(NamedTuple):
     """One call of a hook.
 
-    ``value`` is what the hook was given: the result, the exception, the delay; None for ``open``
-    and ``before_attempt``.  An event equals a tuple of its three parts.
+    ``value`` is what the hook was given: the result, the exception, the delay, the pair of limit
+    and elapsed seconds of ``on_overrun``; None for ``open`` and ``before_attempt``.  An event
+    equals a tuple of its three parts.
     """
 
     hook: str
@@ -90,6 +91,9 @@ Event(hook='close', attempt=1, value=None)]
     def before_attempt(self, context: RetryContext) -> Any:
         self._note("before_attempt", context)
 
+    def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> Any:
+        self._note("on_overrun", context, (limit, elapsed))
+
     def on_success(self, context: RetryContext, result: Any) -> Any:
         self._note("on_success", context, result)
 
@@ -119,6 +123,10 @@ class AsyncRecorder(Recorder):
     async def before_attempt(self, context: RetryContext) -> Any:
         await checkpoint()
         super().before_attempt(context)
+
+    async def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> Any:
+        await checkpoint()
+        super().on_overrun(context, limit, elapsed)
 
     async def on_success(self, context: RetryContext, result: Any) -> Any:
         await checkpoint()

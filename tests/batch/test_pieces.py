@@ -166,6 +166,22 @@ def test_a_write_that_ends_after_the_deadline_stands(sqlite):
     assert step.run().written == 6
 
 
+@pytest.mark.parametrize("deadline", [None, 30.0])
+def test_item_that_is_processed_late_is_written_after_one_call(sqlite, deadline):
+    clock, calls = VirtualClock(), []
+
+    def process(item):
+        calls.append(item)
+        clock.advance(10.0)
+        return item
+
+    template = RetryTemplate(attempt_timeout=2.0, clock=clock)
+    with Deadline(float("inf") if deadline is None else deadline, clock=clock):
+        report = sqlite.step([1, 2], process=process, retry=template).run()
+    assert (report.status, report.retries, sqlite.rows()) == ("completed", 0, [1, 2])
+    assert calls == [1, 2]
+
+
 class Refuses(Guard):
     def __init__(self, after):
         self.left = after

@@ -180,6 +180,16 @@ def _recovery_fails(template: RetryTemplate) -> Any:
     return _execute(template, _failing(99), recovery=lambda context: [][0])
 
 
+def _overruns(template: RetryTemplate) -> Any:
+    clock = VirtualClock()
+
+    def late(context: RetryContext) -> str:
+        clock.advance(2.0)
+        return "late"
+
+    return _execute(template.with_(attempt_timeout=1.0, clock=clock), late)
+
+
 def _gives_up(template: RetryTemplate) -> Any:
     def work(context: RetryContext) -> None:
         context.give_up()
@@ -236,6 +246,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a success": _succeeds,
     "a success at the third attempt": lambda template: _execute(template, _failing(2)),
     "three failures": _fails,
+    "a success after the limit of the attempt": _overruns,
     "a recovery": _recovers,
     "a recovery that fails": _recovery_fails,
     "giving up": _gives_up,
