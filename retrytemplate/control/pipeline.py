@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from attrs import define
 
-from retrytemplate._checks import is_awaitable, text
+from retrytemplate._checks import text
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
@@ -17,7 +17,7 @@ from retrytemplate.control.longest import calls, longest
 from retrytemplate.control.probing import title
 from retrytemplate.control.reading import described, number
 from retrytemplate.control.remarks import remarks
-from retrytemplate.control.strategy import Strategy, refuse_awaitable
+from retrytemplate.control.strategy import Strategy, apply, apply_async
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.guards import Guard
@@ -113,8 +113,8 @@ class Pipeline:
         text("name", name)
         self.name = name
         self._clock = given_or_system(clock)
-        self._first, *inner = _ways(self.layers, "call", _apply)
-        self._first_async, *inner_async = _ways(self.layers, "call_async", _apply_async)
+        self._first, *inner = _ways(self.layers, "call", apply)
+        self._first_async, *inner_async = _ways(self.layers, "call_async", apply_async)
         self._inner, self._inner_async = tuple(inner[::-1]), tuple(inner_async[::-1])
 
     # Calls.  A layer may give its own answer, as a fallback does: hence ``T | Any``.
@@ -308,14 +308,3 @@ def _around(fn: Callable[..., Any], way: Callable[..., Any]) -> Any:
     around: Any = partial(way, fn)
     around.__wrapped__ = fn
     return around
-
-
-def _apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    value = fn(*args, **kwargs)
-    refuse_awaitable(value, fn)
-    return value
-
-
-async def _apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    value = fn(*args, **kwargs)
-    return await value if is_awaitable(value) else value

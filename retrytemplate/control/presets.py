@@ -162,8 +162,8 @@ REQUESTS = register(HTTPX.with_(name="requests"))
 """Requests with requests, likewise."""
 AIOHTTP = register(HTTPX.with_(name="aiohttp"))
 """Requests with aiohttp, likewise."""
-# Without a limit of an attempt, here and below: one that has had its effect, a moment too late,
-# would be made again.  Databases and clients have limits of their own.
+# Without an attempt_timeout, here and below: an asynchronous attempt that is cancelled after its
+# effect would be made again.  Databases and clients have limits of their own.
 POSTGRESQL = register(
     Preset(
         "postgresql",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F")
 
-__all__ = ["Strategy", "Wraps", "refuse_awaitable"]
+__all__ = ["Strategy", "Wraps", "apply", "apply_async", "refuse_awaitable"]
 
 
 @runtime_checkable
@@ -78,6 +78,19 @@ class Wraps:
             return await call(fn, *args, **kwargs)
 
         return wrapped
+
+
+def apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function, which must not return an awaitable."""
+    value = fn(*args, **kwargs)
+    refuse_awaitable(value, fn)
+    return value
+
+
+async def apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function, and await what it returns if need be."""
+    value = fn(*args, **kwargs)
+    return await value if is_awaitable(value) else value
 
 
 def refuse_awaitable(value: Any, fn: Any) -> None:

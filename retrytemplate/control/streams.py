@@ -9,12 +9,13 @@ from attrs import field, frozen
 from retrytemplate._checks import checked_by, duration, span_or_none, text
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.events import check_listeners, listeners_of
-from retrytemplate.control.timeout import Timeout, tell_of
+from retrytemplate.control.timeout import Timeout, operation_of, tell_of
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from typing import Literal
 
 __all__ = ["StreamTimeout"]
 
@@ -40,8 +41,8 @@ class StreamTimeout:
     :raises TypeError: for what is no time.
 
     An item that does not come in time is a ``DeadlineExceededError`` whose ``kind`` is
-    ``"first item"``, ``"next item"`` or ``"stream"``.  An asynchronous stream is cut; one that is
-    not is looked at when the item is there.
+    ``"first item"``, ``"next item"`` or ``"stream"``.  An asynchronous stream is cancelled at the
+    limit.  A plain iterator is not: an item that comes too late is discarded, and the stream ends.
 
     >>> import asyncio
     >>> async def tokens():
@@ -104,6 +105,8 @@ class StreamTimeout:
 
 
 class _Limited:
+    _on_late_result: Literal["return", "discard"] = "return"
+
     def __init__(self, limits: StreamTimeout, items: Any) -> None:
         self._limits = limits
         self._items = items
@@ -124,10 +127,15 @@ class _Limited:
             try:
                 raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
             except DeadlineExceededError as error:
-                tell_of(error, limits, fn, whole)
+                tell_of(error, limits, operation_of(fn), whole)
                 raise
         return Timeout(
-            seconds, kind=kind, name=limits.name, listeners=limits.listeners, clock=limits.clock
+            seconds,
+            kind=kind,
+            name=limits.name,
+            listeners=limits.listeners,
+            on_late_result=self._on_late_result,
+            clock=limits.clock,
         )
 
 
@@ -146,6 +154,8 @@ class _AsyncItems(_Limited):
 
 
 class _Items(_Limited):
+    _on_late_result = "discard"  # a plain iterator that is too slow ends here
+
     def __iter__(self) -> _Items:
         return self
 

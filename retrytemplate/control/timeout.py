@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import unwrap
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from attrs import field, frozen
 
@@ -14,14 +14,16 @@ from retrytemplate._checks import (
     duration,
     is_async,
     is_awaitable,
+    late_result,
     limit,
     span,
     text,
 )
+from retrytemplate.attempt_timeout import is_discarded, log_overrun
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.client_errors import timeout_kind
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
-from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.strategy import Wraps, apply, apply_async, refuse_awaitable
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 from retrytemplate.history import message_of
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["TimedOut", "Timeout", "tell_of"]
+__all__ = ["TimedOut", "Timeout", "operation_of", "tell_of"]
 
 RAISE: Final = object()
 
@@ -45,15 +47,20 @@ class TimedOut(ControlEvent):
     :param operation: the function's name.
     :param kind: which limit it was.
     :param limit: the seconds that it had.
-    :param elapsed: the seconds until its caller heard of it: what was called cleaned up meanwhile.
-    :param error: what it came to; its cause is that of the client that was cut, if one was.
+    :param elapsed: the seconds until its caller got the error or the value; after a cancellation
+        that includes the cleanup.
+    :param abandoned: False: the call returned after the limit, and its value is used.  True: there
+        is no value, because the call was cancelled, not begun, or its value discarded.
+    :param error: why there is no value, with a client's own timeout as its cause; None where
+        ``abandoned`` is False.
     """
 
     operation: str
     kind: str | None
     limit: float
     elapsed: float
-    error: DeadlineExceededError
+    abandoned: bool
+    error: DeadlineExceededError | None
 
 
 @frozen(eq=False)
@@ -63,18 +70,24 @@ class Timeout(Wraps):
     :param seconds: the limit; a number or a ``timedelta``.
     :param kind: what limit it is; it is on the error, as ``kind``, so that a request that took too
         long can be told from a database that did.
-    :param on_timeout: the answer when it is over, or a function of no argument that gives it, and
-        that nobody has to await; left out: the error is raised.
+    :param on_timeout: the value of a call that was cancelled or abandoned at the limit, or a
+        synchronous function without parameters that returns it; left out: the error is raised.
     :param floor: what an attempt inside needs, at least: with less left a template begins none.
     :param name: in events.
     :param listeners: told of each call that took too long, with a ``TimedOut``.
+    :param on_late_result: how the value of a call is used that returned after the limit, because
+        nothing could cancel it.  ``"return"``, the default: it is returned, and wins over
+        ``on_timeout``; the overrun is logged as a warning and reported as a ``TimedOut`` with
+        ``abandoned=False``.  ``"discard"``: ``DeadlineExceededError``; for calls that may be
+        repeated.
     :param clock: measures.
-    :raises ValueError: for a limit that is not above 0, or a floor below it.
-    :raises TypeError: for what is no time, or no name.
+    :raises ValueError: ``seconds`` is not above 0, ``floor`` is below 0, or ``on_late_result`` is
+        another text.
+    :raises TypeError: a parameter has the wrong type.
 
-    Asynchronous calls are cut.  Synchronous code cannot be cut from outside: what it calls inherits
-    the deadline, and a call that took too long is a ``DeadlineExceededError`` when it ends.  Either
-    way ``outcome_unknown`` says that something was under way.  A client's own timeout that comes
+    Asynchronous calls are cancelled at the limit.  A synchronous call cannot be cancelled: it runs
+    to its end, and what it calls inherits the deadline.  ``outcome_unknown`` of the error says that
+    the call had begun.  A client's own timeout that comes
     when the time is over is this limit, too, and the cause of the error; one that comes earlier is
     the client's, and passes.
 
@@ -101,6 +114,9 @@ class Timeout(Wraps):
         validator=checked_by(check_listeners),
         repr=False,
     )
+    on_late_result: Literal["return", "discard"] = field(
+        default="return", kw_only=True, validator=checked_by(late_result), repr=False
+    )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
@@ -116,9 +132,10 @@ class Timeout(Wraps):
     # Calls.  ``on_timeout`` may give anything: hence ``T | Any``.
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
-        """Call the function with the limit in force, and look at the clock when it ends.
+        """Call the function with the limit in force.
 
-        :raises DeadlineExceededError: it took too long.
+        :raises DeadlineExceededError: something in the call kept to the limit and gave up, or its
+            late value is discarded.
         """
         deadline = self._deadline.anew()
         try:
@@ -130,12 +147,17 @@ class Timeout(Wraps):
                     if _means(exc, deadline):
                         raise _error(exc, deadline) from exc
                     raise
-                return _in_time(value, deadline)
+                elapsed = deadline.elapsed()
+                if elapsed > deadline.granted:
+                    self._check_late(deadline, elapsed)
         except DeadlineExceededError as error:
-            self._tell(fn, deadline, error)
+            self._tell(operation_of(fn, *args), deadline, error)
             if self._is_not_answered(deadline):
                 raise
             return self._answer()
+        if elapsed > deadline.granted:
+            self._report_overrun(operation_of(fn, *args), deadline, elapsed)
+        return value
 
     @overload
     async def call_async(
@@ -148,9 +170,9 @@ class Timeout(Wraps):
     ) -> T | Any: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, asynchronous or not, await it, and cut it at the limit.
+        """Call a function, asynchronous or not, await it, and cancel it at the limit.
 
-        :raises DeadlineExceededError: it took too long.
+        :raises DeadlineExceededError: it was cancelled, or its late value is discarded.
         """
         return await self._coroutine(fn)(*args, **kwargs)
 
@@ -162,24 +184,39 @@ class Timeout(Wraps):
                     try:
                         value = fn(*args, **kwargs)
                         if type(value) is CoroutineType or is_awaitable(value):
-                            return await value
+                            value = await value
                     except Exception as exc:
                         if _means(exc, deadline):
                             raise _error(exc, deadline) from exc
                         raise
-                    return _in_time(value, deadline)
+                    elapsed = deadline.elapsed()
+                    if elapsed > deadline.granted:
+                        self._check_late(deadline, elapsed)
             except DeadlineExceededError as error:
-                self._tell(fn, deadline, error)
+                self._tell(operation_of(fn, *args), deadline, error)
                 if self._is_not_answered(deadline):
                     raise
                 return self._answer()
+            if elapsed > deadline.granted:
+                self._report_overrun(operation_of(fn, *args), deadline, elapsed)
+            return value
 
         return wrapped
 
-    def _tell(self, fn: Any, deadline: Deadline, error: DeadlineExceededError) -> None:
+    def _check_late(self, deadline: Deadline, elapsed: float) -> None:
+        if is_discarded(self, elapsed):
+            raise deadline.error(
+                f"the call took longer than {deadline.granted:.3g} seconds", outcome_unknown=True
+            )
+
+    def _report_overrun(self, operation: str, deadline: Deadline, elapsed: float) -> None:
+        log_overrun(f"{self.name}: {operation}", deadline.granted, elapsed)
+        tell(self.listeners, [_event(self, operation, deadline, elapsed, None)])
+
+    def _tell(self, operation: str, deadline: Deadline, error: DeadlineExceededError) -> None:
         """Tell of it where it was this limit, not another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
-            tell_of(error, self, fn, deadline)
+            tell_of(error, self, operation, deadline)
 
     def _is_not_answered(self, deadline: Deadline) -> bool:
         return self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired()
@@ -194,27 +231,36 @@ class Timeout(Wraps):
         return value
 
 
-def tell_of(error: DeadlineExceededError, limits: Any, fn: Any, deadline: Deadline) -> None:
-    """Tell the listeners of these limits what a call of the function came to."""
-    called = unwrap(fn, stop=lambda each: hasattr(each, "__qualname__"))
-    event = TimedOut(
+def tell_of(error: DeadlineExceededError, limits: Any, operation: str, deadline: Deadline) -> None:
+    """Report a call without a value to the listeners of these limits."""
+    tell(limits.listeners, [_event(limits, operation, deadline, deadline.elapsed(), error)])
+
+
+def _event(
+    limits: Any,
+    operation: str,
+    deadline: Deadline,
+    elapsed: float,
+    error: DeadlineExceededError | None,
+) -> TimedOut:
+    return TimedOut(
         name=limits.name,
-        operation=getattr(called, "__qualname__", type(called).__qualname__),
-        kind=error.kind,
-        limit=deadline.limit,
-        elapsed=deadline.elapsed(),
+        operation=operation,
+        kind=deadline.kind if error is None else error.kind,
+        limit=deadline.granted,
+        elapsed=elapsed,
+        abandoned=error is not None,
         error=error,
     )
-    tell(limits.listeners, [event])
 
 
-def _in_time(value: Any, deadline: Deadline) -> Any:
-    """What a function gave that nobody could cut, unless it is too late."""
-    if deadline.expired():
-        raise deadline.error(
-            f"the call took longer than {deadline.granted:.3g} seconds", outcome_unknown=True
-        )
-    return value
+def operation_of(fn: Any, *args: Any) -> str:
+    """The name of the function; a pipeline's own call is one of its first argument."""
+    if any(unwrap(fn) is each for each in (apply, apply_async)):
+        fn = args[0]
+    called = unwrap(fn, stop=lambda each: hasattr(each, "__qualname__"))
+    name: str = getattr(called, "__qualname__", type(called).__qualname__)
+    return name
 
 
 def _means(exc: Exception, deadline: Deadline) -> bool:

@@ -223,10 +223,18 @@ def late(clock):
     return ask
 
 
-def test_a_run_that_takes_too_long_is_an_error():
+@pytest.mark.parametrize("on_timeout", [None, {"answer": "later"}, unknown])
+def test_late_synchronous_run_of_a_node_is_kept(on_timeout):
+    settings = {} if on_timeout is None else {"on_timeout": on_timeout}
+    node = with_timeout(1e-9, **settings)(lambda state: {**state, "answer": "31"})
+    assert node({"city": "Rome"}) == {"city": "Rome", "answer": "31"}
+
+
+def test_a_run_that_takes_too_long_is_an_error_where_it_is_discarded():
     clock = VirtualClock()
+    limited = Timeout(0.5, on_late_result="discard", clock=clock)
     with pytest.raises(DeadlineExceededError):
-        with_timeout(Timeout(0.5, clock=clock))(late(clock))({})
+        with_timeout(limited)(late(clock))({})
 
 
 @every_loop

@@ -169,8 +169,7 @@ places = pytest.mark.parametrize("place", around(VirtualClock(), Told()))
 @every_way
 def test_a_call_that_took_too_long_is_told_of_by_the_name_of_the_function(place, way):
     clock, told = VirtualClock(), Told()
-    with pytest.raises(TimeoutError):
-        way(around(clock, told)[place])(clock.advance, 2.0)
+    way(around(clock, told)[place])(clock.advance, 2.0)
     assert [event.operation for event in told.events] == ["VirtualClock.advance"]
 
 

@@ -113,11 +113,20 @@ def test_it_retries_timeouts_and_errors_of_the_system(clock, failure, attempts):
 
 @pytest.mark.statement("S0-02")
 def test_an_attempt_has_two_seconds(clock):
-    def slow():
-        clock.advance(2.1)
-
-    outcome = FAST_IO.template(clock=clock).outcome(slow)
+    outcome = run(FAST_IO.template(clock=clock).outcome_async(clock.sleep_async, 2.1), clock=clock)
     assert (outcome.attempts, type(outcome.exception).__name__) == (3, "AttemptTimeoutError")
+
+
+def test_late_synchronous_charge_is_made_once(clock):
+    charges = []
+
+    def charge():
+        charges.append("charge")
+        clock.advance(2.1)
+        return "paid"
+
+    assert FAST_IO.template(clock=clock).call(charge) == "paid"
+    assert charges == ["charge"]
 
 
 # HTTP statuses.

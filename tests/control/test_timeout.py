@@ -4,6 +4,7 @@ import asyncio
 import copy
 import logging
 from contextlib import suppress
+from itertools import count
 
 import pytest
 
@@ -17,7 +18,14 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.control import ControlListener, Strategy, TimedOut, Timeout
+from retrytemplate.control import (
+    CircuitBreaker,
+    ControlListener,
+    Pipeline,
+    Strategy,
+    TimedOut,
+    Timeout,
+)
 from retrytemplate.testing import VirtualClock, run, run_trio
 from tests.garbage import left_by
 
@@ -58,22 +66,126 @@ def test_an_asynchronous_call_is_cut_at_the_limit_each_time_anew(runs, clock):
     assert runs(main, clock) == 5.0
 
 
-@pytest.mark.statement("S1-26")
-def test_a_synchronous_call_that_took_too_long_is_an_error_when_it_ends(clock):
-    limited = Timeout(2.0, clock=clock)
-    assert limited.call(clock.advance, 2.0 - 0.5) is None
-    with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds") as raised:
-        limited.call(clock.advance, 2.0)
-    assert (raised.value.kind, raised.value.outcome_unknown) == ("request", True)
+@pytest.mark.parametrize("on_timeout", [None, "substitute"])
+def test_late_synchronous_call_is_returned_and_reported(on_timeout, clock, caplog):
+    told = Told()
+    settings = {} if on_timeout is None else {"on_timeout": on_timeout}
+    limited = Timeout(2.0, name="prices", listeners=[told], clock=clock, **settings)
+    charge = charging(clock, 2.5)
+    assert limited.call(charge) == "charge 1"
+    assert limited.wrap(charge)() == "charge 2"
+    assert (
+        told.events
+        == [
+            TimedOut(
+                name="prices",
+                operation="charging.<locals>.charge",
+                kind="request",
+                limit=2.0,
+                elapsed=2.5,
+                abandoned=False,
+                error=None,
+            )
+        ]
+        * 2
+    )
+    assert [(each.name, each.levelname, each.getMessage()) for each in caplog.records] == [
+        (
+            "retrytemplate",
+            "WARNING",
+            "prices: charging.<locals>.charge returned after 2.5 s, over its limit of 2 s; "
+            "its value is used",
+        )
+    ] * 2
+
+
+def charging(clock, seconds):
+    """A function that takes so long and returns; its value says how often it was called."""
+    calls = count(1)
+
+    def charge():
+        clock.advance(seconds)
+        return f"charge {next(calls)}"
+
+    return charge
 
 
 @runs
-def test_in_a_task_too_a_synchronous_call_that_took_too_long_is_an_error_when_it_ends(runs, clock):
+@pytest.mark.parametrize("on_timeout", [None, "substitute"])
+def test_late_synchronous_call_in_a_task_is_returned_and_reported(runs, on_timeout, clock):
+    told = Told()
+    settings = {} if on_timeout is None else {"on_timeout": on_timeout}
+    limited = Timeout(2.0, listeners=[told], clock=clock, **settings)
+
+    async def main():
+        return await limited.call_async(charging(clock, 2.5))
+
+    assert runs(main, clock) == "charge 1"
+    assert [(each.limit, each.elapsed, each.abandoned) for each in told.events] == [
+        (2.0, 2.5, False)
+    ]
+
+
+def test_synchronous_call_within_its_limit_is_not_reported(clock, caplog):
+    told = Told()
+    limited = Timeout(2.0, listeners=[told], clock=clock)
+    assert limited.call(charging(clock, 2.0)) == "charge 1"
+    assert (told.events, caplog.records) == ([], [])
+
+
+@pytest.mark.parametrize("layers", ["template", "pipeline"])
+@pytest.mark.parametrize("kind", ["call", "wrap", "call_async"])
+def test_late_call_inside_a_template_or_pipeline_is_made_once(layers, kind, clock):
+    template = RetryTemplate(SimpleRetryPolicy(3), attempt_timeout=1.0, clock=clock)
+    strategy = template
+    if layers == "pipeline":
+        breaker = CircuitBreaker("billing", clock=clock)
+        strategy = Pipeline(Timeout(2.0, clock=clock), template, breaker)
+    charge = charging(clock, 2.5)
+    if kind == "call_async":
+        assert run(strategy.call_async(charge), clock=clock) == "charge 1"
+    else:
+        assert (strategy.call(charge) if kind == "call" else strategy.wrap(charge)()) == "charge 1"
+    assert clock.monotonic() == 2.5
+
+
+@pytest.mark.parametrize("entry", ["call", "wrap"])
+def test_overrun_in_a_pipeline_is_logged_with_the_function(entry, clock, caplog):
+    pipeline = Pipeline(Timeout(2.0, clock=clock), CircuitBreaker("billing", clock=clock))
+    charge = charging(clock, 2.5)
+    pipeline.call(charge) if entry == "call" else pipeline.wrap(charge)()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("timeout: charging.<locals>.charge returned after 2.5 s")
+
+
+@pytest.mark.statement("S1-26")
+@runs
+def test_late_value_that_is_discarded_is_an_error_of_unknown_outcome(runs, clock):
+    told = Told()
+    limited = Timeout(2.0, on_late_result="discard", listeners=[told], clock=clock)
+    assert limited.call(clock.advance, 2.0) is None
+    with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds") as raised:
+        limited.call(clock.advance, 2.5)
+    assert (raised.value.kind, raised.value.outcome_unknown) == ("request", True)
+
     async def main():
         with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds"):
-            await Timeout(2.0, clock=clock).call_async(clock.advance, 3.0)
+            await limited.call_async(clock.advance, 3.0)
 
     runs(main, clock)
+    assert [event.abandoned for event in told.events] == [True, True]
+
+
+def test_outer_deadline_discards_no_value_of_a_discarding_timeout(clock):
+    limited = Timeout(2.0, on_late_result="discard", clock=clock)
+    with Deadline(1.5, clock=clock):
+        assert limited.call(charging(clock, 1.75)) == "charge 1"
+
+
+@pytest.mark.parametrize("value", ["drop", None])
+def test_timeout_rejects_an_unknown_on_late_result(value):
+    with pytest.raises((TypeError, ValueError), match="on_late_result must be 'return' or"):
+        Timeout(1.0, on_late_result=value)
 
 
 def test_what_is_called_inherits_the_limit(clock):
@@ -129,12 +241,16 @@ def test_the_nearer_limit_is_the_one_that_is_named(runs, clock):
 @pytest.mark.statement("S4-10")
 @runs
 def test_another_answer_may_be_given_when_the_time_is_over(runs, clock):
+    def gives_up():
+        clock.advance(60)
+        raise TimeoutError("the client's own limit, which was the remaining time")
+
     async def main():
         for on_timeout in ("later", lambda: "later", None):
             limited = Timeout(1.0, on_timeout=on_timeout, clock=clock)
             answer = await limited.call_async(clock.sleep_async, 60)
             assert answer == (None if on_timeout is None else "later")
-            assert limited.call(clock.advance, 60) == answer
+            assert limited.call(gives_up) == answer
         assert await Timeout(1.0, on_timeout="later", clock=clock).call_async(int, "17") == 17
 
     runs(main, clock)
@@ -149,8 +265,13 @@ def test_the_other_answer_is_for_this_limit_alone(clock):
     with pytest.raises(DeadlineExceededError, match="another's"):
         limited.call(inner)
     shutdown = Deadline(2.0, kind="shutdown", clock=clock)
+
+    def gives_up():
+        clock.advance(3.0)
+        raise TimeoutError
+
     with pytest.raises(DeadlineExceededError) as raised, shutdown:
-        limited.call(clock.advance, 3.0)
+        limited.call(gives_up)
     assert raised.value.kind == "shutdown"
 
 
@@ -379,31 +500,27 @@ def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_wa
         clock=clock,
     )
     limited = Timeout(3.25, kind="checkout", name="shop", listeners=[told], clock=clock)
+    wait = limited.call_async(template.wrap(clock.sleep_async), 2.0)
     with caplog.at_level(logging.INFO, logger="retrytemplate"), pytest.raises(TimeoutError):
-        limited.call(template.wrap(clock.advance), 2.0)
-    attempt, overall = caplog.records
-    assert (attempt.template, attempt.attempt, attempt.exception_message) == (
-        *("charge", 1, "the attempt took longer than 1.5 seconds"),
-    )
-    assert attempt.exception_type.endswith("AttemptTimeoutError")
-    assert (overall.template, overall.exception_message) == (
-        *("charge", "the deadline passed during an attempt: its outcome is unknown"),
-    )
-    assert overall.exception_type.endswith("DeadlineExceededError")
+        run(wait, clock=clock)
+    assert len(caplog.records) == 2
+    for number, attempt in enumerate(caplog.records, start=1):
+        assert (attempt.template, attempt.attempt, attempt.exception_message) == (
+            *("charge", number, "the attempt took longer than 1.5 seconds"),
+        )
+        assert attempt.exception_type.endswith("AttemptTimeoutError")
     (event,) = told.events
-    assert (event.name, event.kind, event.limit, event.elapsed) == ("shop", "checkout", 3.25, 4.0)
-    assert event.operation == "VirtualClock.advance"
+    assert (event.name, event.kind, event.limit, event.elapsed) == ("shop", "checkout", 3.25, 3.25)
+    assert (event.operation, event.abandoned) == ("VirtualClock.sleep_async", True)
 
 
 def test_of_nested_limits_only_those_that_are_over_are_told(clock):
     told = Told()
     outer = Timeout(9.0, name="outer", listeners=[told], clock=clock)
     inner = Timeout(2.0, name="inner", listeners=[told], clock=clock)
-    with pytest.raises(DeadlineExceededError):
-        outer.call(inner.call, clock.advance, 3.0)
+    outer.call(inner.call, clock.advance, 3.0)
     assert [event.name for event in told.events] == ["inner"]
-    with pytest.raises(DeadlineExceededError):
-        outer.call(inner.call, clock.advance, 10.0)
+    outer.call(inner.call, clock.advance, 10.0)
     assert [event.name for event in told.events] == ["inner", "inner", "outer"]
 
 
@@ -466,8 +583,11 @@ def test_a_clients_timeout_without_a_text_is_the_limit_too(clock):
     assert type(raised.value.__cause__) is Silent
 
 
-def test_a_call_that_took_too_long_leaves_no_cycle(clock):
-    limited, nested = Timeout(2.0, clock=clock), Timeout(3.0, clock=clock)
+@pytest.mark.parametrize("on_late_result", ["return", "discard"])
+def test_a_call_that_took_too_long_leaves_no_cycle(on_late_result, clock, caplog):
+    limited, nested = (
+        Timeout(seconds, on_late_result=on_late_result, clock=clock) for seconds in (2.0, 3.0)
+    )
 
     def late(error):
         clock.advance(4)
@@ -475,6 +595,7 @@ def test_a_call_that_took_too_long_leaves_no_cycle(clock):
             raise error
 
     def call():
+        caplog.clear()
         for error in (None, TimeoutError):
             with suppress(DeadlineExceededError):
                 limited.call(late, error)
@@ -556,11 +677,15 @@ def test_an_error_says_which_limit_it_was_in_another_process_too(kind, clock):
 
 def test_an_attempt_that_the_deadline_cuts_has_an_unknown_outcome(clock):
     template = RetryTemplate(SimpleRetryPolicy(3), clock=clock)
-    with Deadline(1.0, kind="job", clock=clock):
-        error = template.outcome(clock.advance, 2.0).exception
-        assert (error.kind, error.outcome_unknown) == ("job", True)
-        error = template.outcome(clock.advance, 2.0).exception
-        assert (error.kind, error.outcome_unknown) == ("job", False)  # it has not begun
+
+    async def main():
+        with Deadline(1.0, kind="job", clock=clock):
+            for outcome_unknown in (True, False):  # the second one is not begun
+                outcome = await template.outcome_async(clock.sleep_async, 2.0)
+                error = outcome.exception
+                assert (error.kind, error.outcome_unknown) == ("job", outcome_unknown)
+
+    run(main(), clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -592,9 +717,13 @@ def test_another_answer_that_has_to_be_awaited_all_the_same_is_refused(runs, clo
 
     limited = Timeout(1.0, on_timeout=lambda: later(), clock=clock)
 
+    def gives_up():
+        clock.advance(60)
+        raise TimeoutError
+
     async def main():
         with pytest.raises(MisuseError, match="on_timeout must not have to be awaited"):
-            limited.call(clock.advance, 60)
+            limited.call(gives_up)
         with pytest.raises(MisuseError, match="on_timeout must not have to be awaited"):
             await limited.call_async(clock.sleep_async, 60)
 
