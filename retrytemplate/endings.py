@@ -5,18 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from retrytemplate._text import one_line, with_text
 from retrytemplate.errors import (
     BackoffInterruptedError,
     ExhaustedRetryError,
     RetryError,
     TerminatedRetryError,
 )
-from retrytemplate.history import (
-    HISTORY_FIRST,
-    KEPT_STAMP,
-    message_of,
-    type_name,
-)
+from retrytemplate.history import HISTORY_FIRST, KEPT_STAMP, message_of, summary, type_name
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
@@ -55,7 +51,7 @@ def conclusion(context: RetryContext, refusal: BaseException | None = None) -> B
         return last if refusal is None else refusal
     message = (
         f"exhausted after {context.retry_count} failed attempts, nobody recovers; "
-        f"the last failure: {type_name(last)}: {message_of(last)}"
+        f"the last failure: {with_text(type_name(last), one_line(message_of(last)))}"
     )
     return from_cause(ExhaustedRetryError(message), last)
 
@@ -98,7 +94,8 @@ def shown(value: object) -> str:
 
 def terminated(cause: BaseException, failure: BaseException | None) -> BaseException:
     """The failure could not be recorded; it stays reachable behind what prevented it."""
-    error = from_cause(TerminatedRetryError(f"the failure could not be recorded: {cause}"), cause)
+    message = f"the failure could not be recorded: {summary(cause)}"
+    error = from_cause(TerminatedRetryError(message), cause)
     instead_of(failure, cause)
     error.__context__ = failure
     return error
@@ -107,7 +104,9 @@ def terminated(cause: BaseException, failure: BaseException | None) -> BaseExcep
 def interrupted(error: BaseException) -> BaseException:
     if is_hard(error):
         return error
-    return from_cause(BackoffInterruptedError(f"the backoff was interrupted: {error}"), error)
+    return from_cause(
+        BackoffInterruptedError(f"the backoff was interrupted: {summary(error)}"), error
+    )
 
 
 NOTE = "retry: "
@@ -118,7 +117,7 @@ def _note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
     earlier, count = [], context.retry_count
     for stamp, kind, message in context._past:
-        earlier.append(f"\n  {stamp[0]}. {kind.__qualname__}: {message}")
+        earlier.append(_line(stamp[0], kind.__qualname__, message))
     # Nearly always these are all there were but the one that leaves.
     if len(earlier) + 1 != count or error is not context._last or context._same:
         earlier = _all_but(error, context, earlier)
@@ -129,9 +128,13 @@ def _note(context: RetryContext, error: BaseException) -> None:
     put_note(error, text, NOTE)
 
 
+def _line(number: int, kind: str, message: str) -> str:
+    return f"\n  {number}. {with_text(kind, one_line(message))}"
+
+
 def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
     """The failures at rest, those of this execution, and the last one unless it is what leaves."""
-    lines = [f"\n  {kept.number}. {kept.type_name}: {kept.message}" for kept in context._kept]
+    lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._kept]
     lines += past
     last = context._last
     leaves = error is last or error.__cause__ is last
@@ -143,7 +146,7 @@ def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> li
         untold -= 1
         if not leaves:
             number = context._last_stamp[0]
-            lines.append(f"\n  {number}. {type(last).__qualname__}: {message_of(last)}")
+            lines.append(_line(number, type(last).__qualname__, message_of(last)))
     if untold > 0:
         lines.insert(HISTORY_FIRST, f"\n  ... {untold} more")
     return lines[:-own] if own else lines

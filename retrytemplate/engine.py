@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrytemplate._text import with_text
 from retrytemplate.attempt_timeout import log_failed_hook
 from retrytemplate.endings import (
     ABSENT,
@@ -35,6 +36,7 @@ from retrytemplate.errors import (
     Veto,
 )
 from retrytemplate.guards import others
+from retrytemplate.history import message_of, summary
 from retrytemplate.keyed import (
     begin_again,
     let_go,
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
     Steps = Generator[Effect, Reply, Any]
 
 __all__ = ["Execution", "Ways"]
+
+VETOED = "a listener vetoed the execution"
 
 
 class Ways(Protocol):
@@ -297,17 +301,15 @@ class Execution:
         try:
             self.context._verdict = bool(self.policy.allows(0, None))
         except Exception as exc:
-            error = TerminatedRetryError(f"the policy could not be asked: {exc}")
+            error = TerminatedRetryError(f"the policy could not be asked: {summary(exc)}")
             self.end, self.error = UNTOUCHED, from_cause(error, exc)
 
     def veto(self, error: BaseException | None) -> None:
         """A listener's ``open`` refused the execution, or raised."""
         if error is None:
-            error = TerminatedRetryError("a listener vetoed the execution")
+            error = TerminatedRetryError(VETOED)
         elif isinstance(error, Veto):
-            error = from_cause(
-                TerminatedRetryError(f"a listener vetoed the execution: {error}"), error
-            )
+            error = from_cause(TerminatedRetryError(with_text(VETOED, message_of(error))), error)
         self.end, self.error = UNTOUCHED, error
 
     def refused(self, error: BaseException) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._text import with_text
+
 if TYPE_CHECKING:
     from retrytemplate.history import AttemptRecord
 
@@ -371,7 +373,7 @@ class RecordedFailure(RetryError):
     def __init__(
         self, type_name: str, message: str = "", cause: RecordedFailure | None = None
     ) -> None:
-        super().__init__(f"{type_name}: {message}" if message else type_name)
+        super().__init__(with_text(type_name, message))
         self.type_name = type_name
         self.message = message
         self.cause = cause

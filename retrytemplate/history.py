@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from retrytemplate._text import one_line, with_text
 from retrytemplate._values import Value
 from retrytemplate.errors import RecordedFailure
 
@@ -17,6 +18,7 @@ __all__ = [
     "bounded",
     "message_of",
     "recorded",
+    "summary",
     "type_name",
 ]
 
@@ -55,6 +57,16 @@ def message_of(exception: BaseException) -> str:
         return str(exception)
     except Exception:
         return NO_TEXT
+
+
+def summary(exception: BaseException) -> str:
+    """The exception in one line: its class without the module, the first line of its text.
+
+    >>> summary(ValueError("no such order\\nsee the log")), summary(StopIteration())
+    ('ValueError: no such order', 'StopIteration')
+    """
+    name = type_name(exception).rpartition(".")[2]
+    return with_text(one_line(name), one_line(message_of(exception)))
 
 
 def recorded(exception: BaseException, depth: int = 8) -> RecordedFailure:

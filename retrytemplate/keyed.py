@@ -22,6 +22,7 @@ from retrytemplate.errors import (
     RetryContextCacheFullError,
     RetryError,
 )
+from retrytemplate.history import summary
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _uncounted(execution: Execution, error: BaseException, what: str) -> Steps:
     if _goes_unguarded(execution, error):
         pass
     elif away and execution.last is not None:
-        _leave(execution, f"{what}: {error!r}")
+        _leave(execution, f"{what}: {summary(error)}")
     else:
         raise execution.raising(from_cause(error, execution.context._last))
     yield from tell_of(execution, error)
@@ -282,7 +283,7 @@ def _end_claim(execution: Execution) -> Steps:
         execution.value, execution.error = None, instead_of(failure, error)
         return
     if failure is not None:
-        put_note(failure, f"the key could not be left as it should be: {error!r}")
+        put_note(failure, f"the key could not be left as it should be: {summary(error)}")
     if execution.trouble is not None:
         return
     plan, context = execution.plan, execution.context

@@ -15,6 +15,7 @@ from retrytemplate import (
     RetryState,
     SimpleRetryPolicy,
     TerminatedRetryError,
+    Veto,
 )
 from retrytemplate.testing import VirtualClock
 from tests.ways import Script, every_way, made
@@ -101,6 +102,58 @@ def test_whatever_leaves_in_the_place_of_a_failure_has_the_note(way, kind, setti
         "retry: 2 attempts failed; before this one:",
         "  1. ValueError: one",
     ]
+
+
+@every_way
+def test_note_with_messages_of_several_lines_has_one_line_per_failure(way):
+    failures = [OSError("first\nforged"), ValueError("\x1b[2J"), KeyError()]
+    with pytest.raises(KeyError) as caught:
+        way(made(3), Script(*failures))
+    [note] = caught.value.__notes__
+    assert note.splitlines()[1:] == ["  1. OSError: first", "  2. ValueError: \\x1b[2J"]
+
+
+def stops(error):
+    raise StopIteration
+
+
+class Silent(RetryListener):
+    """Vetoes without a word."""
+
+    def open(self, context):
+        raise Veto
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"policy": PredicateRetryPolicy(stops)},
+            "the failure could not be recorded: StopIteration",
+        ),
+        ({"listeners": [Silent()]}, "a listener vetoed the execution"),
+    ],
+    ids=["a predicate that stops", "a veto without words"],
+)
+def test_terminated_execution_without_message_names_the_type(way, settings, message):
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(made(3, **settings), Script(ValueError("one")))
+    assert str(caught.value) == message
+
+
+class Unsure(RetryPolicy):
+    """Cannot say whether there may be a first attempt."""
+
+    def allows(self, failures, failure):
+        raise StopIteration
+
+
+def test_policy_that_raises_without_message_is_named_by_type():
+    with pytest.raises(
+        TerminatedRetryError, match=r"^the policy could not be asked: StopIteration$"
+    ):
+        made(policy=Unsure()).call(int)
 
 
 @every_way

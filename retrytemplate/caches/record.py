@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import asdict, frozen
 
 from retrytemplate.errors import CacheUnavailableError, RecordedFailure
-from retrytemplate.history import AttemptRecord
+from retrytemplate.history import AttemptRecord, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def _shown(value: Any) -> str:
     try:
         return repr(value)
     except Exception as exc:  # too deep, too many digits, or its own way to say it fails
-        return f"one of type {type(value).__name__}: {exc}"
+        return f"one of type {type(value).__name__}: {summary(exc)}"
 
 
 def _check_keys(value: Any) -> None:

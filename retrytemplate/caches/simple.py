@@ -15,6 +15,7 @@ from retrytemplate.caches.record import Record, from_json, to_text
 from retrytemplate.caches.sizes import RECORD_LIMIT, check_record_limit
 from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, MisuseError
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +146,7 @@ class SimpleCacheAdapter(ClaimsInProcess):
         except unknown:
             return None
         except Exception as exc:
-            raise CacheUnavailableError(f"{_name(method)} raised {exc!r}") from exc
+            raise CacheUnavailableError(f"{_name(method)} raised {summary(exc)}") from exc
         if hasattr(type(answer), "__await__"):
             close_unawaited(answer)
             raise MisuseError(f"{_name(method)} returned an awaitable: the cache must not")

@@ -10,6 +10,7 @@ from attrs import field, frozen
 from retrytemplate import _checks
 from retrytemplate.classify.exceptions import ExceptionClassifier, copied, is_exception_class
 from retrytemplate.classify.status import StatusRule, http_status
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,13 +107,11 @@ def _import_module_of(name: str) -> None:
         module = ".".join([package, *parts[:end]])
         try:
             import_module(module)
-        except ImportError as error:
+        except Exception as error:
             # From here on the name may go through classes.
-            if end and error.name == module:
+            if isinstance(error, ImportError) and end and error.name == module:
                 return
-            raise ValueError(f"rules: {name!a} cannot be imported: {error}") from error
-        except Exception as error:  # the module's own, out of its import
-            raise ValueError(f"rules: {name!a} cannot be imported: {error!r}") from error
+            raise ValueError(f"rules: {name!a} cannot be imported: {summary(error)}") from error
 
 
 def _loaded_class(name: str) -> type | None:

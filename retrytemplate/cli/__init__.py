@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from retrytemplate._text import printable
 from retrytemplate.cli import batch, breaker, context, demo, dlq, simulate, switch
 from retrytemplate.cli._stores import hidden
 from retrytemplate.cli.usage import UsageError, WorkError
@@ -73,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:  # it is where the shell closed it
                 sys.stdout.flush()
     except (UsageError, MissingExtraError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return WRONG_USE
     except WorkError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return FAILED
     except OSError as error:  # what verbs do not know of: the output cannot be written
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
         _drop_output()
         return FAILED
 

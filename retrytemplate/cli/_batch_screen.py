@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from retrytemplate._text import with_text
 from retrytemplate.cli._run_words import STYLES, named_parameters, suspicion
-from retrytemplate.cli._screen import Screen, named
+from retrytemplate.cli._screen import Screen
 from retrytemplate.cli._words import ago, clock, moment, span
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
         yield "parameters", " ".join(named_parameters(run))
     yield "state", _state(run)
     if run.error is not None:
-        yield "error", named(run.error.type_name, run.error.message)
+        yield "error", with_text(run.error.type_name, run.error.message)
     if run.worker is not None and run.lease_until is not None:
         until = f"{moment(run.lease_until)}, {ago(run.now - run.lease_until)}"
         yield "had by" if run.state == "died" else "held by", f"{run.worker}, until {until}"

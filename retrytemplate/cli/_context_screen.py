@@ -6,8 +6,9 @@ import json
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._text import with_text
 from retrytemplate.cli import _screen
-from retrytemplate.cli._screen import named, shortly
+from retrytemplate.cli._screen import shortly
 from retrytemplate.cli._words import ago, moment, span
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _phase(entry: Entry) -> str:
 def _failure(failure: RecordedFailure | None) -> str:
     told = []
     while failure is not None:
-        told.append(named(failure.type_name, failure.message))
+        told.append(with_text(failure.type_name, failure.message))
         failure = failure.cause
     return ", from ".join(told)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING
 
-from retrytemplate.cli._screen import Screen, named, shortly
+from retrytemplate._text import with_text
+from retrytemplate.cli._screen import Screen, shortly
 from retrytemplate.cli._words import ago, moment, span
 from retrytemplate.errors import RecordedFailure
 
@@ -67,7 +68,7 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "key", f"{letter.key}{again}"
     yield "payload", letter.payload if letter.replayable else f"{letter.payload} (its text alone)"
     yield "phase", letter.phase
-    yield "failure", named(letter.error_type, letter.error_message)
+    yield "failure", with_text(letter.error_type, letter.error_message)
     if letter.code_version is not None:
         yield "code", letter.code_version
     yield "state", letter.state

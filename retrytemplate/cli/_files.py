@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrytemplate.cli.usage import UsageError
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,4 +81,4 @@ def _told(what: str) -> Iterator[None]:
         if theirs:
             shown.stack = traceback.StackSummary.from_list(theirs)
             print("".join(shown.format()), end="", file=sys.stderr)
-        raise UsageError(f"{what} cannot be run: {error!r}") from None
+        raise UsageError(f"{what} cannot be run: {summary(error)}") from None

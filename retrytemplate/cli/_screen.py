@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from retrytemplate._text import with_text
 from retrytemplate.cli._words import clean, cut, fitted, moment
 from retrytemplate.cli.usage import console
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Screen", "named", "shortly"]
+__all__ = ["Screen", "shortly"]
 
 GAP = 2
 # Cells of a column that is cut, and of all columns where no terminal ends the line.
@@ -112,21 +114,14 @@ class Screen:
         ended = "" if attempt.ended is None else f", ended {moment(attempt.ended)}"
         place = f", {attempt.host} process {attempt.process}" if attempt.host else ""
         self.say(f"attempt {attempt.number}{ended}{took}{place}", style="bold")
-        told = attempt.traceback or named(attempt.type_name, attempt.message)
+        told = attempt.traceback or with_text(attempt.type_name, attempt.message)
         for line in told.expandtabs().splitlines():
             self.say(f"  {line}")
 
 
-def named(type_name: str, message: str) -> str:
-    """A failure in one line."""
-    return f"{type_name}: {message}" if message else type_name
-
-
 def shortly(failure: RecordedFailure | None) -> str:
-    """The same without the module of its class."""
-    if failure is None:
-        return ""
-    return named(failure.type_name.rpartition(".")[2], failure.message)
+    """A failure in one line, without the module of its class."""
+    return "" if failure is None else summary(failure)
 
 
 def _gap(first: int, last: int) -> str:

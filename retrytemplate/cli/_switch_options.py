@@ -11,6 +11,7 @@ from argparse import ArgumentTypeError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._text import printable
 from retrytemplate.cli.usage import UsageError, WorkError, json_or_text, text
 from retrytemplate.errors import SwitchRefusedError
 
@@ -197,7 +198,7 @@ def probe(command: str) -> Callable[[], bool]:
         try:  # what it prints is no part of what this command says
             return subprocess.run(words, stdout=ERRORS, check=False).returncode == 0
         except OSError as error:  # no program after all: who cannot look does not know
-            print(f"{command!r} cannot be run: {error}", file=sys.stderr)
+            print(f"{command!r} cannot be run: {printable(str(error))}", file=sys.stderr)
             return False
 
     return look

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from retrytemplate._text import printable
+
 __all__ = ["ago", "clean", "clock", "cut", "fitted", "moment", "span"]
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -15,10 +17,7 @@ def clean(text: str, encoding: str) -> str:
     >>> clean("red \x1b[31m\nzu spät", "ascii")
     'red \\x1b[31m\\nzu sp\\xe4t'
     """
-    shown = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
+    return printable(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def fitted(text: str, width: int, mark: str) -> str:

@@ -7,6 +7,7 @@ import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._text import printable
 from retrytemplate.cli import _stores, _switches
 from retrytemplate.cli import _switch_options as options
 from retrytemplate.cli.usage import (
@@ -258,7 +259,7 @@ def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> 
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:
-        print(f"{headline(record)}, but it cannot be shown", file=sys.stderr)
+        print(f"{printable(headline(record))}, but it cannot be shown", file=sys.stderr)
         raise
 
 

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from retrytemplate._text import printable
 from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
@@ -174,6 +175,6 @@ def agreed(question: str, facts: Iterable[str]) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
         return True
     for fact in facts:
-        print(fact, file=sys.stderr)
+        print(printable(fact), file=sys.stderr)
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -26,7 +26,7 @@ from retrytemplate.control.events import ControlEvent, check_listeners, listener
 from retrytemplate.control.strategy import Wraps, apply, apply_async, refuse_awaitable
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError, MisuseError
-from retrytemplate.history import message_of
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -271,5 +271,5 @@ def _means(exc: Exception, deadline: Deadline) -> bool:
 
 
 def _error(exc: Exception, deadline: Deadline) -> Exception:
-    message = f"the deadline of {deadline.limit:g} seconds is over: {message_of(exc)}"
+    message = f"the deadline of {deadline.limit:g} seconds is over: {summary(exc)}"
     return deadline.error(message, outcome_unknown=True)

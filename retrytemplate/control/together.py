@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from retrytemplate.endings import put_note
-from retrytemplate.history import message_of
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def failed_together(
     """
     causes = [first.__cause__]
     for name, other in others:
-        put_note(first, f"{name} failed, too: {type(other).__name__}: {message_of(other)}")
+        put_note(first, f"{name} failed, too: {summary(other)}")
         causes.append(other)
     told = [each for each in causes if each is not None and each is not first]
     if told:

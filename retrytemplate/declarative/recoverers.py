@@ -19,7 +19,7 @@ from retrytemplate.declarative.hints import (
     returns_fit,
 )
 from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailure
-from retrytemplate.history import type_name
+from retrytemplate.history import summary, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -154,8 +154,8 @@ class Recoverer:
         except Exception as error:
             raise MisuseError(
                 f"the annotation {first.annotation!r} of {first.name} in "
-                f"{self.function.__qualname__} cannot be resolved: {error}; recovery needs the "
-                "class at run time, not only under TYPE_CHECKING"
+                f"{self.function.__qualname__} cannot be resolved: {summary(error)}; "
+                "recovery needs the class at run time, not only under TYPE_CHECKING"
             ) from error
 
     def distance(self, lineage: list[type]) -> int | None:

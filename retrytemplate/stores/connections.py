@@ -10,6 +10,7 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._text import one_line
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.performers import AnswerLateError, AnswerLostError
@@ -154,7 +155,7 @@ def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> Cach
     """An error of redis-py as the cache raises it; without what was to be written."""
     from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
-    text = str(error).strip().partition("\n")[0] or "no answer in time"
+    text = one_line(str(error)) or "no answer in time"
     message = _failure(step, key, text, owner)
     if isinstance(error, NoScriptError):
         return ScriptMissingError(message)

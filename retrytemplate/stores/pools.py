@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from retrytemplate._checks import whole
 from retrytemplate.extras import extra
+from retrytemplate.history import summary
 from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.settings import waiting
 
@@ -71,7 +72,7 @@ def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | No
     try:  # redis-py looks at the rest when it makes a connection, and connects later
         made.connection_class(**made.connection_kwargs).encoder.encode("")
     except Exception as exc:
-        raise ValueError(f"url must have options that go together: {exc}") from None
+        raise ValueError(f"url must have options that go together: {summary(exc)}") from None
     return made
 
 

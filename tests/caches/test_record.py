@@ -287,7 +287,10 @@ def nested(levels):
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(10**5000, "one of type int: Exceeds"), (nested(100_000), "one of type list: maximum")],
+    [
+        (10**5000, "one of type int: ValueError: Exc"),
+        (nested(100_000), "one of type list: RecursionError: max"),
+    ],
     ids=["huge", "deep"],
 )
 def test_an_attribute_that_is_too_large_for_a_text_is_named(value, shown):

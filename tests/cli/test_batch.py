@@ -225,7 +225,7 @@ def test_a_run_that_another_process_has_is_refused(place):
         (("{folder}/none.txt:step",), "there is no file .*none.txt"),
         (("{job}:stepp",), "job.py has no stepp, only step, awaited, hard, skipping"),
         (("{job}:number",), "number of .*job.py must be a ChunkStep, or a function .* got 17"),
-        (("{job}:broken",), r"broken\(\) of .*job.py cannot be run: LookupError\('no settings'\)"),
+        (("{job}:broken",), r"broken\(\) of .*job.py cannot be run: LookupError: no settings"),
         (("{job}:write",), r"write\(\) of .*job.py cannot be run: TypeError"),
         (("{job}:step", "--parameter", "day"), "--parameter: must be NAME=VALUE, .* got 'day'"),
         (("{job}:step", "--parameter", "a=1", "--parameter", "a=2"), "each name once, got 'a=2'"),
@@ -257,7 +257,7 @@ def test_a_job_that_exits_cannot_be_run(place, way):
     place.job.write_text(ends if way == "a file" else f"def step():\n    {ends}")
     done = place.run("batch", "run", step(place))
     assert done.returncode == 2
-    assert re.search(r"job.py cannot be run: SystemExit\('boom'\)\n$", done.stderr)
+    assert re.search(r"job.py cannot be run: SystemExit: boom\n$", done.stderr)
 
 
 # -- watch ---------------------------------------------------------------------------------------

@@ -47,6 +47,11 @@ def test_wrong_use_is_said_and_exits_with_2(verb, capsys):
     assert capsys.readouterr() == ("", "retrytemplate try: there is no such thing\n")
 
 
+def test_message_with_escape_sequence_is_printed_escaped(verb, capsys):
+    assert verb(raising(UsageError("no key 'a\x1b[2J\nb'"))) == 2
+    assert capsys.readouterr().err == "retrytemplate try: no key 'a\\x1b[2J\\nb'\n"
+
+
 def test_a_missing_extra_is_named_and_exits_with_2(verb, capsys):
     error = MissingExtraError("the table needs rich: pip install 'retrytemplate[cli]'")
 

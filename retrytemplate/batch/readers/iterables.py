@@ -16,6 +16,7 @@ from retrytemplate.batch.readers.base import (
     checked_name,
     part,
 )
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from asyncio import CancelledError
@@ -170,7 +171,8 @@ class _Stream:
     def check(self) -> None:
         if self.error is not None:
             raise ReaderError(
-                f"{self.name} failed behind item {self.number} and cannot go on: {self.error!r}"
+                f"{self.name} failed behind item {self.number} and cannot go on: "
+                f"{summary(self.error)}"
             ) from self.error
         if self._closed():
             raise ReaderError(

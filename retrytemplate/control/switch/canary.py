@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import check_at_least, close_unawaited, is_awaitable
 from retrytemplate.errors import MisuseError, SwitchRefusedError
+from retrytemplate.history import summary
 from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def verdict(healthy: Any, justification: str) -> tuple[bool, str]:
             answer = healthy()
         except Exception as exc:
             LOG.warning("%r failed: what runs again is stopped", healthy, exc_info=True)
-            return False, f"not healthy, {type(exc).__name__}: {exc}"
+            return False, f"not healthy, {summary(exc)}"
         if is_awaitable(answer):
             close_unawaited(answer)
             raise MisuseError(f"{healthy!r} gives what must be awaited: nobody does")

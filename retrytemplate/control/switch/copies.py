@@ -16,6 +16,7 @@ from retrytemplate.clock import SystemClock
 from retrytemplate.control.switch.entries import Document
 from retrytemplate.control.switch.events import SwitchStoreBack, SwitchStoreLost
 from retrytemplate.errors import SwitchStoreError
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +65,9 @@ def answered(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     except SwitchStoreError:
         raise
     except Exception as exc:
-        raise SwitchStoreError(f"the store of the kill switch cannot be read: {exc}") from exc
+        raise SwitchStoreError(
+            f"the store of the kill switch cannot be read: {summary(exc)}"
+        ) from exc
 
 
 def _view(answer: Any) -> View:

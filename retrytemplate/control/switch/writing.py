@@ -11,6 +11,7 @@ from retrytemplate.control.switch import rules
 from retrytemplate.control.switch.copies import Copy, View, read
 from retrytemplate.control.switch.entries import AuditRecord, Document
 from retrytemplate.errors import SwitchStoreError
+from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,7 +82,7 @@ class Writer:
         except Exception as exc:
             if self._stands(records[-1], exc):
                 return True
-            raise SwitchStoreError(f"{exc}: nothing was changed") from exc
+            raise SwitchStoreError(f"{_said(exc)}: nothing was changed") from exc
 
     def _stands(self, record: AuditRecord, error: Exception) -> bool:
         """Whether it was written though the answer was lost."""
@@ -89,6 +90,11 @@ class Writer:
             found = self.copy.store.records(limit=LOOK_BACK)
         except Exception:
             raise SwitchStoreError(
-                f"{error}: whether {record.scope} was changed is not known, look at the report"
+                f"{_said(error)}: whether {record.scope} was changed is not known, "
+                "look at the report"
             ) from error
         return any(record.id in each.text for each in found)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, SwitchStoreError) else summary(error)

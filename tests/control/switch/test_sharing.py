@@ -452,7 +452,7 @@ def test_while_the_store_is_away_what_was_last_known_holds_and_it_is_told_once(m
     assert isinstance(lost, SwitchStoreLost)
     assert (lost.age, str(lost.error)) == (
         STALE,
-        "the store of the kill switch cannot be read: connection refused",
+        "the store of the kill switch cannot be read: OSError: connection refused",
     )
     assert isinstance(back, SwitchStoreBack)
     assert back.lost_for == 5 * STALE

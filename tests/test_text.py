@@ -1,0 +1,34 @@
+"""Text from outside as part of a line."""
+
+import pytest
+
+from retrytemplate._text import one_line, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("order 17: zu spät", "order 17: zu spät"),
+        ("a\nb", "a\\nb"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\u202eright to left", "\\u202eright to left"),
+        ("\u2028", "\\u2028"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_printable_text_escapes_what_does_not_print(text, escaped):
+    assert printable(text) == escaped
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        (" \n\t", ""),
+        ("404 Not Found\nFor more information: https://...", "404 Not Found"),
+        ("\n\nfirst\rsecond", "first"),
+        ("red \x1b[31m\nnext", "red \\x1b[31m"),
+    ],
+)
+def test_one_line_keeps_first_line_that_is_not_blank(text, line):
+    assert one_line(text) == line
