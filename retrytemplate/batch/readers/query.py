@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -33,8 +32,8 @@ class QueryReader(Reader):
     """The rows of a query as dicts; it can go on where it stopped.
 
     :param statement: a ``select()`` of SQLAlchemy or the text of one, without order and limit.
-    :param key: the column, or columns, by which the rows are put in order: unique together, never
-        null, and of int or text.
+    :param key: the column, or columns, by which the rows are put in order: unique together as the
+        database compares them, never null, and of int or text.
     :param engine: an ``Engine``, or an ``AsyncEngine`` for a step that is awaited.
     :param name: of the source, which makes a row known together with its number.
     :raises TypeError, ValueError: for another statement, for a key that it does not have, or what
@@ -104,61 +103,94 @@ def _checked_key(key: Any) -> tuple[str, ...]:
 
 @frozen
 class _Pages:
-    """Makes the query of each page, and records of its rows."""
+    """Makes the query of each page, and records of its rows.
+
+    The database compares the keys, never Python: to a collation 'a' and 'A' may be one key.
+    """
 
     key: tuple[str, ...]
     source: str
     rows: Select[Any]
+    """Each with its key in front, as the driver has it."""
     columns: tuple[ColumnElement[Any], ...]
+    is_text: bool
 
     @classmethod
     def of(cls, statement: Any, key: tuple[str, ...], source: str) -> _Pages:
         from sqlalchemy import column, literal_column, select, text
 
-        if isinstance(statement, str):
-            inner = text(statement).columns(*map(column, key)).subquery("page")
-            rows: Select[Any] = select(literal_column("*")).select_from(inner)
+        every: Sequence[Any]
+        if isinstance(statement, str):  # of which only the database knows the columns
+            inner: Any = text(statement).columns(*map(column, key)).subquery("page")
+            every = [literal_column("page.*")]
         else:
             inner = _checked_statement(statement, key).subquery("page")
-            rows = select(inner)
+            every = list(inner.c)
         columns = tuple(inner.c[name] for name in key)
-        return cls(key, source, rows.order_by(*columns), columns)
+        keys = [_raw(each).label(f"key_of_page_{at}") for at, each in enumerate(columns)]
+        rows = select(*keys, *every).select_from(inner).order_by(*columns)
+        return cls(key, source, rows, columns, isinstance(statement, str))
 
     def query(self, position: JSON, limit: int) -> Select[Any]:
-        """For the rows behind a position, and one more to see that the key is unique."""
-        from sqlalchemy import literal, tuple_
+        """The rows behind a position, and one more to see that the key is unique.
 
-        rows = self.rows.limit(limit + 1)
-        if position is None:
-            return rows
-        after = position["after"]
-        if len(self.columns) == 1:
-            return rows.where(self.columns[0] > after[0])
-        types = [column.type for column in self.columns]
-        values = [literal(value, kind) for value, kind in zip(after, types, strict=True)]
-        return rows.where(tuple_(*self.columns) > tuple_(*values))
+        Behind each row stands whether the database takes its key for that of the row before.
+        """
+        from sqlalchemy import and_, case, func, literal_column, select, tuple_
+
+        page = self.rows.limit(limit + 1)
+        if position is not None:
+            # Of no type: the database gives each value the type and collation of its column.
+            after = [_raw(value) for value in position["after"]]
+            plain = len(after) == 1
+            key, last = (
+                (self.columns[0], after[0]) if plain else (tuple_(*self.columns), tuple_(*after))
+            )
+            page = page.where(key > last)
+        rows = page.subquery("rows_of_page")
+        keys = list(rows.c)[: len(self.key)]
+        same = and_(*(each == func.lag(each).over(order_by=keys) for each in keys))
+        every: Any = literal_column(f"{rows.name}.*") if self.is_text else rows
+        repeated = case((same, 1), else_=0).label("repeated")
+        return select(every, repeated).select_from(rows).order_by(*keys)
+
+    def nulls(self) -> Select[Any]:
+        """A row if there is a key with a null, which no page may come to."""
+        from sqlalchemy import literal_column, or_, select
+
+        inner = self.columns[0].table
+        return (
+            select(literal_column("1"))
+            .select_from(inner)
+            .where(or_(*(column.is_(None) for column in self.columns)))
+            .limit(1)
+        )
+
+    def check_nulls(self, found: Any) -> None:
+        """Raise if the query of nulls has found one."""
+        if found is not None:
+            raise ReaderError(
+                f"{self.source} has a row whose key ({', '.join(self.key)}) has a null: it would "
+                "not be read; exclude such rows in the query, or choose another key"
+            )
 
     def records(
         self, names: Sequence[str], rows: Sequence[Any], position: JSON, limit: int
     ) -> tuple[Records, JSON]:
         """The rows as dicts, and the position behind them."""
-        missing = [name for name in self.key if name not in names]
-        if missing:
-            raise ReaderError(
-                f"{self.source} has the columns {', '.join(names)}: its key must be of them, "
-                f"and {', '.join(missing)} is not"
-            )
-        places = [names.index(name) for name in self.key]
-        keys = [[row[place] for place in places] for row in rows]
+        size = len(self.key)
+        keys = [list(row[:size]) for row in rows]
         for key in keys:
             self.check_key(key)
-        for before, key in pairwise(keys):
-            if before == key:
+        for before, row, key in zip([None, *keys], rows, keys, strict=False):
+            if row[-1]:
                 raise ReaderError(
-                    f"{self.source} has two rows with the key {key!r}: rows would be lost between "
-                    "pages; add a column that makes the key unique"
+                    f"{self.source} has two rows with the key {key!r}: to the database {before!r} "
+                    "is the same, and rows would be lost between pages; add a column that makes "
+                    "the key unique"
                 )
-        items = [dict(zip(names, row, strict=True)) for row in rows[:limit]]
+        names = names[size:-1]
+        items = [dict(zip(names, row[size:-1], strict=True)) for row in rows[:limit]]
         number = 0 if position is None else position["number"]
         if items:
             position = {"after": keys[len(items) - 1], "number": number + len(items)}
@@ -171,6 +203,14 @@ class _Pages:
                 f"{self.source} cannot begin anew behind the key {key!r} of {', '.join(self.key)}: "
                 "it must be of int or text, never null; cast it in the query, or choose another"
             )
+
+
+def _raw(value: Any) -> Any:
+    """A column or value as the driver has it: no type of SQLAlchemy converts it."""
+    from sqlalchemy import type_coerce
+    from sqlalchemy.types import NullType
+
+    return type_coerce(value, NullType())
 
 
 def _checked_statement(statement: Any, key: tuple[str, ...]) -> SelectBase:
@@ -193,10 +233,14 @@ class _QueryCursor(Cursor):
     def __init__(self, engine: Any, pages: _Pages, position: JSON) -> None:
         self._engine: Engine = engine
         self._pages = pages
+        self._checked = False
         self.position = position
 
     def read(self, limit: int) -> Records:
         with self._engine.connect() as connection:
+            if not self._checked:
+                self._pages.check_nulls(connection.execute(self._pages.nulls()).first())
+                self._checked = True
             result = connection.execute(self._pages.query(self.position, limit))
             names, rows = list(result.keys()), result.all()
         records, self.position = self._pages.records(names, rows, self.position, limit)
@@ -207,10 +251,15 @@ class _AsyncQueryCursor(AsyncCursor):
     def __init__(self, engine: Any, pages: _Pages, position: JSON) -> None:
         self._engine: AsyncEngine = engine
         self._pages = pages
+        self._checked = False
         self.position = position
 
     async def read(self, limit: int) -> Records:
         async with self._engine.connect() as connection:
+            if not self._checked:
+                found = await connection.execute(self._pages.nulls())
+                self._pages.check_nulls(found.first())
+                self._checked = True
             result = await connection.execute(self._pages.query(self.position, limit))
             names, rows = list(result.keys()), result.all()
         records, self.position = self._pages.records(names, rows, self.position, limit)
