@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, late_result, span
+from retrytemplate._threads import Threads, uninterrupted
 from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.cut import cut_after
 from retrytemplate.deadline import Deadline, guarded
@@ -216,43 +217,31 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
 
     function, arguments = effect
     timeout: Any = execution.plan.attempt_timeout
-    stop, done = threading.Event(), threading.Event()
-    outcome: list[Any] = [None, None]
+    stop = threading.Event()
     keywords = {"stop": stop} if takes_stop(function, arguments) else {}
+    values: list[Any] = []
 
-    def attempt(outcome: list[Any]) -> None:
-        try:
-            outcome[0] = function(*arguments, **keywords)
-        except BaseException as exc:
-            outcome[1] = exc
-        finally:
-            del outcome  # whose exception's traceback holds this frame
-            done.set()
+    def attempt() -> None:
+        values.append(function(*arguments, **keywords))
 
-    thread = threading.Thread(
-        target=copy_context().run,
-        args=(attempt, outcome),
-        name=f"retrytemplate-attempt-{next(_threads)}",
-        daemon=True,
+    threads = Threads(
+        f"retrytemplate-attempt-{next(_threads)}", [partial(copy_context().run, attempt)]
     )
     try:
-        thread.start()
-        done.wait(min(limit, threading.TIMEOUT_MAX))
-    finally:  # also when a signal ends the wait
-        left_behind = not done.is_set() and thread.is_alive()
-        if left_behind:
-            stop.set()
+        threads.start()
+        in_time = threads.wait(min(limit, threading.TIMEOUT_MAX))
+        if not in_time:
+            uninterrupted(stop.set)
+    except BaseException:  # a signal ends the wait
+        if not threads.wait(0):
+            uninterrupted(stop.set)
             timeout._abandoned[0] += 1
-    if left_behind:
+        raise
+    if not in_time:
+        timeout._abandoned[0] += 1
         raise exceeded(execution, limit, by_deadline)
-    thread.join()
-    value, error = outcome
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error, outcome
-    return value
+    threads.check()
+    return values[0]
 
 
 def takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:

@@ -30,14 +30,21 @@ class OrdinarySignal(Exception):
 
 
 class CutsIn:
-    """Raises the signal where the interpreter looks for one the n-th time in library code."""
+    """Raises the signal where the interpreter looks for one the n-th time in library code.
+
+    :cvar covers: whether a code object is interrupted.
+    """
+
+    @staticmethod
+    def covers(code):
+        return is_ours(code)
 
     def __init__(self, number, kind=Signal):
         self.number, self.looks, self.where, self.kind = number, 0, None, kind
         self.last = {}  # the instruction before, of each frame
 
     def __call__(self, frame, event, argument):
-        if not is_ours(frame.f_code):
+        if not self.covers(frame.f_code):
             return None
         frame.f_trace_opcodes = True
         if event == "call" and frame.f_back in self.last:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from inspect import signature
+from queue import SimpleQueue
 
 import pytest
 
@@ -587,17 +588,17 @@ def test_a_failure_in_a_thread_leaves_no_garbage():
 
 
 def test_a_failure_in_a_thread_that_was_left_behind_leaves_no_garbage():
-    threads = []
+    threads = SimpleQueue()
 
     def fails(stop):
-        threads.append(threading.current_thread())
+        threads.put(threading.current_thread())
         stop.wait()
         raise OSError
 
     def call():
         with suppress(AttemptTimeoutError):
             template.call(fails)
-        threads.pop().join()
+        threads.get().join()
 
     template = made(1, attempt_timeout=AttemptTimeout(0.001, in_thread=True))
     assert left_by(call) == 0

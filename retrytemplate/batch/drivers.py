@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
+from retrytemplate._threads import Threads
 from retrytemplate.batch import outbox
 from retrytemplate.batch.effects import (
     After,
@@ -227,30 +228,33 @@ class Driver(_Driver):
         done = Processed([None] * len(effect.items))
         lock = threading.Lock()
         items: Iterator[tuple[int, Any]] = iter(enumerate(effect.items))
-        over = threading.Event()
+        over = False
 
         def work() -> None:
-            while not over.is_set():
+            nonlocal over
+            while not over:
                 with lock:
                     index, item = next(items, (-1, None))
                 if index < 0:
                     return
                 try:
                     if not self._one(done, index, processor, item):
-                        over.set()
+                        over = True
                 except BaseException:
-                    over.set()
+                    over = True
                     raise
 
         workers = min(self.concurrency, len(effect.items))
-        with ThreadPoolExecutor(workers, "retrytemplate-batch") as pool:
-            # A deadline around the run holds in the threads too.
-            futures = [pool.submit(copy_context().run, work) for _ in range(workers)]
-            try:
-                for future in futures:
-                    future.result()
-            finally:
-                over.set()
+        # A deadline around the run holds in the threads too.
+        works = [partial(copy_context().run, work) for _ in range(workers)]
+        threads = Threads("retrytemplate-batch", works)
+        try:
+            threads.start()
+            threads.wait()
+        finally:  # after an interrupt the calls in progress end; a second interrupt leaves them
+            over = True
+            threads.wait()
+        threads.check()
         _check_values(done.values)
         return done
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
+from retrytemplate._threads import Threads
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.stores.cancellation import over
 
@@ -34,9 +36,9 @@ class Heartbeat:
     def __init__(self, renew: Callable[[], object], lease: float) -> None:
         self._renew = renew
         self._rest = lease * SHARE
-        self._over = threading.Event()
+        self._over = SimpleQueue[None]()
         self._lost: RunLostError | None = None
-        self._thread = threading.Thread(target=self._run, name="retrytemplate-run", daemon=True)
+        self._thread = Threads("retrytemplate-run", [self._run])
 
     def check(self) -> None:
         """Raise ``RunLostError`` if the run is another's."""
@@ -44,7 +46,9 @@ class Heartbeat:
             raise self._lost
 
     def _run(self) -> None:
-        while not self._over.wait(self._rest):
+        while True:
+            with suppress(Empty):
+                return self._over.get(timeout=min(self._rest, TIMEOUT_MAX))
             try:
                 self._renew()
             except RunLostError as lost:
@@ -57,13 +61,13 @@ class Heartbeat:
         try:
             self._thread.start()
         except BaseException:  # a signal, with the thread begun perhaps
-            self._over.set()
+            self._over.put(None)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+        self._over.put(None)
+        self._thread.wait()
 
 
 class AsyncHeartbeat:

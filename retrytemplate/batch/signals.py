@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from retrytemplate._threads import Threads
 from retrytemplate.batch.errors import JobRepositoryError
 
 if TYPE_CHECKING:
@@ -14,30 +14,27 @@ if TYPE_CHECKING:
 __all__ = ["uncut"]
 
 
-def uncut(work: Callable[[], object]) -> None:
-    """A last step on the database, tried in a thread of its own: signals interrupt the main one.
+def uncut(work: Callable[[], object], limit: float | None = None) -> None:
+    """Make a last step on the database in another thread: signals interrupt the main one.
 
-    What interrupts the waiting for it is raised at its end.
+    One interrupt of the wait for it is raised when the step has ended, a second one at once.
+
+    :param limit: seconds to wait at most: a signal that interrupts a pool of SQLAlchemy can leave
+        it locked.  None: no limit.
     """
-    taken, done = threading.Lock(), threading.Event()
-    interrupted: BaseException | None = None
 
-    def work_once() -> None:
-        if taken.acquire(blocking=False):
-            try:
-                with suppress(JobRepositoryError):
-                    work()
-            finally:
-                done.set()
+    def step() -> None:
+        with suppress(JobRepositoryError):
+            work()
 
-    while not done.is_set():
-        try:
-            if not taken.locked():  # also where the start was interrupted
-                threading.Thread(target=work_once, name="retrytemplate-end").start()
-            done.wait()
-        except Exception:  # there is no thread to be had
-            raise
-        except BaseException as exc:
-            interrupted = exc
-    if interrupted is not None:
-        raise interrupted
+    threads = Threads("retrytemplate-end", [step])
+    try:
+        threads.start()
+        threads.wait(limit)
+    except Exception:  # the system has no thread left
+        raise
+    except BaseException:
+        threads.start()  # does nothing where it has started
+        threads.wait(limit)
+        raise
+    threads.check()

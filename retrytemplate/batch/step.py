@@ -265,7 +265,8 @@ class ChunkStep:
                     self._perform(run, transactions)
             except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
                 _unlock(error)
-                uncut(lambda: transactions.alone(journal.let_go, asked.worker))
+                # After a lease the run is free, whether or not this worker lets go of it.
+                uncut(lambda: transactions.alone(journal.let_go, asked.worker), asked.lease)
                 raise
         return run.report()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define
 
+from retrytemplate._threads import Threads
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.cli._run_words import suspicion
 from retrytemplate.cli._screen import Screen
@@ -40,10 +41,12 @@ class Teller(Protocol):
 @contextmanager
 def followed(find: Callable[[], RunStatus | None], tell: Teller, interval: float) -> Iterator[None]:
     """Tell in a thread how the run stands, meanwhile."""
-    over = threading.Event()
+    over = SimpleQueue[None]()
 
     def follow() -> None:
-        while not over.wait(interval):
+        while True:
+            with suppress(Empty):
+                return over.get(timeout=interval)
             try:
                 run = find()
                 if run is not None:
@@ -53,13 +56,14 @@ def followed(find: Callable[[], RunStatus | None], tell: Teller, interval: float
             except OSError:  # the output is closed: nobody is left to be told
                 return
 
-    thread = threading.Thread(target=follow, name="retrytemplate-bar", daemon=True)
-    thread.start()
+    threads = Threads("retrytemplate-bar", [follow])
     try:
+        threads.start()
         yield
     finally:
-        over.set()
-        thread.join()
+        over.put(None)
+        threads.wait()
+    threads.check()
 
 
 def on_terminal() -> bool:

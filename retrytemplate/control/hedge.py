@@ -184,6 +184,7 @@ class Hedge(Wraps):
                 if race.may_hedge(ended):
                     race.barred = _refusal()
                 race.go_on(ended, lanes.start)
+            lanes.close()  # here and at the end of the block: a signal interrupts one of them
         return self._over(race, began)
 
     @overload

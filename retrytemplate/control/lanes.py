@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from retrytemplate._threads import uninterrupted
 from retrytemplate.attempt_timeout import takes_stop
 from retrytemplate.clock import in_trio
 
@@ -160,12 +161,6 @@ class _Place:
     def is_taken(self) -> bool:
         return self._taken.locked()
 
-    def leave_queue(self) -> None:
-        """It is of no more use there; the future, whose callback leads back here, neither."""
-        if self.future is not None:
-            self.future.cancel()
-            self.future = None
-
 
 class PoolLanes:
     """Threads cannot be stopped: those that still run at the end are left behind.
@@ -198,13 +193,11 @@ class PoolLanes:
             self._work(place)
             return
         try:
-            place.future = self._pool.submit(self._work, place)
-        except Exception:
+            uninterrupted(self._submit, place)
+        except Exception:  # a pool that gets no new thread raises, and may have found an old one
             if place.take():
                 self._places.remove(place)
                 raise
-        else:  # a pool that gets no new thread raises, and may have found an old one
-            place.future.add_done_callback(partial(self._dropped, place))
 
     def wait(self, seconds: float) -> list[Runner]:
         """The one that has ended within so long."""
@@ -218,21 +211,20 @@ class PoolLanes:
             seconds = inf if self._make_one() else seconds - short
         return self._next(seconds)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the calls that are left; once more does nothing."""
         with self._lock:
             self._closed = True
             for place in self._places:
-                place.runner.left_behind = not place.take() and not place.is_over
+                place.is_over = place.take() or place.is_over
+                place.runner.left_behind = not place.is_over
+        if self._places:
+            uninterrupted(self._let_go, self._places)
         for place in self._places:
-            place.leave_queue()
             if place.runner.left_behind:
-                if place.runner.stop is not None:
-                    place.runner.stop.set()
                 self._race.steward.left_behind(place.runner)
         self._places.clear()  # one that was left behind holds the failure that it came after
 
@@ -244,7 +236,7 @@ class PoolLanes:
         except Empty:
             return []
         self._places.remove(place)
-        place.leave_queue()
+        place.future = None  # its callback leads back here
         return [place.runner]
 
     def _is_idle(self) -> bool:
@@ -255,10 +247,25 @@ class PoolLanes:
         for place in self._places:
             if not place.take():
                 return False
-            place.leave_queue()
+            uninterrupted(self._let_go, [place])
             self._make(place)
             return True
         return False
+
+    # What takes the locks of a future or an event.
+
+    def _submit(self, place: _Place) -> None:
+        place.future = self._pool.submit(self._work, place)
+        place.future.add_done_callback(partial(self._dropped, place))
+
+    def _let_go(self, places: list[_Place]) -> None:
+        """Take them out of the pool's queue, and stop those that run."""
+        for place in places:
+            if place.future is not None:
+                place.future.cancel()
+                place.future = None
+            if place.runner.left_behind and place.runner.stop is not None:
+                place.runner.stop.set()
 
     # In the threads of the pool.
 

@@ -5,8 +5,10 @@ One may wait again and again, on the clock of its thread or loop.
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from retrytemplate.clock import in_trio
@@ -21,11 +23,12 @@ class ThreadWaiter:
     """A thread that waits."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        # No event: a signal that interrupts its wait() may leave it locked.
+        self._calls = SimpleQueue[None]()
 
     def wake(self) -> bool:
         """Wake it; False: there is nobody any more."""
-        self._event.set()
+        self._calls.put(None)
         return True
 
     def now(self) -> float:
@@ -34,8 +37,10 @@ class ThreadWaiter:
 
     def wait(self, seconds: float) -> None:
         """Until it is woken, or so long."""
-        self._event.wait(min(seconds, threading.TIMEOUT_MAX))
-        self._event.clear()
+        with suppress(Empty):
+            self._calls.get(timeout=max(0.0, min(seconds, TIMEOUT_MAX)))
+            while True:
+                self._calls.get_nowait()
 
 
 def task_waiter() -> _AsyncioWaiter | _TrioWaiter:

@@ -16,12 +16,15 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from itertools import cycle, islice
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
+
+from retrytemplate._threads import Threads, uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,9 +90,8 @@ class PricingService:
 
     def __init__(self, *, seed: int = 0, port: int = 0) -> None:
         self._server = _Server((HOST, port), seed)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), name="pricing-service", daemon=True
-        )
+        serve = partial(self._server.serve_forever, 0.02)
+        self._thread = Threads("pricing-service", [serve])
         self.seed = seed
         self.host = HOST
         self.port: int = self._server.server_address[1]
@@ -102,9 +104,12 @@ class PricingService:
 
     def close(self) -> None:
         """Stop listening, hang up on everyone."""
-        if self._thread.is_alive():
+        uninterrupted(self._close)
+
+    def _close(self) -> None:
+        if not self._thread.wait(0):
             self._server.shutdown()
-            self._thread.join()
+            self._thread.wait()
         self._server.hang_up()
         self._server.server_close()  # waits for the threads that answer
 
