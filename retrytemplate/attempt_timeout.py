@@ -88,11 +88,21 @@ def limit_of(execution: Execution) -> tuple[float, bool]:
     return timeout.seconds, False
 
 
-def exceeded(execution: Execution, limit: float, by_deadline: bool) -> Exception:
-    """The error of an attempt that was cancelled, abandoned or discarded at its limit."""
+def exceeded(
+    execution: Execution,
+    limit: float,
+    by_deadline: bool,
+    cancellation: BaseException | None = None,
+) -> Exception:
+    """The error of an attempt that was cancelled, abandoned or discarded at its limit.
+
+    :param cancellation: what the attempt raised; its traceback shows where the attempt hung.
+    """
     deadline = execution.deadline
     if not by_deadline or deadline is None:
-        return AttemptTimeoutError(f"the attempt took longer than {limit:g} seconds")
+        late = AttemptTimeoutError(f"the attempt took longer than {limit:g} seconds")
+        late.__cause__ = cancellation
+        return late
     message = "the deadline passed during an attempt: its outcome is unknown"
     error = deadline.error(message, outcome_unknown=True)
     error.__cause__ = execution.context.last_exception
@@ -156,10 +166,16 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     try:
         began = clock.monotonic()
         cut = cut_after(limit)
-        with cut:
+        cut.__enter__()
+        try:
             value = function(*arguments)
             if is_awaitable(value):
                 value = await value
+        except BaseException as exc:
+            if cut.__exit__(type(exc), exc, exc.__traceback__):
+                raise exceeded(execution, limit, by_deadline, exc)  # noqa: B904  # sets the cause
+            raise
+        cut.__exit__(None, None, None)
         elapsed = clock.monotonic() - began
     finally:
         leave(cell, token)

@@ -215,7 +215,7 @@ class Loop:
             from retrytemplate.attempt_timeout import exceeded, note_overrun
 
             if cut:
-                return None, exceeded(self.execution, *self.limit)
+                return None, exceeded(self.execution, *self.limit, exception)
             elapsed = self.execution.plan.monotonic() - self.began
             try:
                 note_overrun(self.execution, self.limit[0], elapsed)

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import signal
 import threading
+import traceback
 import types
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +23,7 @@ from retrytemplate import (
     MisuseError,
     RetryListener,
     RetryState,
+    SystemClock,
     current_context,
 )
 from retrytemplate.testing import AsyncRecorder, Recorder, run, run_trio
@@ -429,6 +431,41 @@ def test_an_attempt_that_is_cut_is_followed_by_one_with_the_whole_limit_anew():
     assert run(body(template), clock=template.clock) == expected
     template = made(2, attempt_timeout=2.0)
     assert run_trio(body, template, clock=template.clock) == expected
+
+
+@pytest.mark.parametrize("runs", [run, run_trio])
+def test_error_of_a_cancelled_attempt_has_the_cancellation_as_its_cause(runs):
+    template = made(1, attempt_timeout=2.0)
+
+    async def hangs():
+        await template.clock.sleep_async(60.0)
+
+    async def body():
+        return (await template.outcome_async(hangs)).exception
+
+    error = runs(body() if runs is run else body, clock=template.clock)
+    names = [entry.name for entry in traceback.extract_tb(error.__cause__.__traceback__)]
+    assert "hangs" in names
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_cancelled_attempt_leaves_no_garbage(block):
+    template = made(2, attempt_timeout=0.0001, clock=SystemClock())
+
+    async def cut():
+        with suppress(AttemptTimeoutError):
+            if not block:
+                await template.call_async(asyncio.Event().wait)
+            else:
+                async for attempt in template.attempts():
+                    async with attempt:
+                        await asyncio.Event().wait()
+
+    async def in_a_task():
+        await asyncio.ensure_future(cut())
+
+    with asyncio.Runner() as runner:
+        assert left_by(lambda: runner.run(in_a_task())) == 0
 
 
 @pytest.mark.statement("S0-24")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -21,12 +22,16 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
 
     from retrytemplate._checks import Seconds
     from retrytemplate.context import RetryContext
 
 __all__ = ["http_retry"]
+
+# Their frames have the request that was being sent.
+CLIENTS = ("httpx.", "httpx2.", "aiohttp.client")
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
@@ -69,9 +74,10 @@ def http_retry(
 
     A failure is retried if it may pass *and* the call may be made twice: its method is ``GET``,
     ``HEAD``, ``OPTIONS``, ``TRACE``, ``PUT`` or ``DELETE``, the request has a key, or there was no
-    connection, so that nothing was sent.  The request is asked for on the failure.  One that says
-    nothing of it (urllib's, aiohttp's where there is no answer, a bare ``OSError``) is retried only
-    where *idempotent* is declared.
+    connection, so that nothing was sent.  The failure has the request, or the frames of httpx,
+    httpx2 or aiohttp in its traceback, also after an ``attempt_timeout`` that cancelled the
+    attempt.  A failure without one (urllib's, a bare ``OSError``, an attempt that was abandoned in
+    a thread) is retried only where *idempotent* is declared.
 
     Where the failure says ``Retry-After``, that is waited in the place of the backoff; a retry
     before that is refused, also where another backoff is put into the template.
@@ -157,16 +163,30 @@ def _never_sent(exc: BaseException) -> bool:
 
 
 def _request(exc: BaseException) -> Any:
-    """The request that the failed call began with; None where nothing is said of it."""
+    """The request that the failed call began with; None if it is unknown."""
     for each in causes(exc):
         response = attribute(each, "response")
-        # After a redirect the last request may be a GET that a POST has led to.
-        for holder in (_redirect(response), _redirect(each), response, each):
-            for name in ("request", "request_info"):
-                request = attribute(holder, name)
-                if isinstance(attribute(request, "method"), str):
-                    return request
+        for holder in (response, each, *_in_frames(each.__traceback__)):
+            # After a redirect the last request may be a GET that a POST has led to.
+            for holds in (_redirect(holder), holder):
+                for name in ("request", "request_info", "req"):
+                    request = attribute(holds, name)
+                    if isinstance(attribute(request, "method"), str):
+                        return request
     return None
+
+
+def _in_frames(traceback: TracebackType | None) -> Iterator[Any]:
+    """What a client's functions hold that were called when it failed, the outermost first.
+
+    A cancellation carries no request, and few of aiohttp's errors do.
+    """
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals.get("__name__", "").startswith(CLIENTS):
+            yield SimpleNamespace(**frame.f_locals)
+            yield frame.f_locals.get("self")
+        traceback = traceback.tb_next
 
 
 def _redirect(holder: Any) -> Any:
