@@ -22,9 +22,9 @@ from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.guards import Guard
 from retrytemplate.outcome import Outcome
-from retrytemplate.template import BoundTemplate, RetryTemplate
+from retrytemplate.template import BoundTemplate, Entrances, RetryTemplate
 from retrytemplate.verdicts import is_hard
-from retrytemplate.wrapping import decorated
+from retrytemplate.wrapping import check_not_wrapped, decorated
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -191,13 +191,19 @@ class Pipeline:
         finally:
             del error
 
-    def wrap(self, fn: F, /) -> F:
+    def wrap(self, fn: F, /, *, nested: bool = False) -> F:
         """The function, coroutine function or method, with all the layers around each call.
 
         The fastest way in: what can be prepared is prepared here.
 
+        :param nested: whether a pipeline with a template accepts a function that a template has
+            wrapped already: then the attempts of both multiply.
+        :raises MisuseError: a template has wrapped the function already, the pipeline has another
+            one, and ``nested`` is False.
         :raises TypeError: for what a layer cannot wrap.
         """
+        if not nested and any(isinstance(each, Entrances) for each in self.layers):
+            check_not_wrapped(fn)
         wrapped: F = decorated(fn, lambda inner: _wrapped(self.layers, inner))
         return wrapped
 
@@ -299,7 +305,8 @@ def _ways(
 
 def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
     for layer in reversed(layers):
-        fn = layer.wrap(fn)
+        # Several templates in one pipeline are nested on purpose.
+        fn = layer.wrap(fn, nested=True) if isinstance(layer, Entrances) else layer.wrap(fn)
     return fn
 
 
