@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-__all__ = ["Codec", "JsonCodec"]
+__all__ = ["STRICT", "Codec", "JsonCodec"]
 
 PLAIN = {str, int, bool, type(None)}
+
+
+def _reject(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+STRICT = json.JSONDecoder(parse_constant=_reject)
+"""JSON without NaN and infinity, which ``json.loads`` accepts."""
 
 
 class Codec(Protocol):
@@ -77,7 +85,7 @@ class JsonCodec:
 
         :raises ValueError: it is no JSON.
         """
-        return json.loads(text)
+        return STRICT.decode(text)
 
     def __repr__(self) -> str:
         return "JsonCodec()"

@@ -104,3 +104,9 @@ def test_its_text_is_ascii_that_every_database_takes():
 def test_what_is_no_json_is_a_value_error():
     with pytest.raises(ValueError, match="Expecting value"):
         JsonCodec().decode("no JSON")
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
+def test_json_codec_decoding_nan_or_infinity_is_a_value_error(text):
+    with pytest.raises(ValueError, match="is not JSON"):
+        JsonCodec().decode(text)
