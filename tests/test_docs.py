@@ -87,7 +87,7 @@ WITHOUT_A_TABLE = {
     *("BoundTemplate", "PatternClassifier", "PredicateRetryPolicy"),
     # What steps and their journal give, and what one asks them with.
     *("AuditEntry", "DeadLetter", "Discarding", "Event", "Explanation", "Message"),
-    *("ReplayReport", "Report", "RunStatus"),
+    *("ReplayReport", "Report", "RunStatus", "SendReport", "UnsentMessage", "UnsentMessages"),
     *("DeadLetters", "LetterFilter", "Records", "Runs", "Scenario"),
     # What control objects give and tell; and windows, which are a number.
     *("BudgetSnapshot", "BulkheadSnapshot", "CircuitSnapshot", "FallbackOutcome", "Permit", "Slot"),

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     )
     from retrytemplate.batch.events import Event, StepListener
     from retrytemplate.batch.explain import Explanation, Scenario
-    from retrytemplate.batch.outbox import Message, Outbox
+    from retrytemplate.batch.outbox import (
+        Message,
+        Outbox,
+        SendReport,
+        UnsentMessage,
+        UnsentMessages,
+    )
     from retrytemplate.batch.readers.base import AsyncCursor, Cursor, Reader, Records
     from retrytemplate.batch.readers.csv import CsvReader
     from retrytemplate.batch.readers.files import FilesReader
@@ -76,7 +82,13 @@ __getattr__ = lazily(
         "retrytemplate.batch.readers.iterables": ("ForwardReader", "SequenceReader", "as_reader"),
         "retrytemplate.batch.events": ("Event", "StepListener"),
         "retrytemplate.batch.explain": ("Explanation", "Scenario"),
-        "retrytemplate.batch.outbox": ("Message", "Outbox"),
+        "retrytemplate.batch.outbox": (
+            "Message",
+            "Outbox",
+            "SendReport",
+            "UnsentMessage",
+            "UnsentMessages",
+        ),
         "retrytemplate.batch.replay": ("ReplayReport",),
         "retrytemplate.batch.report": ("Report",),
         "retrytemplate.batch.repository": ("JobRepository",),
@@ -131,11 +143,14 @@ __all__ = [
     "RunStatus",
     "Runs",
     "Scenario",
+    "SendReport",
     "SequenceReader",
     "SkipLimitExceededError",
     "SkipPolicy",
     "StepFailedError",
     "StepListener",
+    "UnsentMessage",
+    "UnsentMessages",
     "UpsertWriter",
     "as_reader",
 ]

@@ -17,17 +17,17 @@ from retrytemplate._checks import (
 )
 from retrytemplate.batch import checks
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal import as_value, now
-from retrytemplate.batch.letters import change, sought, storable
+from retrytemplate.batch.journal import now
+from retrytemplate.batch.letters import attempts_from, change, sought, storable
 from retrytemplate.batch.repository import JobRepository
-from retrytemplate.caches.record import attempt_from_json
-from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.batch.rows import LETTER, PHASES, STATES, check, parsed, readable
+from retrytemplate.caches.fields import LIST, OBJECT, TEXT, TIME, fault, or_null
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TextIO
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, RowMapping, Table
 
     from retrytemplate.batch.tables import Tables
     from retrytemplate.history import AttemptRecord
@@ -43,10 +43,8 @@ __all__ = [
     "DeadLetters",
     "Discarding",
     "LetterFilter",
+    "audit_from",
 ]
-
-STATES = ("open", "replayed", "discarded")
-PHASES = ("read", "process", "write", "crash")
 
 # Of letters that are read at once where all are asked for.
 PAGE = 200
@@ -65,6 +63,23 @@ class AuditEntry:
     by: str | None
     action: str
     why: str | None
+
+
+AUDIT = {"at": TIME, "by": or_null(TEXT), "action": TEXT, "why": or_null(TEXT)}
+
+
+def audit_from(data: Any) -> tuple[AuditEntry, ...]:
+    """The entries that a JSON list holds.
+
+    :raises ValueError: it holds something else.
+    """
+    wrong = fault("", {"it": data}, {"it": LIST}, ())
+    for place, each in enumerate(() if wrong else data):
+        wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
+        wrong = wrong or fault(f"[{place}].", each, AUDIT, AUDIT)
+    if wrong:
+        raise ValueError(wrong)
+    return tuple(AuditEntry(**each) for each in data)
 
 
 @frozen(kw_only=True)
@@ -103,9 +118,14 @@ class DeadLetter:
     audit: tuple[AuditEntry, ...]
     problem: str | None = None
 
+    @property
+    def attempts(self) -> int:
+        """Number of failed attempts; ``history`` has the first three and the last thirteen."""
+        return self.history[-1].number if self.history else 0
+
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return asdict(self)
+        return asdict(self) | {"attempts": self.attempts}
 
 
 @frozen(kw_only=True)
@@ -270,7 +290,7 @@ class DeadLetters:
         asked = select(letters).where(*wanted).order_by(letters.c.id).limit(limit)
         with self.repository.looking() as connection:
             rows = connection.execute(asked).mappings().all()
-        return [_letter(dict(row)) for row in rows]
+        return [_letter(letters, row) for row in rows]
 
 
 def _settle(
@@ -295,26 +315,26 @@ def _settle(
     asked = select(letters.c.id, letters.c.state, letters.c.audit, now(connection).label("now"))
     asked = asked.where(letters.c.id == letter_id).with_for_update()
     while row := connection.execute(asked).first():
+        check(letters, row, {"state": LETTER["state"]})
+        before = parsed(letters, row._mapping, "audit", audit_from)
         entry = AuditEntry(at=row.now, by=by, action=state, why=why)
-        audit = json.dumps([*as_value(row.audit), asdict(entry)])
+        audit = json.dumps([asdict(each) for each in (*before, entry)])
         values = {"state": state, "resolved": row.now, "audit": audit}
         if row.state != "open" or change(connection, tables, row, values):
             return cast("State", row.state)
     return None
 
 
-def _letter(row: dict[str, Any]) -> DeadLetter:
+def _letter(letters: Table, stored: RowMapping) -> DeadLetter:
+    row, problem = readable(letters, stored, LETTER)
     history: tuple[AttemptRecord, ...] = ()
     audit: tuple[AuditEntry, ...] = ()
-    problem = None
-    attempts, told = row.pop("attempts"), row.pop("audit")
     try:
-        history = tuple(
-            attempt_from_json(f"attempts[{place}]", each)
-            for place, each in enumerate(as_value(attempts))
-        )
-        audit = tuple(AuditEntry(**each) for each in as_value(told))
-    except (JobRepositoryError, CacheUnavailableError, TypeError) as exc:
-        problem = str(exc)
-    row["key"], row["replayable"] = row.pop("item_key"), bool(row["replayable"])
+        history = parsed(letters, row, "attempts", attempts_from)
+        audit = parsed(letters, row, "audit", audit_from)
+    except JobRepositoryError as exc:
+        problem = problem or str(exc)
+    row |= {"key": row["item_key"], "replayable": bool(row["replayable"])}
+    for name in ("item_key", "attempts", "audit"):
+        del row[name]
     return DeadLetter(history=history, audit=audit, problem=problem, **row)

@@ -17,6 +17,7 @@ from retrytemplate.batch import outbox
 from retrytemplate.batch.effects import (
     After,
     Fatal,
+    FindUnsent,
     Mark,
     Process,
     Processed,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     )
 
     from retrytemplate._values import JSON
-    from retrytemplate.batch.outbox import Outbox
+    from retrytemplate.batch.outbox import Outbox, UnsentMessage
     from retrytemplate.batch.readers.base import Reader
     from retrytemplate.outcome import Outcome
     from retrytemplate.template import RetryTemplate
@@ -104,6 +105,11 @@ class _Driver:
         self._once = self._writing.with_(policy=NeverRetryPolicy())
         self._whole = not self.template._plan.inline
 
+    @property
+    def _redact(self) -> Callable[[str], str] | None:
+        redact: Callable[[str], str] | None = self.transactions.repository.limits.redact
+        return redact
+
     def _at(self, position: JSON) -> tuple[Any, Any]:
         """The cursor that has been at another position, if there is one; and the one to read."""
         old = self._cursor
@@ -129,7 +135,7 @@ class _Driver:
             done.retries += max(outcome.attempts - 1, 0)
         refused = watched.is_refused(outcome)
         if outcome.history:
-            done.histories[index] = watched.history(outcome)
+            done.histories[index] = watched.history(outcome, self._redact)
         if outcome.exception is None:
             return True
         done.failures[index] = outcome.exception
@@ -145,7 +151,7 @@ class _Driver:
             self.run.took(attempts.closing)
         elif watched.is_refused(outcome):
             raise Fatal(outcome.exception)
-        return evolve(outcome, history=watched.history(outcome))
+        return evolve(outcome, history=watched.history(outcome, self._redact))
 
 
 @define
@@ -161,6 +167,7 @@ class Driver(_Driver):
             Mark: self._mark,
             Tell: self._tell,
             After: self._after,
+            FindUnsent: self._find_unsent,
             Send: self._send,
         }
         try:
@@ -299,17 +306,18 @@ class Driver(_Driver):
         with _logged(self.after_commit):
             _no_awaitable("after_commit hook", self.after_commit(effect.items))
 
-    def _send(self, _: Send) -> list[BaseException]:
+    def _find_unsent(self, effect: FindUnsent) -> list[UnsentMessage]:
+        found: list[UnsentMessage] = self.transactions.alone(outbox.unsent, effect)
+        return found
+
+    def _send(self, effect: Send) -> BaseException | None:
         assert self.outbox is not None
-        while page := self.transactions.alone(outbox.waiting, self.run):
-            for row, message in page:
-                sent = self._sending.outcome(self.outbox.send, message)
-                if isinstance(sent.exception, MisuseError):
-                    raise sent.exception
-                if sent.exception is not None:  # those behind it wait with it
-                    return [sent.exception]
-                self.transactions.alone(outbox.drop, row)
-        return []
+        sent = self._sending.outcome(self.outbox.send, effect.message.message)
+        if isinstance(sent.exception, MisuseError):
+            raise sent.exception
+        if sent.exception is None:
+            self.transactions.alone(outbox.delete, effect.message.id)
+        return sent.exception
 
 
 @define
@@ -325,6 +333,7 @@ class AsyncDriver(_Driver):
             Mark: self._mark,
             Tell: self._tell,
             After: self._after,
+            FindUnsent: self._find_unsent,
             Send: self._send,
         }
         try:
@@ -432,17 +441,18 @@ class AsyncDriver(_Driver):
         with _logged(self.after_commit):
             await _awaited(self.after_commit(effect.items))
 
-    async def _send(self, _: Send) -> list[BaseException]:
+    async def _find_unsent(self, effect: FindUnsent) -> list[UnsentMessage]:
+        found: list[UnsentMessage] = await self.transactions.alone(outbox.unsent, effect)
+        return found
+
+    async def _send(self, effect: Send) -> BaseException | None:
         assert self.outbox is not None
-        while page := await self.transactions.alone(outbox.waiting, self.run):
-            for row, message in page:
-                sent = await self._sending.outcome_async(self.outbox.send, message)
-                if isinstance(sent.exception, MisuseError):
-                    raise sent.exception
-                if sent.exception is not None:  # those behind it wait with it
-                    return [sent.exception]
-                await self.transactions.alone(outbox.drop, row)
-        return []
+        sent = await self._sending.outcome_async(self.outbox.send, effect.message.message)
+        if isinstance(sent.exception, MisuseError):
+            raise sent.exception
+        if sent.exception is None:
+            await self.transactions.alone(outbox.delete, effect.message.id)
+        return sent.exception
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -493,7 +503,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def _check_values(values: list[Any]) -> None:
-    if values and is_awaitable(values[0]):
+    first = next((value for value in values if value is not None), None)
+    if is_awaitable(first):
         for value in values:
             close_unawaited(value)
         raise _awaitable("processor")

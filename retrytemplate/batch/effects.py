@@ -10,17 +10,19 @@ from attrs import Factory, define, frozen
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from retrytemplate._values import JSON
     from retrytemplate.batch.events import Event
     from retrytemplate.batch.journal import Closing
+    from retrytemplate.batch.outbox import UnsentMessage
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord
 
 __all__ = [
     "After",
     "Fatal",
+    "FindUnsent",
     "Mark",
     "Process",
     "Processed",
@@ -131,5 +133,22 @@ class After:
 
 
 @frozen
+class FindUnsent:
+    """Read messages of a step that wait, the oldest first.  Answer: a list of them, a page at most.
+
+    :param run: those of this run.
+    :param others: True: also those of other runs, unless another process has the run.
+    :param without: runs whose messages are left out.
+    """
+
+    step: str
+    run: int | None
+    others: bool
+    without: Collection[int]
+
+
+@frozen
 class Send:
-    """Send what is in the outbox.  Answer: the failures of those that stay there."""
+    """Send a message, and delete it.  Answer: the failure, or None."""
+
+    message: UnsentMessage

@@ -13,28 +13,30 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, define, evolve, field, frozen
 
 from retrytemplate.batch.errors import (
-    JobRepositoryError,
     NotResumableError,
     RunAbandonedError,
     RunExistsError,
     RunInProgressError,
     RunLostError,
 )
-from retrytemplate.batch.letters import digest
+from retrytemplate.batch.letters import digest, storable
 from retrytemplate.batch.marker import Marker
 from retrytemplate.batch.places import here, is_gone, is_here
 from retrytemplate.batch.report import Report
+from retrytemplate.batch.rows import RUN_HOLD, RUN_STATE, check, damaged, parsed
 from retrytemplate.batch.tables import COUNTS, new_row
+from retrytemplate.caches.fields import FAILURE, fault
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.stores.statements import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
-    from retrytemplate.batch.letters import Letter
+    from retrytemplate.batch.letters import Letter, RecordLimits
     from retrytemplate.batch.report import Status
+    from retrytemplate.batch.rows import StoredRow
     from retrytemplate.batch.tables import Tables
 
 __all__ = [
@@ -44,13 +46,13 @@ __all__ = [
     "Run",
     "abandon",
     "applied",
-    "as_failure",
-    "as_value",
     "begin",
     "close",
     "end",
+    "is_taken",
     "let_go",
     "now",
+    "read",
     "renew",
 ]
 
@@ -89,11 +91,15 @@ class Identity:
     resumable: bool
     exactly_once: bool
     code_version: str | None
+    limits: RecordLimits
 
 
 @define
 class Run:
-    """A run as its row has it, held by this process."""
+    """A run as its row has it, held by this process.
+
+    :param unsent: its messages that wait in the outbox, once it has ended.
+    """
 
     id: int
     identity: Identity
@@ -104,6 +110,8 @@ class Run:
     marker: Marker
     error: RecordedFailure | None = None
     exception: BaseException | None = field(default=None, eq=False)
+    unsent: int = 0
+    already_completed: bool = False
 
     def took(self, closing: Closing) -> None:
         """What was written is what is known."""
@@ -121,6 +129,8 @@ class Run:
             exactly_once=self.identity.exactly_once,
             error=self.error,
             exception=self.exception,
+            unsent=self.unsent,
+            already_completed=self.already_completed,
             **asdict(self.counts),
         )
 
@@ -148,7 +158,12 @@ def _now(dialect: str) -> Any:
 
 
 def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
-    """Take the run, a new one or one that has stopped; of a completed one its row as it is."""
+    """Take the run, a new one or one that has stopped; of a completed one its row as it is.
+
+    :raises JobRepositoryError: its row is damaged.
+    """
+    from retrytemplate.batch.outbox import count
+
     row = _latest(connection, tables, asked)
     if row is None:
         _insert(connection, tables, asked, 1)
@@ -163,8 +178,11 @@ def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
         row = _latest(connection, tables, asked)
     if row.status == "abandoned":
         raise RunAbandonedError(f"{_named(asked)} was abandoned: begin anew with 'restart'")
-    run = _run(row, asked)
-    if run.status != "completed":
+    run = _run(tables, row, asked)
+    if run.status == "completed":
+        run.already_completed = True
+        run.unsent = count(connection, tables, run=run.id)
+    else:
         _take(connection, tables, run, row)
     return run
 
@@ -185,7 +203,16 @@ def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
     )
     # Where another process has the row, it may have made a newer one by the time it lets go.
     connection.execute(found.with_for_update()).first()
-    return connection.execute(found.with_for_update()).first()
+    row = connection.execute(found.with_for_update()).first()
+    if row is None:  # or its digest is damaged: a second run would do everything once more
+        same = select(runs).where(runs.c.step == asked.step, runs.c.parameters == asked.parameters)
+        row = connection.execute(same.limit(1)).first()
+    if row is not None:
+        check(runs, row, RUN_HOLD)
+        for name, must in (("parameters", asked.parameters), ("digest", digest(asked.parameters))):
+            if row._mapping[name] != must:
+                raise damaged(runs, row._mapping, f"{name} must be that of {asked.parameters}")
+    return row
 
 
 def _insert(connection: Connection, tables: Tables, asked: Identity, generation: int) -> None:
@@ -215,9 +242,19 @@ def _is_held(row: Any) -> bool:
     return bool(row.status == "running" and row.worker is not None)
 
 
+def is_taken(row: Any) -> bool:
+    """Whether a process has the run: its lease is not over, and it is not seen to be gone."""
+    return (
+        _is_held(row)
+        and row.lease_until is not None
+        and row.lease_until > row.now
+        and not is_gone(row.worker, row.place)
+    )
+
+
 def _check_over(asked: Identity, row: Any) -> None:
     """Raise unless the lease is over, or the process that had it is gone."""
-    if _is_held(row) and row.lease_until > row.now and not is_gone(row.worker, row.place):
+    if is_taken(row):
         raise RunInProgressError(
             f"{_named(asked)} is under way in {row.worker}, whose lease has "
             f"{row.lease_until - row.now:.1f} s left",
@@ -226,7 +263,45 @@ def _check_over(asked: Identity, row: Any) -> None:
         )
 
 
-def _run(row: Any, asked: Identity) -> Run:
+def read(runs: Table, row: StoredRow) -> tuple[Marker, RecordedFailure | None]:
+    """The chunk in flight of a run, and what ended it.
+
+    :raises JobRepositoryError: they cannot be read, or contradict the run's counts.
+    """
+    marker = parsed(runs, row, "marker", Marker.from_json)
+    error = None if row["error"] is None else parsed(runs, row, "error", _failure)
+    done = row["written"] + row["filtered"] + row["dead"]
+    in_flight = marker.count or 0
+    faults = {
+        "read, written, filtered, dead, marker: "
+        f"{row['read']} read, but {done} done and {marker.waiting} pending": row["read"]
+        != done + marker.waiting,
+        f"marker: count {in_flight} of {row['read']} read": in_flight > row["read"],
+        "marker: position must not be null behind the first chunk": marker.position is None
+        and row["read"] != in_flight,
+        "deaths: fewer than the marker has": row["deaths"]
+        < marker.stray + sum(map(len, marker.deaths.values())),
+        "skipped: more than dead": row["skipped"] > row["dead"],
+        "fence: 0, but the run was taken": row["seq"] > 0 and not row["fence"],
+        "status: completed, but items are pending": row["status"] == "completed"
+        and marker.waiting > 0,
+    }
+    for wrong, found in faults.items():
+        if found:
+            raise damaged(runs, row, wrong)
+    return marker, error
+
+
+def _failure(data: Any) -> RecordedFailure:
+    wrong = fault("", data if isinstance(data, dict) else {}, FAILURE, ("type", "message"))
+    if wrong is not None:
+        raise ValueError(wrong)
+    return RecordedFailure(data["type"], data["message"], None)
+
+
+def _run(tables: Tables, row: Any, asked: Identity) -> Run:
+    check(tables.runs, row, RUN_STATE)
+    marker, error = read(tables.runs, row._mapping)
     return Run(
         id=row.id,
         identity=asked
@@ -236,8 +311,8 @@ def _run(row: Any, asked: Identity) -> Run:
         seq=row.seq,
         status=row.status,
         counts=_counts(row),
-        marker=Marker.from_json(as_value(row.marker)),
-        error=as_failure(row.error),
+        marker=marker,
+        error=error,
     )
 
 
@@ -283,14 +358,10 @@ def close(connection: Connection, tables: Tables, run: Run, closing: Closing) ->
     :raises RunLostError: another process has taken the run over.
     """
     from retrytemplate.batch.letters import insert
+    from retrytemplate.batch.outbox import add
 
     insert(connection, tables, run, closing.letters)
-    if closing.messages:
-        rows = [
-            {"run": run.id, "step": run.identity.step, "payload": message}
-            for message in closing.messages
-        ]
-        connection.execute(tables.messages.insert(), rows)
+    add(connection, tables, run.id, run.identity.step, closing.messages)
     values: dict[str, Any] = {"marker": _text(closing.marker.to_json())}
     if closing.counts != Counts():
         values |= asdict(run.counts + closing.counts)
@@ -310,6 +381,7 @@ def _held(connection: Connection, tables: Tables, run: Run) -> Any:
 
     runs = tables.runs
     row = connection.execute(select(runs).where(runs.c.id == run.id).with_for_update()).one()
+    check(runs, row, RUN_HOLD)
     if row.fence != run.fence:
         raise _lost(run)
     return row
@@ -319,19 +391,21 @@ def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
     """Take over what a commit has written that was cut off, by a signal perhaps."""
     row = _held(connection, tables, run)
     if row.seq != run.seq:
-        run.seq, run.counts = row.seq, _counts(row)
-        run.marker = Marker.from_json(as_value(row.marker))
+        check(tables.runs, row, RUN_STATE)
+        marker, _ = read(tables.runs, row._mapping)
+        run.seq, run.counts, run.marker = row.seq, _counts(row), marker
 
 
 def end(connection: Connection, tables: Tables, run: Run, status: Status) -> None:
     """Let go of the run."""
+    from retrytemplate.batch.outbox import count
+
     _catch_up(connection, tables, run)
     marker = run.marker.after_stop()
-    error = (
-        None
-        if run.error is None
-        else _text({"type": run.error.type_name, "message": run.error.message})
-    )
+    error = None
+    if run.error is not None:
+        _, failure = run.identity.limits.fit(run.error)
+        error = _text({"type": failure.type_name, "message": storable(failure.message)})
     _update(
         connection,
         tables,
@@ -347,7 +421,7 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
         leased=False,
     )
     run.seq += 1
-    run.marker, run.status = marker, status
+    run.marker, run.status, run.unsent = marker, status, count(connection, tables, run=run.id)
 
 
 def renew(connection: Connection, tables: Tables, run: Run) -> None:
@@ -476,28 +550,3 @@ def _lost(run: Run) -> RunLostError:
 
 def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def as_value(text: str) -> Any:
-    """The JSON value of a column.
-
-    :raises JobRepositoryError: it is none.
-    """
-    try:
-        return json.loads(text)
-    except ValueError as exc:
-        raise JobRepositoryError(f"the run's row cannot be read: {exc}") from exc
-
-
-def as_failure(text: str | None) -> RecordedFailure | None:
-    """What ended a run, as its column has it.
-
-    :raises JobRepositoryError: it cannot be read.
-    """
-    if text is None:
-        return None
-    data = as_value(text)
-    try:
-        return RecordedFailure(str(data["type"]), str(data["message"]), None)
-    except (KeyError, TypeError) as exc:
-        raise JobRepositoryError(f"the run's error cannot be read: {exc!r}") from exc

@@ -8,17 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
+from retrytemplate.caches.fields import ATTEMPT, LIST, OBJECT, OF_EVERY_ATTEMPT, fault
+from retrytemplate.caches.record import Record, brief, shortened
+from retrytemplate.caches.sizes import fitting
+from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import AttemptRecord, bounded
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from retrytemplate.batch.journal import Run
     from retrytemplate.batch.tables import Tables
-    from retrytemplate.history import AttemptRecord
 
-__all__ = ["LONGEST", "Letter", "change", "digest", "history_of", "insert", "sought", "storable"]
+__all__ = [
+    "LONGEST",
+    "NAME_LIMIT",
+    "Letter",
+    "RecordLimits",
+    "attempts_from",
+    "change",
+    "digest",
+    "insert",
+    "joined",
+    "sought",
+    "storable",
+]
 
+# Characters of the name of an exception's class.
+NAME_LIMIT = 300
 LONGEST = 500
 """Characters of what an index holds: 2,700 bytes on PostgreSQL, of which one may take four."""
 
@@ -46,10 +65,57 @@ class Letter:
     attempts: tuple[AttemptRecord, ...]
 
 
-def history_of(*parts: Iterable[AttemptRecord]) -> tuple[AttemptRecord, ...]:
-    """Attempts of several phases as those of one item."""
-    every = [attempt for part in parts for attempt in part]
-    return tuple(evolve(attempt, number=number) for number, attempt in enumerate(every, 1))
+@frozen
+class RecordLimits:
+    """What a repository keeps of failures: the same rules as those of a context cache.
+
+    :param redact: applied to messages and tracebacks; None: they are kept as they are.
+    :param limit: bytes of a failure and its history as JSON.
+    """
+
+    redact: Callable[[str], str] | None
+    limit: int
+
+    def text(self, message: str) -> str:
+        """The message, redacted and then cut."""
+        return brief(message, self.redact)
+
+    def fit(
+        self, failure: RecordedFailure, history: Iterable[AttemptRecord] = ()
+    ) -> tuple[tuple[AttemptRecord, ...], RecordedFailure]:
+        """The history and the failure as they are stored; the history is redacted already."""
+        name = shortened(failure.type_name, NAME_LIMIT)
+        last = RecordedFailure(name, self.text(failure.message), None)
+        record = fitting(Record(last=last, history=tuple(history)), self.limit)
+        assert record.last is not None
+        return record.history, record.last
+
+
+def joined(
+    before: Sequence[AttemptRecord], more: Iterable[AttemptRecord]
+) -> tuple[AttemptRecord, ...]:
+    """Attempts that follow others, numbered on: the last number is the count of all.
+
+    Only the first and the last ones are kept, see ``bounded``.
+    """
+    count = before[-1].number if before else 0
+    return bounded((*before, *(evolve(each, number=count + each.number) for each in more)))
+
+
+def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
+    """The attempts that a JSON list holds.
+
+    :raises ValueError: it holds something else.
+    """
+    wrong = fault("", {"it": data}, {"it": LIST}, ())
+    for place, each in enumerate(() if wrong else data):
+        wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
+        wrong = wrong or fault(f"[{place}].", each, ATTEMPT, OF_EVERY_ATTEMPT)
+        if not wrong and place and each["number"] <= data[place - 1]["number"]:
+            wrong = f"[{place}].number must be higher than the one before it"
+    if wrong:
+        raise ValueError(wrong)
+    return tuple(AttemptRecord(**each) for each in data)
 
 
 def storable(text: str) -> str:
@@ -88,6 +154,8 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
     table = tables.letters
     for letter in letters:
         key, payload = sought(letter.key), storable(letter.payload)
+        failure = RecordedFailure(letter.error_type, letter.error_message, None)
+        attempts, failure = run.identity.limits.fit(failure, letter.attempts)
         before = select(func.count()).where(table.c.run == run.id, table.c.item_key == key)
         connection.execute(
             table.insert().values(
@@ -100,9 +168,9 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
                 phase=letter.phase,
                 payload=payload,
                 replayable=int(letter.replayable and payload == letter.payload),
-                error_type=storable(letter.error_type),
-                error_message=storable(letter.error_message),
-                attempts=json.dumps([asdict(attempt) for attempt in letter.attempts]),
+                error_type=storable(failure.type_name),
+                error_message=storable(failure.message),
+                attempts=json.dumps([asdict(attempt) for attempt in attempts]),
                 code_version=run.identity.code_version,
                 state="open",
                 created=now(connection),

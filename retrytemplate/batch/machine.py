@@ -18,21 +18,22 @@ from retrytemplate.batch.effects import (
     Process,
     Read,
     ReadRecords,
-    Send,
     Tell,
     Write,
     failing,
 )
 from retrytemplate.batch.errors import (
     CrashLoopError,
+    JobRepositoryError,
     ProcessDiedError,
     ReaderError,
     ReadError,
     SkipLimitExceededError,
 )
 from retrytemplate.batch.isolation import Search
-from retrytemplate.batch.letters import Letter, history_of
+from retrytemplate.batch.letters import Letter, joined
 from retrytemplate.batch.marker import ranges_of
+from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.batch.telling import Teller
 from retrytemplate.caches.worker import place_of
@@ -96,7 +97,7 @@ class Machine:
         """Go to the end; what it returns is how the run ended."""
         yield from self._tell(self._teller.began())
         try:
-            yield from self._send()
+            yield from self.send(others=True)
             status = yield from self._chunks()
         except Fatal as fatal:
             (failure,) = fatal.args
@@ -120,9 +121,10 @@ class Machine:
         if self.rules.listening:
             yield Tell(list(events))
 
-    def _send(self) -> Steps:
+    def send(self, *, others: bool = False) -> Steps:
+        """Send the messages of the run that wait; *others*: also those of other runs."""
         if self.rules.outbox is not None:
-            failures = yield Send()
+            _, failures = yield from deliver(self.run.identity.step, self.run.id, others=others)
             yield from self._tell(self._teller.not_sent(failures))
 
     def _mark(self, chunk: Chunk, closing: Closing, done: Sequence[int] = ()) -> Steps:
@@ -171,10 +173,11 @@ class Machine:
 
     def _kept(self, payloads: Sequence[str]) -> ReadRecords:
         """The items that the journal has; where they came from stands in the position."""
-        why, decode = self.run.marker.broken, self.rules.codec.decode
+        why = self.run.marker.broken
         source, first, position = self.run.marker.position
         items = [
-            payload if index in why else decode(payload) for index, payload in enumerate(payloads)
+            payload if index in why else self._decoded(index, payload)
+            for index, payload in enumerate(payloads)
         ]
         broken = {
             index: ReadError(problem, text=items[index], source=source, number=first + index)
@@ -182,10 +185,19 @@ class Machine:
         }
         return ReadRecords(Records(items, source, first, broken), position)
 
+    def _decoded(self, index: int, payload: str) -> Any:
+        try:
+            return self.rules.codec.decode(payload)
+        except Exception as exc:
+            raise JobRepositoryError(
+                f"run {self.run.id}, column marker: the codec cannot decode payloads[{index}]: "
+                f"{exc!r}"
+            ) from exc
+
     def _keep(self, chunk: Chunk) -> Steps:
         """Write the items of a chunk down before anything is done with them."""
         records, encode = chunk.read.records, self.rules.codec.encode
-        broken = records.broken
+        broken, text = records.broken, self.run.identity.limits.text
         with failing():
             payloads = tuple(
                 broken[index].text if index in broken else encode(item)
@@ -198,7 +210,7 @@ class Machine:
             count=chunk.size,
             pending=ranges_of(chunk.left),
             payloads=payloads,
-            broken={index: error.problem for index, error in broken.items()},
+            broken={index: text(error.problem) for index, error in broken.items()},
         )
         yield from self._mark(chunk, evolve(closing, marker=kept))
 
@@ -273,7 +285,7 @@ class Machine:
         if self.rules.after_commit and written:
             yield After(list(written))
         if written:
-            yield from self._send()
+            yield from self.send()
 
     # Which of them was it?
 
@@ -309,7 +321,7 @@ class Machine:
 
     def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
         assert outcome.exception is not None
-        chunk.histories[index] = (*chunk.histories.get(index, ()), *outcome.history)
+        chunk.histories[index] = joined(chunk.histories.get(index, ()), outcome.history)
         self._give_up(chunk, index, "write", outcome.exception)
 
     # A process died with this chunk.
@@ -396,7 +408,7 @@ class Machine:
             replayable=replayable,
             error_type=failure.type_name,
             error_message=failure.message,
-            attempts=history_of(chunk.histories.get(index, ())),
+            attempts=chunk.histories.get(index, ()),
         )
         chunk.give_up(index, letter, skipped=skipped)
 

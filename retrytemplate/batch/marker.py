@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import reprlib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, field, frozen
 
-from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.caches.fields import (
+    COUNT,
+    FLAG,
+    FORMAT_NUMBER,
+    LIST,
+    OBJECT,
+    TEXT,
+    TIME,
+    fault,
+    or_null,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from retrytemplate._values import JSON
+    from retrytemplate.caches.fields import Field
 
 __all__ = ["Marker", "indexes_of", "ranges_of"]
 
@@ -79,23 +91,120 @@ class Marker:
     def from_json(cls, data: Any) -> Marker:
         """The marker that a JSON object holds.
 
-        :raises JobRepositoryError: it is none, or of a newer version of the library.
+        :raises ValueError: it holds none, or one of a newer version of the library.
         """
-        try:
-            data = dict(data)
-            if data.pop("format") > FORMAT:
-                raise JobRepositoryError("the run was written by a newer version: update this one")
-            data["pending"] = tuple((int(low), int(high)) for low, high in data["pending"])
-            data["deaths"] = {
-                int(index): tuple((str(worker), float(at)) for worker, at in died)
-                for index, died in data["deaths"].items()
-            }
-            data["broken"] = {int(index): str(why) for index, why in data["broken"].items()}
-            if data["payloads"] is not None:
-                data["payloads"] = tuple(data["payloads"])
-            return cls(**data)
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise JobRepositoryError(f"the run's marker cannot be read: {exc!r}") from exc
+        _require("it", data, OBJECT)
+        number = data.get("format")
+        _require("format", number, FORMAT_NUMBER)
+        if number > FORMAT:
+            raise ValueError(f"format {number} is of a newer version of the library: update it")
+        wrong = fault("", data, FIELDS, FIELDS)
+        if wrong is not None:
+            raise ValueError(wrong)
+        payloads = data["payloads"]
+        marker = cls(
+            position=data["position"],
+            count=data["count"],
+            pending=_ranges(data["pending"]),
+            careful=data["careful"],
+            alone=data["alone"],
+            deaths={
+                _index("deaths", index): _crashes(f"deaths.{index}", found)
+                for index, found in data["deaths"].items()
+            },
+            stray=data["stray"],
+            payloads=None if payloads is None else tuple(payloads),
+            broken={_index("broken", index): why for index, why in data["broken"].items()},
+        )
+        marker._check()
+        return marker
+
+    def _check(self) -> None:
+        """Raise unless its parts fit together: they are about the items of one chunk."""
+        pending, size = self.pending, self.count or 0
+        kept = -1 if self.payloads is None else len(self.payloads)
+        faults = {
+            "pending must be of items of the chunk": bool(pending) and pending[-1][1] > size,
+            "pending must have the items that are left": self.count is not None and not pending,
+            "alone must be pending": self.alone is not None
+            and not any(low <= self.alone < high for low, high in pending),
+            "deaths must be of items of the chunk": max(self.deaths, default=-1) >= size,
+            "payloads must be of all items": kept not in (-1, size),
+            "position must be that of payloads": kept != -1 and not _is_kept(self.position),
+            "broken must be of payloads": max(self.broken, default=-1) >= max(kept, 0),
+            "broken must be texts": not all(isinstance(why, str) for why in self.broken.values()),
+        }
+        for wrong, found in faults.items():
+            if found:
+                raise ValueError(f"{wrong}, got {reprlib.repr(self)}")
+
+
+FIELDS: Mapping[str, Field] = {
+    "format": FORMAT_NUMBER,
+    "position": (lambda value: True, "a JSON value"),
+    "count": or_null(COUNT),
+    "pending": LIST,
+    "careful": FLAG,
+    "alone": or_null(COUNT),
+    "deaths": OBJECT,
+    "stray": COUNT,
+    "payloads": or_null(
+        (
+            lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+            "a list of texts",
+        )
+    ),
+    "broken": OBJECT,
+}
+CRASH: Mapping[str, Field] = {"worker": TEXT, "at": TIME}
+
+
+def _require(name: str, value: Any, field: Field) -> None:
+    wrong = fault("", {name: value}, {name: field}, ())
+    if wrong is not None:
+        raise ValueError(wrong)
+
+
+def _ranges(data: list[Any]) -> Ranges:
+    """Ranges that rise, and do not touch each other."""
+    found: list[tuple[int, int]] = []
+    for place, each in enumerate(data):
+        least = found[-1][1] + 1 if found else 0
+        pair = isinstance(each, list) and [type(end) for end in each] == [int, int]
+        if not pair or not least <= each[0] < each[1]:
+            raise ValueError(
+                f"pending[{place}] must be a range of indexes from {least} on, "
+                f"got {reprlib.repr(each)}"
+            )
+        found.append((each[0], each[1]))
+    return tuple(found)
+
+
+def _index(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and str(int(text[:20])) == text):
+        raise ValueError(f"{name} must have indexes as names, got {reprlib.repr(text)}")
+    return int(text)
+
+
+def _crashes(place: str, data: Any) -> tuple[tuple[str, float], ...]:
+    _require(place, data, LIST)
+    for number, each in enumerate(data):
+        name = f"{place}[{number}]"
+        _require(name, each, LIST)
+        wrong = fault(f"{name}.", dict(zip(CRASH, each, strict=False)), CRASH, CRASH)
+        if wrong is not None or len(each) != len(CRASH):
+            raise ValueError(wrong or f"{name} must have {len(CRASH)} values, got {len(each)}")
+    return tuple((worker, at) for worker, at in data)
+
+
+def _is_kept(position: Any) -> bool:
+    """Whether it is that of items in the journal: their source, first number, and the reader's."""
+    return (
+        isinstance(position, list)
+        and len(position) == 3
+        and isinstance(position[0], str)
+        and type(position[1]) is int
+    )
 
 
 def ranges_of(indexes: Iterable[int]) -> Ranges:

@@ -4,25 +4,51 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
-from retrytemplate._checks import close_unawaited, is_awaitable
+from retrytemplate._checks import (
+    at_least_one,
+    checked_by,
+    close_unawaited,
+    instance_of,
+    is_awaitable,
+    whole,
+)
 from retrytemplate.batch import checks
+from retrytemplate.batch.effects import FindUnsent, Send
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.events import error_as_json
+from retrytemplate.batch.journal import is_taken, now
+from retrytemplate.batch.repository import JobRepository
+from retrytemplate.batch.rows import MESSAGE, RUN_HOLD, parsed, readable
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection, Table
 
     from retrytemplate._values import JSON
-    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.rows import StoredRow
     from retrytemplate.batch.tables import Tables
+    from retrytemplate.errors import RecordedFailure
 
-__all__ = ["Message", "Outbox", "drop", "waiting"]
+__all__ = [
+    "Message",
+    "Outbox",
+    "SendReport",
+    "UnsentMessage",
+    "UnsentMessages",
+    "add",
+    "count",
+    "delete",
+    "deliver",
+    "unsent",
+]
 
-# Of the messages that are waiting, so many at once.
+# Messages that are read at once.
 PAGE = 1000
 
 
@@ -30,7 +56,8 @@ PAGE = 1000
 class Message:
     """A message that is to be sent.
 
-    :param id: the same whenever it is sent again: by it the receiver knows one that it has.
+    :param id: the same whenever it is sent again: by it the receiver knows one that it has.  No
+        other message ever gets it, of whatever repository.
     :param payload: what ``Outbox.message`` gave.
     """
 
@@ -45,10 +72,11 @@ class Outbox:
     :param send: ``(message) -> None``, called after the commit, with the retries of the step.
     :param message: ``(item) -> JSON value``, of each item that is written; None: nothing to send.
 
-    Messages are committed with the items, and dropped when they are sent: each is sent at least
-    once, also when the process dies in between; once, where the receiver drops those whose ``id``
-    it has had.  One that cannot be sent stays, and those behind it: they are tried again after the
-    next chunk, and with the next run.
+    Messages are committed with the items, and deleted when they are sent: each is sent at least
+    once, also if the process crashes in between; once, if the receiver drops those whose ``id`` it
+    knows.  One that cannot be sent waits, and so do those of its run behind it.  They are tried
+    again after the next chunk, when any run of the step begins or is resumed (also if it is
+    completed), with a replay, and by ``ChunkStep.send_outbox``.
 
     >>> Outbox(send=print, message=lambda order: {"order": order["id"]}).message({"id": 17})
     {'order': 17}
@@ -70,21 +98,227 @@ class Outbox:
         return made
 
 
-def waiting(connection: Connection, tables: Tables, run: Run) -> list[tuple[int, Message]]:
-    """Messages of the run that are not sent, by their row."""
+@frozen(kw_only=True)
+class UnsentMessage:
+    """A message that waits in the outbox.
+
+    :param number: its place in the outbox: messages are sent in this order.
+    :param id: by which the receiver knows it, see ``Message``.
+    :param run: the number of the run that has written the item.
+    :param created: when the item was written, in seconds since the epoch by the database's clock.
+    :param problem: the damage of its row, None if there is none; a damaged one is not sent.
+    """
+
+    number: int
+    id: str
+    run: int
+    step: str
+    payload: JSON
+    created: float
+    problem: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as ``Outbox.send`` gets it."""
+        return Message(self.id, self.payload)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return asdict(self)
+
+
+@frozen(kw_only=True)
+class SendReport:
+    """The result of ``ChunkStep.send_outbox``.
+
+    :param sent: number of messages that were sent.
+    :param unsent: number of messages of the step that still wait.
+    :param error: the first failure to send; None: there was none.
+    """
+
+    sent: int
+    unsent: int
+    error: RecordedFailure | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {"sent": self.sent, "unsent": self.unsent, "error": error_as_json(self.error)}
+
+
+@frozen
+class UnsentMessages:
+    """The outbox of a job repository, read only.
+
+    :param repository: a ``JobRepository``.
+    :raises TypeError: it is another type.
+
+    Every method raises ``JobRepositoryError`` if the database cannot be reached or has no tables.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from retrytemplate.batch import ChunkStep, JobRepository
+    >>> def send(message):
+    ...     raise ConnectionError("the bus is down")
+    >>> with TemporaryDirectory() as folder, JobRepository(f"sqlite:///{folder}/jobs.db") as jobs:
+    ...     step = ChunkStep(
+    ...         "count",
+    ...         reader=[17],
+    ...         writer=lambda items, transaction: None,
+    ...         repository=jobs,
+    ...         outbox=Outbox(send, lambda number: {"counted": number}),
+    ...     )
+    ...     report = step.run()
+    ...     [message] = UnsentMessages(jobs).page(step="count")
+    >>> report.status, report.unsent, message.payload
+    ('completed', 1, {'counted': 17})
+    """
+
+    repository: JobRepository = field(validator=instance_of(JobRepository, "a JobRepository"))
+
+    def page(
+        self,
+        *,
+        step: str | None = None,
+        run: int | None = None,
+        after: int = 0,
+        limit: int = 50,
+    ) -> list[UnsentMessage]:
+        """Messages in the order in which they are sent.
+
+        :param step: only those of the step of this name.
+        :param run: only those of the run of this number.
+        :param after: only those behind this ``number``: the next page.
+        :param limit: at most this many, at least 1.
+        """
+        whole("after", after, 0)
+        at_least_one("limit", limit)
+        for name, value in (("after", after), ("limit", limit)):
+            checks.number(name, value)
+        table = self.repository.tables.messages
+        wanted = [*_Filter(step, run).conditions(table), table.c.id > after]
+        with self.repository.looking() as connection:
+            return _select(connection, table, wanted, limit)
+
+    def count(self, *, step: str | None = None, run: int | None = None) -> int:
+        """The number of messages that wait; the filters are those of ``page``."""
+        _Filter(step, run)
+        with self.repository.looking() as connection:
+            return count(connection, self.repository.tables, step=step, run=run)
+
+
+@frozen
+class _Filter:
+    step: str | None = field(validator=checks.text_or_none)
+    run: int | None = field(validator=checked_by(checks.number_or_none))
+
+    def conditions(self, table: Table) -> list[ColumnElement[bool]]:
+        exact = {"step": self.step, "run": self.run}
+        return [table.c[name] == value for name, value in exact.items() if value is not None]
+
+
+def _select(
+    connection: Connection, table: Table, wanted: Sequence[ColumnElement[bool]], limit: int
+) -> list[UnsentMessage]:
     from sqlalchemy import select
 
-    table = tables.messages
-    rows = connection.execute(
-        select(table.c.id, table.c.payload)
-        .where(table.c.run == run.id)
-        .order_by(table.c.id)
-        .limit(PAGE)
+    rows = connection.execute(select(table).where(*wanted).order_by(table.c.id).limit(limit))
+    return [_message(table, row) for row in rows.mappings()]
+
+
+def _message(table: Table, row: StoredRow) -> UnsentMessage:
+    values, problem = readable(table, row, MESSAGE)
+    payload = None
+    try:
+        payload = parsed(table, row, "payload", lambda value: value)
+    except JobRepositoryError as exc:
+        problem = problem or str(exc)
+    return UnsentMessage(
+        number=values["id"],
+        id=values["message_id"],
+        run=values["run"],
+        step=values["step"],
+        payload=payload,
+        created=values["created"],
+        problem=problem,
     )
-    return [(row.id, Message(f"{run.id}:{row.id}", json.loads(row.payload))) for row in rows]
 
 
-def drop(connection: Connection, tables: Tables, row: int) -> None:
-    """It is sent."""
+def add(
+    connection: Connection, tables: Tables, run: int, step: str, messages: Iterable[str]
+) -> None:
+    """Keep messages in the transaction that writes their items."""
+    rows = [
+        {"message_id": uuid4().hex, "run": run, "step": step, "payload": text} for text in messages
+    ]
+    if rows:
+        connection.execute(tables.messages.insert().values(created=now(connection)), rows)
+
+
+def unsent(connection: Connection, tables: Tables, wanted: FindUnsent) -> list[UnsentMessage]:
+    """A page of the messages that this process may send."""
+    table, without = tables.messages, set(wanted.without)
+    if wanted.others:
+        without |= _taken(connection, tables, wanted.step) - {wanted.run}
+    conditions = _Filter(wanted.step, None if wanted.others else wanted.run).conditions(table)
+    return _select(connection, table, [*conditions, table.c.run.not_in(without)], PAGE)
+
+
+def _taken(connection: Connection, tables: Tables, step: str) -> set[int]:
+    """Runs that another process has, or seems to have: it sends their messages."""
+    from sqlalchemy import exists, select
+
+    runs, messages = tables.runs, tables.messages
+    rows = connection.execute(
+        select(runs, now(connection).label("now")).where(
+            runs.c.step == step,
+            runs.c.status == "running",
+            exists().where(messages.c.run == runs.c.id),
+        )
+    ).all()
+    return {row.id for row in rows if readable(runs, row._mapping, RUN_HOLD)[1] or is_taken(row)}
+
+
+def count(
+    connection: Connection, tables: Tables, step: str | None = None, run: int | None = None
+) -> int:
+    """How many messages wait."""
+    from sqlalchemy import func, select
+
     table = tables.messages
-    connection.execute(table.delete().where(table.c.id == row))
+    wanted = _Filter(step, run).conditions(table)
+    counted = select(func.count()).select_from(table).where(*wanted)
+    return connection.execute(counted).scalar_one()
+
+
+def delete(connection: Connection, tables: Tables, message_id: str) -> None:
+    """The message is sent."""
+    table = tables.messages
+    connection.execute(table.delete().where(table.c.message_id == message_id))
+
+
+def deliver(
+    step: str, run: int | None = None, *, others: bool = True
+) -> Generator[Any, Any, tuple[int, list[Exception]]]:
+    """Send the messages that wait, for a driver: the number of those sent, and the failures.
+
+    They are sent in order.  Behind one that cannot be sent the others of its run wait.
+
+    :param run: those of this run.
+    :param others: also those of other runs, unless another process has the run.
+    """
+    sent = 0
+    failures: list[Exception] = []
+    blocked: set[int] = set()
+    while page := (yield FindUnsent(step, run, others, frozenset(blocked))):
+        for message in page:
+            if message.run in blocked:
+                continue
+            if message.problem is None:
+                failure = yield Send(message)
+            else:
+                failure = JobRepositoryError(message.problem)
+            if failure is None:
+                sent += 1
+            else:
+                blocked.add(message.run)
+                failures.append(failure)
+    return sent, failures

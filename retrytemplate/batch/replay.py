@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, define, evolve, field, frozen
+from attrs import asdict, define, field, frozen
 
 from retrytemplate._checks import checked_by, text_or_none
 from retrytemplate.batch import checks
-from retrytemplate.batch.dead_letters import LetterFilter
-from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Send, Write
+from retrytemplate.batch.dead_letters import LetterFilter, audit_from
+from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Write
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal import Counts, now
-from retrytemplate.batch.letters import change, storable
+from retrytemplate.batch.letters import attempts_from, change, joined, storable
+from retrytemplate.batch.outbox import add, deliver
+from retrytemplate.batch.rows import LETTER, check, parsed
 from retrytemplate.caches.worker import worker_name
 from retrytemplate.history import AttemptRecord, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
+    from retrytemplate.batch.letters import RecordLimits
     from retrytemplate.batch.machine import Rules
     from retrytemplate.batch.tables import Tables
     from retrytemplate.errors import RecordedFailure
@@ -37,19 +40,24 @@ class ReplayReport:
 
     :param replayed: their items are written, or filtered, now.
     :param failed: their items failed again; they stay open, with those attempts in their history.
+    :param failures: for each of those the failure of its last attempt.
     :param skipped: they were resolved meanwhile, or their item could not be kept.
     :param error: what ended the replay before its time: a guard that refuses, or a deadline that is
         over.  No letter is to blame for that: the one in hand and those after it stay as they are.
+    :param unsent: number of messages of the step that wait in the outbox.
     """
 
     replayed: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
+    failures: Mapping[int, RecordedFailure] = field(factory=dict)
     skipped: tuple[int, ...] = ()
     error: RecordedFailure | None = None
+    unsent: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return asdict(self) | {"error": error_as_json(self.error)}
+        failures = {str(letter): error_as_json(why) for letter, why in self.failures.items()}
+        return asdict(self) | {"error": error_as_json(self.error), "failures": failures}
 
 
 @frozen
@@ -79,19 +87,23 @@ class Found:
 
 
 def find(connection: Connection, tables: Tables, wanted: Wanted) -> list[Found]:
-    """The letters, the oldest first."""
+    """The letters, the oldest first.
+
+    :raises JobRepositoryError: one of them is damaged.
+    """
     from sqlalchemy import select
 
     table = tables.letters
     asked = LetterFilter(step=wanted.step, state="open", error=wanted.error, key=wanted.key)
-    chosen = select(table.c.id, table.c.run, table.c.payload, table.c.replayable).where(
-        *asked.conditions(tables)
-    )
+    columns = [table.c[name] for name in ("id", "run", "phase", "payload", "replayable")]
+    chosen = select(*columns).where(*asked.conditions(tables))
     if wanted.ids is not None:
         chosen = chosen.where(table.c.id.in_(list(wanted.ids)))
     else:
         chosen = chosen.where(table.c.phase != "crash")
-    rows = connection.execute(chosen.order_by(table.c.id))
+    rows = connection.execute(chosen.order_by(table.c.id)).all()
+    for row in rows:
+        check(table, row, {name: LETTER[name] for name in row._mapping})
     return [Found(row.id, row.run, row.payload, bool(row.replayable)) for row in rows]
 
 
@@ -119,9 +131,13 @@ def _named(by: Any) -> Any:
 class Replaying:
     """The letter in hand: in the place of a run.
 
+    :param step: the step's name.
+    :param limits: what is kept of failures.
     :param by: who replays; None: this process's worker name.
     """
 
+    step: str
+    limits: RecordLimits
     by: str = field(converter=_named, validator=checked_by(text_or_none))
     letter: Found | None = None
 
@@ -148,13 +164,10 @@ class Ledger:
         row = _locked(connection, tables, replaying.letter.id)
         if row.state != "open":
             raise RunLostError(f"dead letter {row.id} is {row.state} already")
-        values = _values(connection, row, replaying, closing)
+        values = _values(connection, tables.letters, row, replaying, closing)
         if not change(connection, tables, row, values):
             raise RunLostError(f"others have decided about dead letter {row.id} meanwhile")
-        for message in getattr(closing, "messages", ()):
-            connection.execute(
-                tables.messages.insert().values(run=row.run, step=row.step, payload=message)
-            )
+        add(connection, tables, row.run, row.step, getattr(closing, "messages", ()))
 
     @staticmethod
     def applied(connection: Connection, tables: Tables, replaying: Replaying) -> bool:
@@ -168,25 +181,26 @@ def _locked(connection: Connection, tables: Tables, letter: int) -> Any:
 
     table = tables.letters
     found = select(table, now(connection).label("now")).where(table.c.id == letter)
-    return connection.execute(found.with_for_update()).one()
+    row = connection.execute(found.with_for_update()).one()
+    check(table, row, LETTER)
+    return row
 
 
-def _values(connection: Connection, row: Any, replaying: Replaying, closing: Any) -> dict[str, Any]:
-    audit = json.loads(row.audit)
+def _values(
+    connection: Connection, table: Table, row: Any, replaying: Replaying, closing: Any
+) -> dict[str, Any]:
+    audit = [asdict(entry) for entry in parsed(table, row._mapping, "audit", audit_from)]
     entry = {"at": row.now, "by": replaying.by, "why": None}
     if isinstance(closing, Resolved):
         audit.append(entry | {"action": "replayed"})
         return {"state": "replayed", "resolved": now(connection), "audit": json.dumps(audit)}
     audit.append(entry | {"action": "failed again"})
-    before = json.loads(row.attempts)
-    more = [
-        asdict(evolve(attempt, number=number))
-        for number, attempt in enumerate(closing.attempts, len(before) + 1)
-    ]
+    before = parsed(table, row._mapping, "attempts", attempts_from)
+    attempts, failure = replaying.limits.fit(closing.error, joined(before, closing.attempts))
     return {
-        "attempts": json.dumps(before + more),
-        "error_type": storable(closing.error.type_name),
-        "error_message": storable(closing.error.message),
+        "attempts": json.dumps([asdict(attempt) for attempt in attempts]),
+        "error_type": storable(failure.type_name),
+        "error_message": storable(failure.message),
         "audit": json.dumps(audit),
     }
 
@@ -197,6 +211,7 @@ class _Replay:
     replaying: Replaying
     replayed: list[int] = field(factory=list)
     failed: list[int] = field(factory=list)
+    failures: dict[int, RecordedFailure] = field(factory=dict)
     skipped: list[int] = field(factory=list)
 
     def one(self, letter: Found) -> Generator[Any, Any, list[int]]:
@@ -211,7 +226,8 @@ class _Replay:
             item = self.rules.codec.decode(letter.payload)
         except Exception as exc:  # the others go on
             error = recorded(exc)
-            attempt = AttemptRecord(1, None, None, error.type_name, error.message)
+            text = self.replaying.limits.text(error.message)
+            attempt = AttemptRecord(1, None, None, error.type_name, text)
             return (yield from self._failed([attempt], exc))
         done = Processed([item])
         if self.rules.processes:
@@ -225,17 +241,24 @@ class _Replay:
         # No Closing, but what the ledger of a replay understands, with the counts and the messages.
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         if outcome.exception is not None:
-            return (yield from self._failed((*history, *outcome.history), outcome.exception))
+            return (yield from self._failed(joined(history, outcome.history), outcome.exception))
         if self.rules.after_commit and outcome.value:
             yield After(list(outcome.value.values()))
-        if self.rules.outbox is not None:
-            yield Send()
+        yield from self.send(run=letter.run, others=False)
         return self.replayed
+
+    def send(self, **which: Any) -> Generator[Any, Any, None]:
+        """Send messages that wait; one that cannot be sent is no failure of the replay."""
+        if self.rules.outbox is not None:
+            yield from deliver(self.replaying.step, **which)
 
     def _failed(
         self, history: Sequence[AttemptRecord], failure: BaseException
     ) -> Generator[Any, Any, list[int]]:
-        yield Mark(FailedAgain(history, recorded(failure)))  # type: ignore[arg-type]  # as above
+        again = FailedAgain(history, recorded(failure))
+        yield Mark(again)  # type: ignore[arg-type]  # as above
+        assert self.replaying.letter is not None
+        _, self.failures[self.replaying.letter.id] = self.replaying.limits.fit(again.error)
         return self.failed
 
 
@@ -244,6 +267,7 @@ def steps(
 ) -> Generator[Any, Any, ReplayReport]:
     """What to do with each letter, for a driver."""
     replay, error = _Replay(rules, replaying), None
+    yield from replay.send()
     for letter in letters:
         try:
             where = yield from replay.one(letter)
@@ -256,6 +280,7 @@ def steps(
     return ReplayReport(
         replayed=tuple(replay.replayed),
         failed=tuple(replay.failed),
+        failures=replay.failures,
         skipped=tuple(replay.skipped),
         error=error,
     )

@@ -33,7 +33,10 @@ class Report:
     :param deaths: processes that died with this run.
     :param exactly_once: whether what was written is in the transaction that says so; False: in
         another database, where a crash between the two commits writes a chunk twice.
+    :param unsent: number of messages of the run that wait in the outbox.
     :param error: what ended the run.
+    :param already_completed: True: the run was completed before this call, which read and wrote
+        nothing.
     :param exception: the same as the live exception, where this process had it.
     """
 
@@ -50,7 +53,9 @@ class Report:
     rollbacks: int
     deaths: int
     exactly_once: bool
+    unsent: int = 0
     error: RecordedFailure | None = None
+    already_completed: bool = field(default=False, eq=False)
     exception: BaseException | None = field(default=None, eq=False)
 
     def raise_for_status(self) -> Report:

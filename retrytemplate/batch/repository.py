@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch import checks, databases, journal
 from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.letters import RecordLimits
 from retrytemplate.batch.tables import check, create, tables
+from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.errors import MisuseError
 from retrytemplate.extras import extra
 from retrytemplate.stores.cancellation import whole
-from retrytemplate.stores.settings import waiting
+from retrytemplate.stores.settings import check_records, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from sqlalchemy import URL, Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -38,6 +40,13 @@ class JobRepository:
         a run whose lease is over is taken over by whoever asks for it next.
     :param prefix: of the names of the tables, which are made on first use.
     :param timeout: seconds to wait for a connection or a lock.
+    :param redact: ``(text) -> text``, applied to the messages and tracebacks of failures before
+        they are stored, in dead letters and in runs; None: they are stored as they are.  Items are
+        never redacted: a replay needs them.
+    :param record_limit: bytes of a dead letter's failure and history, and of a run's error, at
+        least 8192.  The history has the first three and the last thirteen attempts; of longer ones
+        the middle, then the tracebacks are given up first.
+    :raises TypeError, ValueError: a parameter is of another type, or out of its range.
 
     A step writes its items in this database's transactions, unless it is given another one.
 
@@ -55,10 +64,14 @@ class JobRepository:
         prefix: str = "batch",
         *,
         timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
     ) -> None:
         self.lease: float = waiting("lease", lease)
         self.timeout: float = waiting("timeout", timeout)
         self.prefix = _prefix(prefix)
+        check_records(redact, record_limit)
+        self.limits = RecordLimits(redact, record_limit)
         with extra("batch", "a job repository"):
             from sqlalchemy import Engine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from attrs import asdict, field, frozen
@@ -10,17 +10,18 @@ from attrs import asdict, field, frozen
 from retrytemplate._checks import at_least_one, checked_by, instance_of
 from retrytemplate.batch import checks
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal import Counts, as_failure, as_value, now
+from retrytemplate.batch.journal import Counts, is_taken, now, read
+from retrytemplate.batch.letters import digest
 from retrytemplate.batch.marker import Marker
-from retrytemplate.batch.places import is_gone
 from retrytemplate.batch.report import Status
 from retrytemplate.batch.repository import JobRepository
+from retrytemplate.batch.rows import RUN_HOLD, RUN_SHOWN, RUN_STATE, damaged, parsed, readable
 from retrytemplate.batch.tables import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import ColumnElement, RowMapping, Table
 
     from retrytemplate.errors import RecordedFailure
 
@@ -44,6 +45,7 @@ class RunStatus:
     :param state: the run's status; "died": it is under way by its row, and nobody has it.
     :param worker: who has it, and ``lease_until`` when, unless that is renewed.
     :param pending: items of the chunk in flight that are in no other count, as far as is known.
+    :param unsent: number of messages of the run that wait in the outbox.
     :param progress: which share of the source is read, from 0 to 1, where the reader knows it.
     :param careful: a process died with the chunk in flight: its items go one by one.
     :param suspects: how many of them are left; None: nobody is suspected, or they were not counted
@@ -77,6 +79,7 @@ class RunStatus:
     updated: float
     ended: float | None
     now: float
+    unsent: int = 0
     problem: str | None = None
 
     @property
@@ -171,27 +174,35 @@ class Runs:
         return found[0] if found else None
 
     def _read(self, wanted: Sequence[ColumnElement[bool]], limit: int) -> list[RunStatus]:
-        from sqlalchemy import select
+        from sqlalchemy import func, select
 
-        runs = self.repository.tables.runs
+        runs, messages = self.repository.tables.runs, self.repository.tables.messages
+        waiting = select(func.count()).where(messages.c.run == runs.c.id).scalar_subquery()
         with self.repository.looking() as connection:
-            asked = select(runs, now(connection).label("now")).where(*wanted)
-            rows = connection.execute(asked.order_by(runs.c.id.desc()).limit(limit)).all()
-        return [_status(row) for row in rows]
+            asked = select(runs, now(connection).label("now"), waiting.label("unsent"))
+            asked = asked.where(*wanted).order_by(runs.c.id.desc()).limit(limit)
+            rows = connection.execute(asked).mappings().all()
+        return [_status(runs, row) for row in rows]
 
 
-def _status(row: Any) -> RunStatus:
-    problem = None
+def _status(runs: Table, stored: RowMapping) -> RunStatus:
+    values, problem = readable(runs, stored, {**RUN_HOLD, **RUN_STATE, **RUN_SHOWN})
+    row = SimpleNamespace(**{**stored, **values})
+    marker, error, parameters = Marker(), None, {}
     try:
-        marker, error = Marker.from_json(as_value(row.marker)), as_failure(row.error)
+        parameters = parsed(runs, values, "parameters", dict)
+        if values["digest"] != digest(values["parameters"]):
+            raise damaged(runs, values, "digest must be that of the parameters")
+        marker, error = read(runs, values)
     except JobRepositoryError as exc:
-        marker, error, problem = Marker(), None, str(exc)
+        problem = problem or str(exc)
     counted = marker.careful and marker.count is not None
     return RunStatus(
         run_id=row.id,
-        parameters=json.loads(row.parameters),
+        parameters=parameters,
         state=_state(row),
-        counts=Counts(*(getattr(row, name) for name in COUNTS)),
+        counts=Counts(*(values[name] for name in COUNTS)),
+        unsent=row.unsent,
         pending=marker.waiting,
         careful=marker.careful,
         suspects=marker.waiting if counted else None,
@@ -206,5 +217,4 @@ def _status(row: Any) -> RunStatus:
 def _state(row: Any) -> State:
     if row.status != "running":
         return cast("State", row.status)
-    held = row.lease_until > row.now and not is_gone(row.worker, row.place)
-    return "running" if held else "died"
+    return "running" if is_taken(row) else "died"

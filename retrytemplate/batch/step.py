@@ -11,12 +11,12 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from retrytemplate._checks import instance_of, is_async
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
-from retrytemplate.batch import checks, journal
+from retrytemplate.batch import checks, journal, outbox
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
@@ -24,7 +24,7 @@ from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat, never
 from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
 from retrytemplate.batch.journal import Identity
 from retrytemplate.batch.machine import Machine, Rules
-from retrytemplate.batch.outbox import Outbox
+from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.places import at_work
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, Replaying, Wanted, find
@@ -81,6 +81,11 @@ def _unlock(error: BaseException) -> None:
     if not isinstance(error, Exception):
         clear_frames(error.__traceback__)
         gc.collect()
+
+
+def _send_report(sent: int, failures: list[Exception], unsent: int) -> SendReport:
+    error = recorded(failures[0]) if failures else None
+    return SendReport(sent=sent, unsent=unsent, error=error)
 
 
 @define
@@ -247,7 +252,8 @@ class ChunkStep:
 
         :param parameters: JSON values; with the step's name they are what a run is known by.
         :param on_existing: of a run that exists: "resume" it where it stopped (a completed one is
-            reported as it is), "restart": give it up and begin anew, "refuse".
+            reported as it is, after its messages that wait were sent), "restart": abandon it and
+            begin again, "refuse".
         :returns: how the run stands; a failure that ended it is in the report, see
             ``Report.raise_for_status``.
         :raises MisuseError: a piece has to be awaited.
@@ -263,6 +269,10 @@ class ChunkStep:
                 run: Run = transactions.alone(journal.begin, asked)
                 if run.status != "completed":
                     self._perform(run, transactions)
+                elif self.outbox is not None:
+                    driver = Driver(**self._parts(run, transactions, Heartbeat(never, inf)))
+                    driver.perform(self._machine(run).send(others=True))
+                    run.unsent = transactions.alone(outbox.count, None, run.id)
             except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
                 _unlock(error)
                 # After a lease the run is free, whether or not this worker lets go of it.
@@ -286,6 +296,10 @@ class ChunkStep:
                     run: Run = await transactions.alone(journal.begin, asked)
                     if run.status != "completed":
                         await self._perform_async(run, transactions)
+                    elif self.outbox is not None:
+                        parts = self._parts(run, transactions, Heartbeat(never, inf))
+                        await AsyncDriver(**parts).perform(self._machine(run).send(others=True))
+                        run.unsent = await transactions.alone(outbox.count, None, run.id)
                 except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
                     with suppress(JobRepositoryError):
                         await transactions.alone(journal.let_go, asked.worker)
@@ -313,11 +327,11 @@ class ChunkStep:
         """
         self._check_blocking()
         transactions = self._transactions(Ledger)
-        wanted, replaying = Wanted(self.name, ids, error, key), Replaying(by)
+        wanted, replaying = Wanted(self.name, ids, error, key), self._replaying(by)
         letters = transactions.alone(find, wanted)
         driver = Driver(**self._parts_of_replay(replaying, transactions))
         report: ReplayReport = driver.perform(replay_steps(self._rules(), replaying, letters))
-        return report
+        return evolve(report, unsent=transactions.alone(outbox.count, self.name))
 
     async def replay_async(
         self,
@@ -329,14 +343,52 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited()
-        wanted, replaying = Wanted(self.name, ids, error, key), Replaying(by)
+        wanted, replaying = Wanted(self.name, ids, error, key), self._replaying(by)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine, Ledger)
             letters = await transactions.alone(find, wanted)
             driver = AsyncDriver(**self._parts_of_replay(replaying, transactions))
             steps = replay_steps(self._rules(), replaying, letters)
             report: ReplayReport = await driver.perform(steps)
-        return report
+            return evolve(report, unsent=await transactions.alone(outbox.count, self.name))
+
+    def send_outbox(self) -> SendReport:
+        """Send the messages of this step that wait in the outbox, of whichever run.
+
+        The messages of a run that another process has are left to it.  Two senders at once may
+        send a message twice, with the same id.
+
+        :raises MisuseError: the step has no outbox, or its ``send`` must be awaited.
+        :raises JobRepositoryError: the repository cannot be reached.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder, JobRepository(f"sqlite:///{folder}/j.db") as jobs:
+        ...     step = ChunkStep(
+        ...         "copy",
+        ...         reader=[],
+        ...         writer=print,
+        ...         repository=jobs,
+        ...         outbox=Outbox(send=print, message=lambda item: item),
+        ...     )
+        ...     step.send_outbox()
+        SendReport(sent=0, unsent=0, error=None)
+        """
+        self._check_outbox()
+        self._check_blocking()
+        transactions = self._transactions()
+        driver = Driver(**self._parts(None, transactions, Heartbeat(never, inf)))
+        sent, failures = driver.perform(outbox.deliver(self.name))
+        return _send_report(sent, failures, transactions.alone(outbox.count, self.name))
+
+    async def send_outbox_async(self) -> SendReport:
+        """The same in a task of asyncio; ``send`` may be asynchronous."""
+        self._check_outbox()
+        self._check_awaited()
+        async with self.repository.asynchronous_engine() as engine:
+            transactions = self._awaited_transactions(engine)
+            driver = AsyncDriver(**self._parts(None, transactions, Heartbeat(never, inf)))
+            sent, failures = await driver.perform(outbox.deliver(self.name))
+            return _send_report(sent, failures, await transactions.alone(outbox.count, self.name))
 
     def explain(self, scenario: Scenario) -> Explanation:
         """What this configuration does where items fail, as a table.
@@ -396,6 +448,10 @@ class ChunkStep:
             raise
         await transactions.alone(journal.end, run, status)
 
+    def _check_outbox(self) -> None:
+        if self.outbox is None:
+            raise MisuseError(f"step {self.name!r} has no outbox: give it outbox=Outbox(...)")
+
     def _check_blocking(self) -> None:
         pieces = {"processor": self.processor, "writer": self.writer}
         if self.outbox is not None:
@@ -433,7 +489,9 @@ class ChunkStep:
     def _machine(self, run: Run) -> Machine:
         return Machine(self._rules(), run, lambda: self._stop.asked)
 
-    def _parts(self, run: Run | Replaying, transactions: Any, heartbeat: Any) -> dict[str, Any]:
+    def _parts(
+        self, run: Run | Replaying | None, transactions: Any, heartbeat: Any
+    ) -> dict[str, Any]:
         return {
             "reader": self.reader,
             "processor": self.processor,
@@ -466,7 +524,11 @@ class ChunkStep:
             resumable=self.resumable,
             exactly_once=self.exactly_once,
             code_version=self.code_version,
+            limits=self.repository.limits,
         )
+
+    def _replaying(self, by: str | None) -> Replaying:
+        return Replaying(self.name, self.repository.limits, by)
 
     @property
     def template(self) -> RetryTemplate:

@@ -123,9 +123,13 @@ def tables(prefix: str) -> Tables:
         f"{prefix}_outbox",
         metadata,
         key(),
+        # The row's number orders messages; SQLite uses it again, so it identifies none of them.
+        column("message_id"),
         column("run", number, ForeignKey(runs.c.id)),
         column("step"),
         column("payload"),
+        column("created", Double),
+        UniqueConstraint("message_id"),
         Index(f"{prefix}_outbox_run", "run"),
     )
     return Tables(metadata, meta, runs, letters, messages)
@@ -177,20 +181,19 @@ def new_row(connection: Connection, table: Table) -> Any:
     return made.insert(table).on_conflict_do_nothing()
 
 
-def _version(connection: Connection, made: Tables) -> int | None:
+def _version(connection: Connection, made: Tables) -> Any:
     """None: they are not there, or not yet whole."""
     from sqlalchemy import inspect, select
 
     if not inspect(connection).has_table(made.meta.name):
         return None
     asked = select(made.meta.c.value).where(made.meta.c.name == "schema")
-    version: int | None = connection.execute(asked).scalar()
-    return version
+    return connection.execute(asked).scalar()
 
 
-def _check_version(version: int | None) -> None:
-    if version is None or version > SCHEMA:
+def _check_version(version: Any) -> None:
+    if type(version) is not int or version > SCHEMA:
         raise JobRepositoryError(
-            f"the tables of the job repository have version {version}, this library knows "
+            f"the tables of the job repository have version {version!r}, this library knows "
             f"{SCHEMA}: update the library, or choose another prefix"
         )

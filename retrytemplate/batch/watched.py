@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from retrytemplate.caches.record import brief, describe
+from retrytemplate.batch.letters import NAME_LIMIT
+from retrytemplate.caches.record import brief, describe, shortened
 from retrytemplate.caches.worker import host_name
 from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
 from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST
@@ -58,19 +59,27 @@ class _Notes:
         called = any(failure is each for each in self._raised.values())
         return not called and isinstance(failure, RetryError) and not isinstance(failure, JUDGED)
 
-    def history(self, outcome: Outcome[Any]) -> tuple[AttemptRecord, ...]:
-        """The failed attempts; with their tracebacks, where it failed for good."""
+    def history(
+        self, outcome: Outcome[Any], redact: Callable[[str], str] | None
+    ) -> tuple[AttemptRecord, ...]:
+        """The failed attempts; with their tracebacks, if no attempt is left.
+
+        :param redact: applied to messages and tracebacks.
+        """
         raised, self._raised = self._raised, {}  # whose tracebacks hold this object
         if outcome.ok:
             raised = {}
-        return tuple(_record(each, raised.get(each.number)) for each in outcome.history)
+        return tuple(_record(each, raised.get(each.number), redact) for each in outcome.history)
 
 
-def _record(attempt: AttemptRecord, failure: Exception | None) -> AttemptRecord:
+def _record(
+    attempt: AttemptRecord, failure: Exception | None, redact: Callable[[str], str] | None
+) -> AttemptRecord:
     return evolve(
         attempt,
-        message=brief(attempt.message, None),
-        traceback="" if failure is None else describe(failure, None),
+        type_name=shortened(attempt.type_name, NAME_LIMIT),
+        message=brief(attempt.message, redact),
+        traceback="" if failure is None else describe(failure, redact),
         host=host_name(),
         process=os.getpid(),
     )

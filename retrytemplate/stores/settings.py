@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from retrytemplate._checks import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["KEY_PREFIXES", "TABLE_PREFIXES", "OnStoreError", "Settings", "seconds", "waiting"]
+__all__ = [
+    "KEY_PREFIXES",
+    "TABLE_PREFIXES",
+    "OnStoreError",
+    "Settings",
+    "check_records",
+    "seconds",
+    "waiting",
+]
 
 LEAST = 0.01
 LONGEST_WAIT = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
@@ -70,10 +78,8 @@ class Settings:
         self.lease: float = seconds("lease", lease)
         self.prefix: str = self.prefixes.checked(prefix)
         self.timeout: float = waiting("timeout", timeout)
-        if redact is not None:
-            plain("redact", redact)
+        check_records(redact, record_limit)
         self.redact = redact
-        check_record_limit(record_limit)
         self.record_limit = record_limit
         if on_store_error not in CHOICES:
             raise ValueError(
@@ -81,6 +87,13 @@ class Settings:
             )
         self.on_store_error = on_store_error
         self._monotonic = given_or_system(clock).monotonic
+
+
+def check_records(redact: Any, record_limit: Any) -> None:
+    """Raise unless these say what is stored of failures, and how much of it."""
+    if redact is not None:
+        plain("redact", redact)
+    check_record_limit(record_limit)
 
 
 def seconds(name: str, value: Any) -> float:

@@ -11,7 +11,16 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.batch import Outbox
+from retrytemplate.batch import (
+    JobRepositoryError,
+    Outbox,
+    Runs,
+    SendReport,
+    StepListener,
+    UnsentMessages,
+)
+from retrytemplate.batch.journal import now
+from retrytemplate.history import type_name
 from tests.batch.test_scenarios import Bad, Flaky
 from tests.batch.world import run
 
@@ -195,3 +204,227 @@ def test_a_message_cannot_be_awaited(sqlite, way):
     report = run(sqlite.step([1], outbox=Outbox(Bus(), lambda item: made(item))), way)
     assert (report.status, sqlite.rows()) == ("failed", [])
     assert isinstance(report.exception, MisuseError)
+
+
+# Identity: a receiver drops the ids that it knows.
+
+
+class Receiver:
+    """Keeps one message of each id; one id never has two contents."""
+
+    def __init__(self):
+        self.known = {}
+
+    def __call__(self, message):
+        assert self.known.setdefault(message.id, message.payload) == message.payload
+
+    def items(self):
+        return sorted(payload["item"] for payload in self.known.values())
+
+
+class Watch(StepListener):
+    def __init__(self):
+        self.kinds = []
+
+    def on_event(self, event):
+        self.kinds.append(event.kind)
+
+
+def hold(world, run_id, seconds=60):
+    """Let the run be another process's, for these seconds."""
+    runs = world.jobs.tables.runs
+    with world.jobs.transaction() as transaction:
+        held = {"status": "running", "worker": "elsewhere-1-1", "place": None}
+        held["lease_until"] = now(transaction) + seconds
+        transaction.execute(runs.update().where(runs.c.id == run_id).values(held))
+
+
+def leave_message(world, item, **parameters):
+    """Complete a run whose message cannot be sent."""
+    away = Outbox(Bus(failures=99), about)
+    report = world.step([item], retry=NeverRetryPolicy(), outbox=away).run(parameters)
+    assert report.status == "completed"
+    return report
+
+
+def test_message_ids_after_an_emptied_outbox_are_not_reused(world, way):
+    receiver = Receiver()
+    run(world.step(range(10, 20), chunk_size=1, outbox=Outbox(receiver, about)), way)
+    assert receiver.items() == list(range(10, 20))
+
+
+def test_message_ids_of_two_repositories_differ(sqlite, world, way):
+    receiver = Receiver()
+    for each in (sqlite, world):
+        run(each.step([len(receiver.known) + 10], outbox=Outbox(receiver, about)), way)
+    assert receiver.items() == [10, 11]
+
+
+def test_slow_sender_deletes_only_the_message_that_it_sent(world, way):
+    receiver, reports = Receiver(), []
+
+    def send(message):
+        if not reports:  # meanwhile another sender empties the outbox, and a new message waits
+            with world.jobs.transaction() as transaction:
+                transaction.execute(world.jobs.tables.messages.delete())
+            reports.append(leave_message(world, 3, part=2))
+        receiver(message)
+
+    run(world.step([1], outbox=Outbox(send, about)), way)
+    assert run(world.step([3], outbox=Outbox(receiver, about)), way, {"part": 2}).unsent == 0
+    assert receiver.items() == [1, 3]
+
+
+# Messages that still wait when their run is completed.
+
+
+def test_report_counts_the_messages_that_wait(world, way):
+    away = Outbox(Bus(failures=99), about)
+    report = run(world.step([1, 2, 3], retry=NeverRetryPolicy(), outbox=away), way)
+    assert (report.status, report.unsent) == ("completed", 2)
+    assert Runs(world.jobs).find(report.run_id).unsent == 2
+
+
+def test_resume_of_a_completed_run_sends_what_waits(world, way):
+    before, bus = leave_message(world, 1), Bus()
+    report = run(world.step([1], outbox=Outbox(bus, about)), way)
+    assert (report.run_id, report.unsent, before.unsent) == (before.run_id, 0, 1)
+    assert bus.payloads() == [{"item": 1}]
+
+
+def test_resume_of_a_completed_run_that_fails_to_send_says_so(sqlite, way):
+    leave_message(sqlite, 1)
+    seen = Watch()
+    away = Outbox(Bus(failures=99), about)
+    report = run(sqlite.step([1], outbox=away, listeners=[seen]), way)
+    assert (report.status, report.unsent, seen.kinds) == ("completed", 1, ["not sent"])
+
+
+def test_run_with_other_parameters_sends_what_waits_first(world, way):
+    leave_message(world, 1, day=1)
+    bus = Bus()
+    report = run(world.step([3], outbox=Outbox(bus, about)), way, {"day": 2})
+    assert bus.payloads() == [{"item": 1}, {"item": 3}]
+    assert report.unsent == 0
+
+
+def test_message_that_cannot_be_sent_holds_up_its_own_run_only(sqlite, way):
+    for item in (11, 13):
+        leave_message(sqlite, item, day=item)
+    bus = Bus()
+
+    def send(message):
+        if message.payload == {"item": 11}:
+            raise Bad("the receiver rejects it")
+        bus(message)
+
+    step = sqlite.step([15], retry=NeverRetryPolicy(), outbox=Outbox(send, about))
+    assert run(step, way, {"day": 15}).unsent == 0
+    assert bus.payloads() == [{"item": 13}, {"item": 15}]
+
+
+def test_messages_of_a_run_in_another_process_are_left_to_it(world, way):
+    report = leave_message(world, 1, day=1)
+    hold(world, report.run_id)
+    bus = Bus()
+    run(world.step([3], outbox=Outbox(bus, about)), way, {"day": 2})
+    assert bus.payloads() == [{"item": 3}]
+
+
+def test_messages_of_a_run_whose_process_crashed_are_sent(world, way):
+    report = leave_message(world, 1, day=1)
+    hold(world, report.run_id, seconds=-1)
+    bus = Bus()
+    run(world.step([3], outbox=Outbox(bus, about)), way, {"day": 2})
+    assert bus.payloads() == [{"item": 1}, {"item": 3}]
+
+
+def test_messages_of_another_step_are_not_sent(sqlite, way):
+    leave_message(sqlite, 1)
+    bus = Bus()
+    run(sqlite.step([3], name="other", outbox=Outbox(bus, about)), way)
+    assert bus.payloads() == [{"item": 3}]
+
+
+def test_replay_sends_what_waits(sqlite, way):
+    leave_message(sqlite, 1)
+    bus = Bus()
+    step = sqlite.step([], outbox=Outbox(bus, about))
+    report = step.replay() if way == "sync" else asyncio.run(step.replay_async())
+    assert (bus.payloads(), report.unsent) == ([{"item": 1}], 0)
+
+
+def test_replay_counts_the_messages_that_wait(sqlite, way):
+    leave_message(sqlite, 1)
+    step = sqlite.step([], outbox=Outbox(Bus(failures=99), about))
+    report = step.replay() if way == "sync" else asyncio.run(step.replay_async())
+    assert report.unsent == 1
+
+
+def send_outbox(step, way):
+    return step.send_outbox() if way == "sync" else asyncio.run(step.send_outbox_async())
+
+
+def test_send_outbox_sends_what_waits(world, way):
+    leave_message(world, 1)
+    bus = Bus()
+    step = world.step([], outbox=Outbox(bus, about))
+    assert send_outbox(step, way) == SendReport(sent=1, unsent=0, error=None)
+    assert send_outbox(step, way) == SendReport(sent=0, unsent=0, error=None)
+    assert bus.payloads() == [{"item": 1}]
+
+
+def test_send_outbox_that_fails_names_the_failure(sqlite, way):
+    leave_message(sqlite, 1)
+    step = sqlite.step([], outbox=Outbox(Bus(failures=99), about))
+    report = send_outbox(step, way)
+    assert (report.sent, report.unsent, report.error.message) == (0, 1, "the bus is away")
+
+
+def test_send_outbox_of_a_step_without_outbox_is_misuse(sqlite, way):
+    with pytest.raises(MisuseError, match="step 'copy' has no outbox"):
+        send_outbox(sqlite.step([]), way)
+
+
+def test_damaged_message_counts_as_one_that_cannot_be_sent(world, way):
+    leave_message(world, 1)
+    with world.jobs.transaction() as transaction:
+        transaction.execute(world.jobs.tables.messages.update().values(payload="{"))
+    bus = Bus()
+    step = world.step([3], outbox=Outbox(bus, about))
+    report = send_outbox(step, way)
+    assert (report.unsent, report.error.type_name) == (1, type_name(JobRepositoryError))
+    assert "_outbox, row" in report.error.message
+    assert "column payload" in report.error.message
+    assert run(step, way, {"day": 2}).status == "completed"
+    assert bus.payloads() == [{"item": 3}]
+
+
+# Messages as an operator sees them.
+
+
+def test_unsent_messages_are_listed_with_their_run(world):
+    report = leave_message(world, 1)
+    [message] = UnsentMessages(world.jobs).page()
+    assert (message.step, message.run, message.payload) == ("copy", report.run_id, {"item": 1})
+    assert message.problem is None
+
+
+def test_unsent_messages_are_filtered_and_paged(sqlite):
+    runs = [leave_message(sqlite, item, day=item).run_id for item in (11, 13, 15)]
+    messages = UnsentMessages(sqlite.jobs)
+    first, second = messages.page(limit=2)
+    [third] = messages.page(after=second.number)
+    assert [each.run for each in (first, second, third)] == runs
+    assert [each.id for each in messages.page(run=runs[1])] == [second.id]
+    assert (messages.count(step="copy"), messages.count(step="other")) == (3, 0)
+
+
+def test_unsent_message_that_is_damaged_names_its_problem(sqlite):
+    leave_message(sqlite, 1)
+    with sqlite.jobs.transaction() as transaction:
+        table = sqlite.jobs.tables.messages.name
+        transaction.exec_driver_sql(f"UPDATE {table} SET created = 'x'")
+    [message] = UnsentMessages(sqlite.jobs).page()
+    assert message.created == 0
+    assert "column created" in message.problem

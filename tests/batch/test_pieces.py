@@ -15,7 +15,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate.batch import Cursor, Outbox, Reader, SkipPolicy
+from retrytemplate.batch import Cursor, JobRepositoryError, Outbox, Reader, SkipPolicy
 from retrytemplate.testing import VirtualClock
 from tests.batch.test_scenarios import Bad, Flaky, always
 from tests.batch.world import accounted, run
@@ -285,7 +285,8 @@ def test_a_codec_that_cannot_read_what_is_kept_ends_the_run(sqlite, way):
     assert run(step, way).pending == 2
     codec.decodes = False
     report = run(sqlite.step(iter(()), codec=codec), way)
-    assert (report.status, str(report.error)) == ("failed", "LookupError: no such text")
+    assert (report.status, type(report.exception)) == ("failed", JobRepositoryError)
+    assert "the codec cannot decode payloads[0]: LookupError('no such text')" in str(report.error)
     codec.decodes = True
     assert run(sqlite.step(iter(()), codec=codec), way).written == 2
 

@@ -490,6 +490,26 @@ def test_a_generator_that_is_awaited_is_a_processor_like_others(sqlite):
     assert run(sqlite.step([1, 2], processor=process), "async").written == 2
 
 
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("filtered", [0, 1])
+def test_processor_that_returns_awaitables_is_misuse(sqlite, concurrency, filtered):
+    async def awaited(item):
+        """Not awaited."""
+
+    def process(item):
+        return None if item <= filtered else awaited(item)
+
+    step = sqlite.step([1, 2, 3], processor=process, concurrency=concurrency)
+    with pytest.raises(MisuseError, match="the processor gives what must be awaited"):
+        step.run()
+    assert sqlite.rows() == []
+
+
+def test_skip_policy_on_a_signal_names_its_own_parameter():
+    with pytest.raises(ValueError, match=r"^on must hold subclasses"):
+        SkipPolicy(on=KeyboardInterrupt)
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
