@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from retrytemplate._text import printable
-from retrytemplate.cli import batch, breaker, context, demo, dlq, simulate, switch
+from retrytemplate.cli import batch, breaker, context, demo, dlq, outbox, simulate, switch
 from retrytemplate.cli._stores import hidden
 from retrytemplate.cli.usage import UsageError, WorkError
 from retrytemplate.errors import MissingExtraError
@@ -49,6 +49,7 @@ VERBS: Mapping[str, Verb] = {
     "context": context,
     "demo": demo,
     "dlq": dlq,
+    "outbox": outbox,
     "simulate": simulate,
     "switch": switch,
 }

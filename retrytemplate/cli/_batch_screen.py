@@ -37,6 +37,9 @@ class BatchScreen(Screen):
             return
         styles = [STYLES.get(run.state) for run in page]
         self.table(HEADS, map(_cells, page), styles, numbers=NUMBERS, name=STEP)
+        unsent = sum(run.unsent for run in page)
+        if unsent:
+            self.say(f"{unsent} of their messages wait: retrytemplate outbox list")
         if more:
             self.say(f"There are more: --before {page[-1].run_id}")
 
@@ -81,6 +84,8 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
     for label, when in (("started", run.started), ("updated", run.updated), ("ended", run.ended)):
         if when is not None:
             yield label, f"{moment(when)}, {ago(run.now - when)}"
+    if run.unsent:
+        yield "outbox", f"{run.unsent} unsent: retrytemplate outbox send FILE:NAME"
     yield "delivery", "exactly once" if run.exactly_once else "at least once, to another database"
     if run.code_version is not None:
         yield "code", run.code_version

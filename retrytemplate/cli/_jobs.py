@@ -76,6 +76,5 @@ def performed(
 
 
 def _is_awaited(step: ChunkStep) -> bool:
-    return (
-        is_async(step.processor) or is_async(step.writer) or hasattr(step.database, "sync_engine")
-    )
+    pieces = [step.processor, step.writer, None if step.outbox is None else step.outbox.send]
+    return any(map(is_async, pieces)) or hasattr(step.database, "sync_engine")

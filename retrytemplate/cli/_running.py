@@ -12,6 +12,7 @@ from retrytemplate.caches.worker import worker_name
 from retrytemplate.cli import _jobs
 from retrytemplate.cli._bar import Bar
 from retrytemplate.cli._following import JsonLines, PlainLines, followed, on_terminal
+from retrytemplate.cli._words import moment
 from retrytemplate.cli.usage import WorkError
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ def _performed(
     if run is None:
         raise WorkError(f"run {report.run_id} is gone from the journal")
     tell(run)
+    if report.already_completed and run.ended is not None:
+        tell.notice(
+            f"run {run.run_id} was completed at {moment(run.ended)}: nothing was left to do; "
+            "to begin again: --on-existing restart"
+        )
     return run
 
 

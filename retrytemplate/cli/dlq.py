@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.dead_letters import PHASES, STATES
 from retrytemplate.cli import _jobs, _journal, _stores
+from retrytemplate.cli._screen import shortly
 from retrytemplate.cli.usage import (
     UsageError,
     WorkError,
@@ -31,6 +32,8 @@ MOST = 10_000
 USUAL = 50
 HIGHEST = 2**63 - 1
 ANY = "any"
+# Failures of a replay that are printed; the letters have all of them.
+SHOWN = 20
 
 DESCRIPTION = """\
 Look at the dead letters of chunk steps: the items that were given up, each with its payload and the
@@ -291,6 +294,8 @@ def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
     for what, which in missed.items():
         if which:
             print(f"retrytemplate dlq: {what}: {_ids(which)}", file=sys.stderr)
+    for letter, why in list(report.failures.items())[:SHOWN]:
+        print(f"retrytemplate dlq: letter {letter}: {shortly(why)}", file=sys.stderr)
     if report.error is not None:
         raise WorkError(f"the replay has ended before its time: {report.error}")
     return 1 if any(missed.values()) else 0

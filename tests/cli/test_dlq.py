@@ -267,10 +267,14 @@ def test_what_fails_again_stays_open_and_exits_with_1(place):
     assert json.loads(replayed.stdout) == {
         "replayed": [],
         "failed": [1],
+        "failures": {"1": {"type": "job.Odd", "message": "item 7"}},
         "skipped": [],
         "error": None,
+        "unsent": 0,
     }
-    assert replayed.stderr.endswith("retrytemplate dlq: failed again: 1\n")
+    assert replayed.stderr.endswith(
+        "retrytemplate dlq: failed again: 1\nretrytemplate dlq: letter 1: Odd: item 7\n"
+    )
     assert "open" in place.run("dlq", "list").stdout
 
 

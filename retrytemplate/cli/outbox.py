@@ -1,0 +1,132 @@
+"""``retrytemplate outbox``: messages of chunk steps that wait, and how they are sent."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.cli import _jobs, _journal, _stores
+from retrytemplate.cli._screen import shortly
+from retrytemplate.cli.usage import add_verb, print_json, stored_text, whole_number
+
+if TYPE_CHECKING:
+    from retrytemplate.batch import JobRepository
+
+__all__ = ["add_parser", "run"]
+
+MOST = 10_000
+USUAL = 50
+HIGHEST = 2**63 - 1
+
+DESCRIPTION = """\
+List the messages of chunk steps that wait in the outbox, and send them.  A message waits until it
+was sent: after its chunk, by the next run of its step, by a replay, or by this command.
+"""
+
+EPILOG = """\
+examples:
+  retrytemplate outbox list --store sqlite:///jobs.db
+  retrytemplate outbox send job.py:step
+
+exit codes:
+  0 done   1 the store cannot be reached, or a message could not be sent   2 wrong use
+  130 interrupted
+"""
+
+LIST_EPILOG = f"""\
+examples:
+  retrytemplate outbox list --store sqlite:///jobs.db
+  retrytemplate outbox list --step reprice-orders --run 17
+  {_stores.NAMED}=postgresql://me@host/db retrytemplate outbox list --json
+
+Listing takes no lock and changes nothing.
+"""
+
+SEND_EPILOG = """\
+examples:
+  retrytemplate outbox send job.py:step
+  retrytemplate outbox send job.py:step --json
+
+The messages are sent in order, with the retries of the step.  Behind one that cannot be sent the
+others of its run wait.  A run that is in progress sends its messages itself.  Every message is sent
+at least once: the receiver drops an id that it knows.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb, and its own verbs, to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "outbox",
+        help="list the messages that wait, and send them",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "the messages that wait, a line each"
+    add = add_verb(verbs, "list", does, LIST_EPILOG, _journal.options()).add_argument
+    number = whole_number(HIGHEST)
+    add("--step", type=stored_text, metavar="NAME", help="only those of this step")
+    add("--run", type=number, metavar="RUN", dest="of_run", help="only those of this run")
+    add("--after", type=number, default=0, metavar="NUMBER", help="the next page")
+    add(
+        "--limit",
+        type=whole_number(MOST),
+        default=USUAL,
+        metavar="N",
+        help="at most N messages (default: %(default)s)",
+    )
+    add = add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG).add_argument
+    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
+    add(
+        "--async",
+        action="store_true",
+        dest="asynchronous",
+        help="use send_outbox_async(), for a send function that must be awaited",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """List or send; the exit code."""
+    if args.action == "send":
+        return _send(args)
+    with _journal.opened(args) as repository:
+        return _list(args, repository)
+
+
+def _list(args: argparse.Namespace, repository: JobRepository) -> int:
+    from retrytemplate.batch import UnsentMessages
+
+    messages, which = UnsentMessages(repository), {"step": args.step, "run": args.of_run}
+    found = messages.page(after=args.after, limit=args.limit + 1, **which)
+    page, more = found[: args.limit], len(found) > args.limit
+    if args.json:
+        shown = [each.as_json() for each in page]
+        print_json({"messages": shown, "next": page[-1].number if more else None})
+    else:
+        from retrytemplate.cli._outbox_screen import OutboxScreen
+
+        OutboxScreen().list(page, count=messages.count(**which), more=more)
+    return 0
+
+
+def _send(args: argparse.Namespace) -> int:
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():
+        step = _jobs.load(args.job)
+        try:
+            report = _jobs.performed(
+                step, step.send_outbox, step.send_outbox_async, asynchronous=args.asynchronous
+            )
+        finally:
+            step.repository.close()
+    if args.json:
+        print_json(report.as_json())
+    else:
+        print(f"{report.sent} sent, {report.unsent} unsent")
+    if report.error is not None:
+        print(f"retrytemplate outbox: not sent: {shortly(report.error)}", file=sys.stderr)
+        return 1
+    return 0
