@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         StatefulRetryPolicy,
         TimeoutRetryPolicy,
     )
+    from retrytemplate.stop_reasons import StopReason
     from retrytemplate.stores import (
         AsyncRedisRetryContextCache,
         AsyncSQLRetryContextCache,
@@ -115,6 +116,7 @@ __getattr__ = lazily(
         "retrytemplate.guards": ("Guard",),
         "retrytemplate.listeners": ("LoggingListener", "RetryListener", "StatisticsListener"),
         "retrytemplate.outcome": ("Outcome",),
+        "retrytemplate.stop_reasons": ("StopReason",),
         "retrytemplate.policies": (
             "AlwaysRetryPolicy",
             "CircuitBreakerRetryPolicy",
@@ -203,6 +205,7 @@ __all__ = [
     "SimpleRetryPolicy",
     "StatefulRetryPolicy",
     "StatisticsListener",
+    "StopReason",
     "SwitchRefusedError",
     "SwitchStoreError",
     "SystemClock",

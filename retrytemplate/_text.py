@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable", "with_text"]
+from functools import partial
+from os.path import basename
+from typing import Any
+
+__all__ = ["one_line", "operation_of", "printable", "qualified_name", "with_text"]
+
+# Objects whose ``__getattr__`` answers everything have wrappers without an end.
+MOST_WRAPPERS = 100
 
 
 def printable(text: str) -> str:
@@ -37,3 +44,33 @@ def with_text(name: str, text: str) -> str:
     ('ValueError: no such order', 'StopIteration')
     """
     return f"{name}: {text}" if text else name
+
+
+def operation_of(function: Any) -> str:
+    """The qualified name of a function; of a lambda its file and line.
+
+    Wrappers and partials have the name of the function inside.
+
+    >>> operation_of(partial(int, base=2)), operation_of(basename)
+    ('int', 'posixpath.basename')
+    """
+    for _ in range(MOST_WRAPPERS):
+        inner = getattr(function, "__wrapped__", None)
+        if inner is None and isinstance(function, partial):
+            inner = function.func
+        if inner is None:
+            break
+        function = inner
+    code = getattr(function, "__code__", None)
+    if code is not None and function.__name__ == "<lambda>":
+        return f"{basename(code.co_filename)}:{code.co_firstlineno}"
+    return qualified_name(function)
+
+
+def qualified_name(function: Any) -> str:
+    """Module and qualified name; of an object without a name those of its class."""
+    if not isinstance(getattr(function, "__qualname__", None), str):
+        function = getattr(function, "func", type(function))
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    module = getattr(function, "__module__", None)
+    return name if module in (None, "builtins") else f"{module}.{name}"

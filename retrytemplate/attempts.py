@@ -44,7 +44,7 @@ _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 SHOWN = (
     *("attempt", "retry_count", "gave_up", "exhausted", "recovered", "no_recovery", "closed"),
     *("_attributes", "_claim", "_ended", "_kept", "_last", "_last_stamp", "_max_attempts"),
-    *("_past", "_policy", "_same", "_started", "_state", "_unguarded"),
+    *("_past", "_policy", "_same", "_started", "_state", "_stop", "_unguarded"),
 )
 
 
@@ -151,6 +151,7 @@ class Attempts(RetryContext):
         ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
         execution, cell = prepare(self._owner, block, (), self._recovery, self._wanted, ways)
         execution.context._shared = True
+        execution.context._function = None  # a block has none
         self._loop = Loop(execution, cell, self._asynchronous)
         return self._loop
 

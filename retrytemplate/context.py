@@ -6,6 +6,7 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._text import operation_of
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.history import (
     HISTORY_FIRST,
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from retrytemplate.plan import Owner, Plan
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.state import RetryState
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = [
     "CONTEXT",
     "CURRENT",
     "DEADLINE",
+    "FUNCTION",
     "OUTER",
     "OWNER",
     "PLAN",
@@ -52,9 +55,9 @@ __all__ = [
 # All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
 # call (so that child tasks never share what they write): the context or None while nobody asked for
 # it; who makes it on demand; the deadline in force; the cell outside; the settings it began with;
-# where there is somebody to make it under a deadline: when it began.
+# the function that is called; where there is somebody to make it under a deadline: when it began.
 Cell = list[Any]
-CONTEXT, OWNER, DEADLINE, OUTER, PLAN, STARTED = range(6)
+CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
 # Whether any deadline was entered in this process: who uses none has nothing to look for.
 deadlines = False
 LEFT = object()  # in the place of the settings: left before what was entered after it
@@ -167,6 +170,7 @@ def context_of(cell: Cell | None) -> RetryContext | None:
 def first_context(cell: Cell) -> RetryContext:
     """Make the context of a first attempt that began without one."""
     context = cell[CONTEXT] = RetryContext(cell[OWNER], cell[OUTER], cell[PLAN])
+    context._function = cell[FUNCTION]
     context.attempt = 1
     if cell[DEADLINE] is not None:
         context._started = cell[STARTED]
@@ -219,6 +223,7 @@ class RetryContext:
         "__weakref__",
         "_claim",
         "_ended",
+        "_function",
         "_last",
         "_last_stamp",
         "_outer",
@@ -229,6 +234,7 @@ class RetryContext:
         "_shared",
         "_started",
         "_state",
+        "_stop",
         "attempt",
         "closed",
         "exhausted",
@@ -237,6 +243,8 @@ class RetryContext:
     )
 
     _ended: float | None  # set at the end
+    _stop: StopReason | None  # likewise, where it failed
+    _function: Callable[..., Any] | None  # set where there is one: a block has none
     # Set with the first failure.
     _last_stamp: Stamp
     _same: int  # earlier failures in a row that were the very same object
@@ -281,6 +289,24 @@ class RetryContext:
     @name.setter
     def name(self, name: str | None) -> None:
         self._name = name
+
+    @property
+    def operation(self) -> str:
+        """The qualified name of the function that is called; of a lambda its file and line.
+
+        In the block form the name of the template or its label, or ``"attempts"``.
+        """
+        function = getattr(self, "_function", None)
+        return operation_of(function) if function is not None else self.name or "attempts"
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why no further attempt follows, one of the words of ``StopReason``.
+
+        None while attempts go on (also those of the next delivery), after a success and after a
+        cancellation.  It stays where a recovery answers.
+        """
+        return getattr(self, "_stop", None)
 
     @property
     def parent(self) -> RetryContext | None:

@@ -13,6 +13,7 @@ from retrytemplate.errors import (
     TerminatedRetryError,
 )
 from retrytemplate.history import HISTORY_FIRST, KEPT_STAMP, message_of, summary, type_name
+from retrytemplate.stop_reasons import WORDS
 from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
@@ -115,21 +116,24 @@ LONGEST_NOTE = 8 * 1024
 
 def _note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
-    earlier, count = [], context.retry_count
-    for stamp, kind, message in context._past:
-        earlier.append(_line(stamp[0], kind.__qualname__, message))
+    count = context.retry_count
+    earlier = [_line(stamp[0], kind.__qualname__, text) for stamp, kind, text in context._past]
     # Nearly always these are all there were but the one that leaves.
     if len(earlier) + 1 != count or error is not context._last or context._same:
         earlier = _all_but(error, context, earlier)
     before = "; before this one:" if earlier else ""
-    text = f"{NOTE}{count} attempts failed{before}{''.join(earlier)}"
+    reason = context.stop_reason
+    why = f"; reason: {WORDS[reason]}" if reason else ""
+    text = f"{NOTE}{count} attempts failed{why}{before}{''.join(earlier)}"
     if len(text) > LONGEST_NOTE:
         text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
     put_note(error, text, NOTE)
 
 
 def _line(number: int, kind: str, message: str) -> str:
-    return f"\n  {number}. {with_text(kind, one_line(message))}"
+    if not message.isprintable():
+        message = one_line(message)
+    return f"\n  {number}. {kind}: {message}" if message else f"\n  {number}. {kind}"
 
 
 def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate._text import with_text
 from retrytemplate.attempt_timeout import log_failed_hook
+from retrytemplate.classify.exceptions import is_signal
 from retrytemplate.endings import (
     ABSENT,
     DONE,
@@ -50,11 +51,14 @@ from retrytemplate.keyed import (
 from retrytemplate.plan import awaited_admit
 from retrytemplate.verdicts import (
     ORDINARY,
+    guard_reason,
     is_barred,
     is_hard,
     judge,
     leaves_as_it_is,
     named,
+    reason_to_pass,
+    stop_reason,
     unfit,
 )
 from retrytemplate.waiting import give_back, pause, wait_rest
@@ -67,6 +71,7 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
     from retrytemplate.deadline import Deadline
     from retrytemplate.plan import Plan
+    from retrytemplate.stop_reasons import StopReason
 
     Effect = tuple[Callable[..., Any], tuple[Any, ...]]
     Reply = tuple[Any, BaseException | None]
@@ -110,6 +115,7 @@ class Execution:
         "plan",
         "policy",
         "raised",
+        "reason",
         "recovery",
         "refusal",
         "saved",
@@ -147,6 +153,7 @@ class Execution:
         self.last: BaseException | None = None  # of this execution, what close is told
         self.refusal: BaseException | None = None  # what ended the attempts, if not the policy
         self.raised: BaseException | None = None  # by a rule
+        self.reason: StopReason | None = None  # what ended it, if not the policy
         self.own: UnacceptableResultError | None = None  # an unacceptable result, made here
         self.taking: Effect | None = None  # the key, and not known yet whether it was taken
         self.marks: Any = None  # as they lie in a shared record
@@ -230,6 +237,7 @@ class Execution:
     def recover(self) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
         """The rest of a short execution whose attempts have run out: the recovery's turn."""
         yield from self._exhaust()
+        self.explain()
         self.context.closed = True
         return self._outcome()
 
@@ -304,6 +312,18 @@ class Execution:
             error = TerminatedRetryError(f"the policy could not be asked: {summary(exc)}")
             self.end, self.error = UNTOUCHED, from_cause(error, exc)
 
+    def explain(self) -> None:
+        """Let the context show why no further attempt follows."""
+        error = self.error
+        if (
+            self.reason is None
+            and isinstance(error, Exception)
+            and error is not self.last
+            and not is_signal(type(error))
+        ):
+            self.reason = "terminated"
+        self.context._stop = self.reason
+
     def veto(self, error: BaseException | None) -> None:
         """A listener's ``open`` refused the execution, or raised."""
         if error is None:
@@ -314,6 +334,7 @@ class Execution:
 
     def refused(self, error: BaseException) -> None:
         """A guard refused an attempt, or raised."""
+        self.reason = guard_reason(error)
         self.end, self.error = UNTOUCHED, from_cause(error, self.context.last_exception)
 
     def start_policy(self) -> None:
@@ -402,8 +423,9 @@ class Execution:
                 context.last_exception,
             )
             if self.last is not None:
-                self.refuse(error)
+                self.refuse(error, "deadline")
             if self.end is None:
+                self.reason = "deadline"
                 self.end, self.error = UNTOUCHED, error
             return
         error = yield from self.tell(self._guards(), context)
@@ -483,6 +505,7 @@ class Execution:
         self.last = failure
         failure = named(self.function, context, self.arguments, failure)
         if type(failure) not in ORDINARY and leaves_as_it_is(self.policy, failure):
+            self.reason = reason_to_pass(failure)
             self.end, self.error = UNTOUCHED, failure
             return
         yield from self._register(failure)
@@ -503,6 +526,8 @@ class Execution:
         if rethrown:
             self.end, self.error = KEPT, failure
             self.lent = False  # the retry comes with the redelivery
+            again = allowed and context._verdict
+            self.reason = None if again else stop_reason(self.policy, context, plan.monotonic)
         elif plan.keeps_context:
             self.end = EXHAUSTED
         elif self.refusal is not None:
@@ -531,9 +556,9 @@ class Execution:
             context._verdict = False
         self.show()
 
-    def refuse(self, refusal: BaseException) -> None:
+    def refuse(self, refusal: BaseException, reason: StopReason | None) -> None:
         """No retry here and now: the attempts have run out, or the key waits for its redelivery."""
-        self.refusal = refusal
+        self.refusal, self.reason = refusal, reason
         if self.context._state is None:
             self.end = EXHAUSTED
 
@@ -541,20 +566,24 @@ class Execution:
 
     def _exhaust(self) -> Steps:
         """No attempt is left: recover, or say so."""
-        self.context.exhausted = True
+        context = self.context
+        context.exhausted = True
         self.end = DONE
-        recovery = None if self.context.no_recovery else self.recovery
+        if self.reason is None:
+            self.reason = stop_reason(self.policy, context, self.plan.monotonic)
+        context._stop = self.reason
+        recovery = None if context.no_recovery else self.recovery
         of_call = getattr(type(recovery), "of_call", None)
         if of_call is not None:  # which one, and whether any, depends on the call and its failure
-            recovery = of_call(recovery, self.context._last, self.function, self.arguments)
+            recovery = of_call(recovery, context._last, self.function, self.arguments)
         if recovery is not None:
             yield from self._recover(recovery)
         else:
             own = self.own
-            if own is not None and own is self.context._last and self._returns_result():
+            if own is not None and own is context._last and self._returns_result():
                 self.value = own.result
             else:
-                self.error = conclusion(self.context, self.refusal)
+                self.error = conclusion(context, self.refusal)
 
     def _returns_result(self) -> bool:
         return any(rule.when_exhausted == "return" for rule in self.plan.result_rules)
@@ -568,9 +597,13 @@ class Execution:
         value, error = yield recovery, (context,)
         if type(error) is TypeError:
             error = unfit(recovery, error, "that a recovery gets")
+        if isinstance(error, Exception):
+            self.reason = "recovery_failed"
         if error is None:
             context.recovered = True
             error = yield from self.tell(plan.on_recovery, context, value)
+            if isinstance(error, Exception):
+                self.reason = "terminated"
             self.value = value if error is None else None
             self.phase = "idle"
         if error is not None:
@@ -593,6 +626,7 @@ class Execution:
                     raise
                 yield from let_go(self, exc)
             self.cache = None
+        self.explain()
         if self.end != ABSENT:
             yield from self._close()
 
@@ -604,3 +638,4 @@ class Execution:
         first = yield from self.tell_all(self.untold, self.context, self.last, first=first)
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)
+            self.explain()

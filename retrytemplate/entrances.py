@@ -68,6 +68,7 @@ def prepare(
     plan = owner._plan
     outer = _get()
     context = RetryContext(owner, outer, plan)
+    context._function = function
     deadline = None if outer is None else outer[DEADLINE]
     context._shared = arguments is None or not plan.inline
     limit = None if deadline is None or deadline.endless else deadline
@@ -250,5 +251,7 @@ def _outcome(context: RetryContext | None, value: Any, error: BaseException | No
     from retrytemplate.outcome import Outcome
 
     if context is None:  # refused before it began
-        return Outcome(None, error, 0, (), 0.0)
-    return Outcome(value, error, context.attempt, context.history, context.elapsed)
+        return Outcome(None, error, 0, (), 0.0, "not_retryable")
+    return Outcome(
+        value, error, context.attempt, context.history, context.elapsed, context.stop_reason
+    )

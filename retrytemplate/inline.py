@@ -97,6 +97,7 @@ def _run_inline(
     """A stateless execution whose first attempt nobody has to be told or asked about."""
     check_call(function, recovery)
     context = RetryContext(owner, outer, plan)
+    context._function = function
     context.attempt = 1
     if recovery is not None:
         context._recovery = recovery
@@ -141,6 +142,7 @@ def _run_told(
     if plan.unbounded:
         warn_unbounded(plan)
     context = RetryContext(owner, outer, plan)
+    context._function = function
     context._shared = True
     if arguments is None:
         arguments = (context,)
@@ -257,6 +259,7 @@ def _run_stateful(
         warn_unbounded(plan)
     cache = plan.cache
     context = RetryContext(owner, outer, plan)
+    context._function = function
     context._shared = True
     context._state = state
     if arguments is None:
@@ -320,7 +323,7 @@ def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     failure = cell.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _taken_over(cell)
+    context, policy = _taken_over(cell, function)
     if not context._plan.plain:
         steps = _resumed(cell, function, args, kwargs, SYNC).run(failure)
         del failure  # kept here, it would live as long as the attempts after it
@@ -354,7 +357,7 @@ async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwar
     failure = cell.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _taken_over(cell)
+    context, policy = _taken_over(cell, function)
     if not context._plan.plain:
         steps = _resumed(cell, function, args, kwargs, ASYNC).run(failure)
         del failure
@@ -381,11 +384,12 @@ async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwar
         del ended
 
 
-def _taken_over(cell: Cell) -> tuple[RetryContext, RetryPolicy]:
+def _taken_over(cell: Cell, function: Callable[..., Any]) -> tuple[RetryContext, RetryPolicy]:
     """The context and the policy of an inline execution that needs them from now on."""
     context, owner = cell[CONTEXT], cell[OWNER]
     if context is None:
         context = cell[CONTEXT] = RetryContext(owner, cell[OUTER], cell[PLAN])
+        context._function = function
     context.attempt = 1
     plan = context._plan
     if plan.unbounded:

@@ -8,6 +8,7 @@ from attrs import frozen
 
 if TYPE_CHECKING:
     from retrytemplate.history import AttemptRecord
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["Outcome"]
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 class Outcome(Generic[T]):
     """How a call ended, without raising.
 
+    ``stop_reason`` says why no further attempt followed; None after a success and a cancellation.
+
     >>> from retrytemplate import RetryTemplate
     >>> outcome = RetryTemplate().outcome(int, "17")
     >>> outcome.ok, outcome.value, outcome.attempts
@@ -25,6 +28,8 @@ class Outcome(Generic[T]):
     >>> outcome = RetryTemplate().outcome(int, "seventeen")
     >>> outcome.ok, type(outcome.exception).__name__, outcome.attempts
     (False, 'ValueError', 3)
+    >>> outcome.stop_reason
+    'attempts_exhausted'
     """
 
     value: T | None
@@ -32,6 +37,7 @@ class Outcome(Generic[T]):
     attempts: int
     history: tuple[AttemptRecord, ...]
     elapsed: float
+    stop_reason: StopReason | None = None
 
     @property
     def ok(self) -> bool:

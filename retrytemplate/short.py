@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.context import CONTEXT, OWNER
 from retrytemplate.endings import conclusion, leave, terminated
-from retrytemplate.verdicts import ORDINARY, judge, leaves_as_it_is
+from retrytemplate.verdicts import ORDINARY, judge, leaves_as_it_is, reason_to_pass, stop_reason
 
 if TYPE_CHECKING:
     from retrytemplate.context import Cell, RetryContext
@@ -29,6 +29,7 @@ def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> An
     error: BaseException | None = None
     if type(failure) not in ORDINARY and leaves_as_it_is(policy, failure):
         error = failure
+        context._stop = reason_to_pass(failure)
     else:
         started = None if context._last is None else context._last_stamp[2]
         context._fail(failure, started, plan.monotonic())
@@ -38,6 +39,7 @@ def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> An
                 return None
         except Exception as exc:
             error = terminated(exc, failure)
+            context._stop = "terminated"
     if error is None:
         recovery = context._recovery
         if recovery is None:
@@ -45,6 +47,8 @@ def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> An
         if recovery is not None and not context.no_recovery:
             return RECOVER
         context.exhausted = True
+        if context._shared or context.retry_count > 1:  # else nothing shows it
+            context._stop = stop_reason(policy, context, plan.monotonic)
         error = conclusion(context)
     context.closed = True
     leave(context, error, for_good=error is not failure or context.exhausted)

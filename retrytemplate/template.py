@@ -203,7 +203,7 @@ class Entrances:
         ):
             result: T = inline.run(self, *entrances.without_keywords(fn, args, kwargs))
             return result
-        cell: Cell = [None, self, None, outer, plan]
+        cell: Cell = [None, self, None, outer, plan, fn]
         try:
             token = _set(cell)
         except BaseException:  # a signal, once it was set

@@ -9,8 +9,12 @@ from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
     CacheUnavailableError,
+    DeadlineExceededError,
     KillSwitchActiveError,
     MisuseError,
+    RecordedFailure,
+    Rejected,
+    RetryBudgetExhaustedError,
     RetryError,
 )
 
@@ -19,15 +23,19 @@ if TYPE_CHECKING:
 
     from retrytemplate.context import RetryContext
     from retrytemplate.policies.base import RetryPolicy
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = [
     "ORDINARY",
+    "guard_reason",
     "is_barred",
     "is_hard",
     "is_stopped",
     "judge",
     "leaves_as_it_is",
     "named",
+    "reason_to_pass",
+    "stop_reason",
     "takes_context",
     "unfit",
 ]
@@ -106,6 +114,46 @@ def is_barred(policy: RetryPolicy, failure: BaseException, own: BaseException | 
         and failure is not own
         and not policy.names(failure)
     )
+
+
+def stop_reason(
+    policy: RetryPolicy, context: RetryContext, clock: Callable[[], float]
+) -> StopReason:
+    """Why the attempts have ended: the caller gave up, the last failure rules a retry out, or the
+    policy's own reason.
+    """
+    if context.gave_up:
+        return "gave_up"
+    failure, failures = context._last, context.retry_count
+    try:
+        if isinstance(failure, MAYBE_BARRED) and not isinstance(failure, RecordedFailure):
+            for leaf in leaves(failure):
+                if isinstance(leaf, Rejected | DeadlineExceededError) and (
+                    is_barred(policy, failure, None)
+                ):
+                    return "rejected" if isinstance(leaf, Rejected) else "deadline"
+        if context._plan.needs_state:
+            state = context._policy_state
+            return policy.stop_reason_from(state, failures, failure, clock())  # type: ignore[attr-defined, no-any-return]
+        return policy.stop_reason(failures, failure)
+    except Exception:  # a policy of the user's: the failure itself is to leave
+        return "terminated"
+
+
+def reason_to_pass(failure: BaseException) -> StopReason | None:
+    """Why a failure left as it is; None: the execution was cancelled."""
+    parts = list(leaves(failure))
+    if any(not isinstance(each, Exception) or is_signal(type(each)) for each in parts):
+        return None
+    stopped = all(not isinstance(each, MisuseError) for each in parts)
+    return "rejected" if stopped else "not_retryable"
+
+
+def guard_reason(rejection: BaseException) -> StopReason | None:
+    """Why a guard's error ended the execution; None: it is no rejection."""
+    if isinstance(rejection, RetryBudgetExhaustedError):
+        return "budget_exhausted"
+    return "guard" if isinstance(rejection, Rejected) else None
 
 
 def named(

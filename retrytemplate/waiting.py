@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.endings import KEPT, UNTOUCHED, from_cause, instead_of, interrupted
 from retrytemplate.errors import NestedRetryError, Rejected, RetryLater
+from retrytemplate.verdicts import guard_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ def wait_rest(execution: Execution, rest: float) -> Steps:
             f"the next attempt is due in {rest:g} seconds", retry_after=rest
         )
     elif deadline is not None and not deadline.fits(rest):
-        execution.end = UNTOUCHED
+        execution.end, execution.reason = UNTOUCHED, "deadline"
         execution.error = deadline.error(
             f"the next attempt is due in {rest:g} seconds, after the deadline"
         )
@@ -57,15 +58,16 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
     deadline = execution.deadline
     if deadline is not None and not deadline.fits(delay):
         message = f"{delay:g} seconds of backoff do not fit before the deadline"
-        execution.refuse(from_cause(deadline.error(message), failure))
+        execution.refuse(from_cause(deadline.error(message), failure), "deadline")
         return
     error = yield from _reserve(execution, delay)
     if error is None:
         yield from _sleep(execution, delay)
     elif isinstance(error, NestedRetryError):
-        execution.refuse(failure)  # itself: the layer outside is to judge it, not this error
+        # Itself: the layer outside is to judge it, not this error.
+        execution.refuse(failure, guard_reason(error))
     elif isinstance(error, Rejected):
-        execution.refuse(from_cause(error, failure))
+        execution.refuse(from_cause(error, failure), guard_reason(error))
     else:
         execution.end, execution.error = KEPT, error
 

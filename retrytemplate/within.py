@@ -68,7 +68,7 @@ def run_within(
     recovery: Recovery,
 ) -> Any:
     """Run one execution in this thread."""
-    cell = _begin(owner)
+    cell = _begin(owner, function)
     if arguments is None:
         arguments = (context_of(cell),)
     failure: Exception | None = None
@@ -103,7 +103,7 @@ async def run_within_async(
     recovery: Recovery,
 ) -> Any:
     """The same in a task, which the deadline cuts by itself."""
-    cell = _begin(owner)
+    cell = _begin(owner, function)
     if arguments is None:
         arguments = (context_of(cell),)
     failure: Exception | None = None
@@ -132,10 +132,10 @@ async def run_within_async(
             leave(cell, token)
 
 
-def _begin(owner: Any) -> Cell:
+def _begin(owner: Any, function: Callable[..., Any]) -> Cell:
     outer: Any = CURRENT.get()
     plan = owner._plan
-    return [None, owner, outer[DEADLINE], outer, plan, plan.ticks.now()]
+    return [None, owner, outer[DEADLINE], outer, plan, function, plan.ticks.now()]
 
 
 def _succeed(cell: Cell, limit: float) -> None:

@@ -72,7 +72,7 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
             if kwargs:
                 return run(owner, partial(fn, *args, **kwargs), ())
             return run(owner, fn, args)
-        cell = [None, owner, None, outer, plan]
+        cell = [None, owner, None, outer, plan, fn]
         try:
             token = _set(cell)
         except BaseException:  # a signal, once it was set
@@ -117,7 +117,7 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
                 if limit:
                     return await run_within_async(owner, limit, fn, args, None)
             return await run_async(owner, fn, args)
-        cell = [None, owner, None, outer, plan]
+        cell = [None, owner, None, outer, plan, fn]
         token = _set(cell)
         try:
             try:

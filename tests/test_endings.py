@@ -32,7 +32,7 @@ def test_what_is_left_out_of_the_note_is_said_where_it_would_stand(way):
         way(made(20), Script(*map(ValueError, range(1, 21))))
     [note] = caught.value.__notes__
     assert note.splitlines() == [
-        "retry: 20 attempts failed; before this one:",
+        "retry: 20 attempts failed; reason: attempts exhausted; before this one:",
         *(f"  {number}. ValueError: {number}" for number in (1, 2, 3)),
         "  ... 4 more",
         *(f"  {number}. ValueError: {number}" for number in range(8, 20)),
@@ -51,7 +51,7 @@ def test_a_failure_that_is_to_come_again_has_no_note_and_the_end_tells_of_all(wa
     assert caught.value.__cause__.message == "3"
     [note] = caught.value.__notes__
     assert note.splitlines() == [
-        "retry: 3 attempts failed; before this one:",
+        "retry: 3 attempts failed; reason: attempts exhausted; before this one:",
         "  1. ValueError: 1",
         "  2. ValueError: 2",
     ]
@@ -98,8 +98,9 @@ def test_whatever_leaves_in_the_place_of_a_failure_has_the_note(way, kind, setti
     with pytest.raises(kind) as caught:
         way(made(5, **settings()), Script(ValueError("one"), ValueError("two")))
     [note] = caught.value.__notes__
+    reason = "guard" if kind is Rejected else "terminated"
     assert note.splitlines()[:2] == [
-        "retry: 2 attempts failed; before this one:",
+        f"retry: 2 attempts failed; reason: {reason}; before this one:",
         "  1. ValueError: one",
     ]
 

@@ -467,7 +467,7 @@ def test_the_exception_that_leaves_tells_of_the_attempts_before_it(way):
     assert str(left) == "three"
     [note] = notes_of(left)
     assert note.splitlines() == [
-        "retry: 3 attempts failed; before this one:",
+        "retry: 3 attempts failed; reason: attempts exhausted; before this one:",
         "  1. OSError: one",
         "  2. KeyError: 'two'",
     ]
@@ -511,7 +511,7 @@ def test_the_same_object_raised_each_time_is_never_in_its_own_history(way):
     failure = ValueError("always me")
     [note] = notes_of(left_by(way, made(4), failure))
 
-    assert note == "retry: 4 attempts failed"
+    assert note == "retry: 4 attempts failed; reason: attempts exhausted"
 
 
 @every_way
@@ -520,7 +520,7 @@ def test_the_same_object_after_others_is_not_in_its_own_history_either(way):
     [note] = notes_of(left_by(way, made(4), OSError("another"), failure))
 
     assert note.splitlines() == [
-        "retry: 4 attempts failed; before this one:",
+        "retry: 4 attempts failed; reason: attempts exhausted; before this one:",
         "  1. OSError: another",
     ]
 
@@ -534,7 +534,7 @@ def test_in_place_with_a_state_the_last_failure_is_not_in_its_own_history(way):
     assert str(left) == "c"
     [note] = notes_of(left)
     assert note.splitlines() == [
-        "retry: 3 attempts failed; before this one:",
+        "retry: 3 attempts failed; reason: attempts exhausted; before this one:",
         "  1. ValueError: a",
         "  2. ValueError: b",
     ]
@@ -555,7 +555,7 @@ def test_forty_failures_are_told_by_the_first_three_and_the_last_thirteen(way):
     assert [record.message for record in contexts[0].history] == [f"failure {n}" for n in kept]
     [note] = notes_of(caught.value)
     first, *lines = note.splitlines()
-    assert first == "retry: 40 attempts failed; before this one:"
+    assert first == "retry: 40 attempts failed; reason: attempts exhausted; before this one:"
     assert "  1. ValueError: failure 1" in lines
     assert "  39. ValueError: failure 39" in lines
     assert not any("failure 40" in line or "failure 4:" in line for line in lines)

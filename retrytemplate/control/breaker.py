@@ -291,7 +291,7 @@ class CircuitBreaker(Wraps):
         permit = Permit(self)
         refused = permit.take()
         if refused is not None:
-            return Outcome(None, refused, 0, (), 0.0)
+            return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
             with permit:
                 value = fn(*args, **kwargs)
@@ -319,7 +319,7 @@ class CircuitBreaker(Wraps):
         permit = Permit(self)
         refused = await permit.take_async() if self._keeper.waits else permit.take()
         if refused is not None:
-            return Outcome(None, refused, 0, (), 0.0)
+            return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
             if self._keeper.waits:
                 value = await _within(permit, fn, args, kwargs)

@@ -269,7 +269,9 @@ class Fallback(Wraps):
             tell(self.listeners, [event])
         calls = len(failures) + (not any(error is each for each in failures))
         elapsed = self._clock.monotonic() - began
-        return FallbackOutcome(value, error, calls, (), elapsed, who, tuple(failures))
+        return FallbackOutcome(
+            value, error, calls, (), elapsed, answered_by=who, failures=tuple(failures)
+        )
 
     def _all_of(self, failures: list[BaseException]) -> BaseException:
         first, *others = failures

@@ -255,7 +255,7 @@ class Hedge(Wraps):
                 del error, failures
         elapsed = self.clock.monotonic() - began
         raised = tuple(each for _, each in failures)
-        return HedgeOutcome(value, error, started, (), elapsed, who, raised)
+        return HedgeOutcome(value, error, started, (), elapsed, answered_by=who, failures=raised)
 
     def _answered(self, race: Race, winner: Runner) -> None:
         race.account.succeeded()

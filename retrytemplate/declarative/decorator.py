@@ -7,6 +7,7 @@ from inspect import getattr_static, isfunction
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from retrytemplate._checks import is_async, text_or_none
+from retrytemplate._text import qualified_name
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.declarative.fitting import Taker, call_of, signature_of
 from retrytemplate.declarative.recoverers import (
@@ -215,7 +216,7 @@ class Settings:
     def _function(self, fn: Any, holder: str | None) -> Any:
         """One function, wrapped by a template that is bound to it."""
         asynchronous = is_async(fn)
-        name = _qualified_name(fn)
+        name = qualified_name(fn)
         template = self.template
         # Its own template serves one function: then the name tells the keys of several apart.
         label = self.label or template.name or name
@@ -239,7 +240,7 @@ class Settings:
         if recover is None or isinstance(recover, str):
             if holder is None:
                 raise MisuseError(
-                    f"recover={recover!r} names a method: {_qualified_name(fn)} has no instance"
+                    f"recover={recover!r} names a method: {qualified_name(fn)} has no instance"
                 )
             return RecoveryOfCall(
                 fn,
@@ -250,7 +251,7 @@ class Settings:
             )
         if is_async(recover) and not asynchronous:
             raise MisuseError(
-                f"recover must be a plain function where {_qualified_name(fn)} is one, "
+                f"recover must be a plain function where {qualified_name(fn)} is one, "
                 f"got {recover!r}: nothing would await it"
             )
         Taker(recover, signature_of(fn), 1).check("recover", "error")
@@ -308,11 +309,6 @@ class UntilClassIsKnown:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.method(*args, **kwargs)
-
-
-def _qualified_name(fn: Any) -> str:
-    inner = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
-    return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
 
 
 def _class_around(fn: Any) -> str | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attrs import field, frozen
 
 from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+
+if TYPE_CHECKING:
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["DecidingMember", "keeping_state"]
 
@@ -29,6 +34,11 @@ class DecidingMember(StatefulRetryPolicy):
 
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
         return state[1], state
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        return self.policy.stop_reason(state[0], failure)
 
     def recovery_forbidden(self, state: JSON) -> bool:
         return bool(state[2])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.policies.composite import CompositeRetryPolicy
     from retrytemplate.policies.result import ResultRetryPolicy
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["JSON", "NumberOfAttempts", "RetryPolicy", "StatefulRetryPolicy"]
 
@@ -67,6 +68,26 @@ class RetryPolicy(Value):
         :param failure: the last of them, None before the first.
         """
         raise NotImplementedError(f"{type(self).__name__} must override allows()")
+
+    def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
+        """Why ``allows`` was False, asked once at the end of a failed execution.
+
+        The default: ``"attempts_exhausted"`` from ``attempt_limit`` failures on, and where not even
+        the first attempt was allowed; else ``"not_retryable"``.
+
+        :param failures: failures so far.
+        :param failure: the last of them, None before the first; of an earlier delivery a
+            ``RecordedFailure``.
+
+        >>> from retrytemplate import SimpleRetryPolicy
+        >>> policy = SimpleRetryPolicy(3, retry_on=OSError)
+        >>> policy.stop_reason(3, OSError()), policy.stop_reason(1, ValueError())
+        ('attempts_exhausted', 'not_retryable')
+        """
+        limit = self.attempt_limit
+        if failure is None or (limit is not None and failures >= limit):
+            return "attempts_exhausted"
+        return "not_retryable"
 
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
         """Asked after a refusal: whether the failure must reach the caller without recovery."""
@@ -158,6 +179,12 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         raise TypeError(f"{type(self).__name__} keeps state: ask decide(), not allows()")
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        """The same as ``stop_reason`` for ``decide``, with the state and the time after it."""
+        return self.stop_reason(failures, failure)
 
     def recovery_forbidden(self, state: JSON) -> bool:
         """Asked with the state after a refusal: whether no recovery may be called."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from retrytemplate.policies.result import ResultRetryPolicy
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["ExceptionClassifierRetryPolicy"]
 
@@ -149,6 +150,15 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
             answer, members[place] = self._parts[int(place)].decide(members[place], now)
             allowed = allowed or answer
         return allowed, {**state, "members": members}
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        for place in self._asked(state):
+            if not isinstance(self._members[int(place)], NeverRetryPolicy):
+                part, own = self._parts[int(place)], state["members"][place]
+                return part.stop_reason_from(own, failures, failure, now)
+        return "not_retryable"
 
     def recovery_forbidden(self, state: JSON) -> bool:
         return any(

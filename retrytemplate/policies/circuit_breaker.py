@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retrytemplate.policies.result import ResultRetryPolicy
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["CircuitBreakerRetryPolicy"]
 
@@ -115,6 +116,11 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
 
     def _seconds(self, name: str) -> float:
         return float(_checks.read(name, getattr(self, name), _checks.limit))
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        return self._inner.stop_reason_from(state["delegate"], state["failures"], failure, now)
 
     def recovery_forbidden(self, state: JSON) -> bool:
         return self._inner.recovery_forbidden(state["delegate"])

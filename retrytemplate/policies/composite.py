@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from retrytemplate.policies.result import ResultRetryPolicy
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["CompositeRetryPolicy", "combine"]
 
@@ -93,6 +94,30 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         return self._verdict([each.allows(failures, failure) for each in self.policies])
+
+    def _first(self, reasons: list[StopReason]) -> StopReason | None:
+        """The reason of the first member that ended it; where all had to, the first limit."""
+        if self.optimistic:
+            reasons = [each for each in reasons if each != "not_retryable"] or reasons
+        return reasons[0] if reasons else None
+
+    def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
+        reasons = [
+            each.stop_reason(failures, failure)
+            for each in self.policies
+            if not each.allows(failures, failure)
+        ]
+        return self._first(reasons) or super().stop_reason(failures, failure)
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        reasons = [
+            part.stop_reason_from(own, failures, failure, now)
+            for part, own in zip(self._parts, state, strict=True)
+            if not part.decide(own, now)[0]
+        ]
+        return self._first(reasons) or super().stop_reason(failures, failure)
 
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
         return any(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import attrs
 
+    from retrytemplate.stop_reasons import StopReason
+
 __all__ = ["ResultRetryPolicy"]
 
 
@@ -86,6 +88,9 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
         return self.policy.forbids_recovery(failures, failure)
 
+    def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
+        return self.policy.stop_reason(failures, failure)
+
     def names(self, failure: BaseException) -> bool:
         return self.policy.names(failure)
 
@@ -97,6 +102,11 @@ class ResultRetryPolicy(StatefulRetryPolicy):
 
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
         return self._inner.decide(state, now)
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        return self._inner.stop_reason_from(state, failures, failure, now)
 
     def recovery_forbidden(self, state: JSON) -> bool:
         return self._inner.recovery_forbidden(state)

@@ -12,6 +12,8 @@ from retrytemplate.policies.base import JSON, StatefulRetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from retrytemplate.stop_reasons import StopReason
+
 __all__ = ["TimeoutRetryPolicy", "seconds"]
 
 
@@ -53,6 +55,11 @@ class TimeoutRetryPolicy(StatefulRetryPolicy):
         if callable(self.timeout):
             return self.resolved().decide(state, now)
         return now - state <= self.timeout, state
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        return "time_limit"
 
     @property
     def dynamic(self) -> bool:

@@ -344,7 +344,7 @@ def test_without_a_match_the_original_exception_leaves_the_very_same_object():
         service.call(1)
     assert caught.value is service.failure
     assert caught.value.__notes__ == [
-        "retry: 2 attempts failed",
+        "retry: 2 attempts failed; reason: attempts exhausted",
     ]
 
 

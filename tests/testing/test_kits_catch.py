@@ -115,6 +115,14 @@ class DeclaresZero(RetryPolicy):
         return True
 
 
+class StopsForItsOwnReason(RetryPolicy):
+    def allows(self, failures, failure):
+        return failures < 3
+
+    def stop_reason(self, failures, failure):
+        return "too late"
+
+
 class WorthMore(RetryPolicy):
     """Reading its numbers makes it another policy."""
 
@@ -248,6 +256,7 @@ POLICIES = [
     (NeedsNothing, "test_it_is_a_policy"),
     (GoesBeyondItsLimit, "test_there_is_no_attempt_after_the_limit"),
     (DeclaresZero, "test_declared_numbers_of_attempts_are_counts"),
+    (StopsForItsOwnReason, "test_a_stop_reason_is_one_of_the_words"),
     (WorthMore, "test_reading_its_numbers_does_not_change_its_verdicts"),
     (ChangesItsState, "test_a_state_is_never_changed_in_place"),
     (ChangesItsStateWhenAsked, "test_a_state_is_never_changed_in_place"),

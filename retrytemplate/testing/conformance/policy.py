@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrytemplate.policies import AlwaysRetryPolicy, NeverRetryPolicy, TimeoutRetryPolicy
 from retrytemplate.policies.base import RetryPolicy, StatefulRetryPolicy
+from retrytemplate.stop_reasons import STOP_REASONS
 from retrytemplate.testing.conformance.base import (
     Conformance,
     Probe,
@@ -75,6 +76,14 @@ def _decided(policy: StatefulRetryPolicy, state: Any, now: float, times: int) ->
     for _ in range(times - 1):
         _, state = policy.decide(state, now)
     return policy.decide(state, now)
+
+
+def _reason(
+    policy: RetryPolicy, state: Any, failures: int, failure: BaseException | None, now: float
+) -> Any:
+    if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
+        return policy.stop_reason_from(state, failures, failure, now)
+    return policy.stop_reason(failures, failure)
 
 
 class PolicyConformance(Conformance):
@@ -180,6 +189,18 @@ class PolicyConformance(Conformance):
                 self._verdicts(policy, script),
                 "decide() is asked after a failure and before an attempt: it must not count",
             )
+
+    def test_a_stop_reason_is_one_of_the_words(self) -> None:
+        policy = self.make()
+        for script in self.scripts():
+            for count, answer in enumerate(answers(policy, script)):
+                if answer.allowed:
+                    continue
+                failure, now = script[count - 1] if count else (None, START)
+                reason = _reason(policy, answer.state, count, failure, now)
+                assert reason in STOP_REASONS, f"stop_reason must be one of them, got {reason!r}"
+                again = _reason(self.make(), answer.state, count, failure, now)
+                check_same(again, reason, "an equal policy gives another reason")
 
     def test_it_is_frozen(self) -> None:
         check_frozen(self.make())
