@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, overload
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields, frozen
 
 from retrytemplate import entrances, inline
 from retrytemplate._checks import SECONDS, checked_by, has_methods, instance_of, text_or_none
+from retrytemplate._suggestions import did_you_mean
 from retrytemplate.attempts import NEW, STATEFUL, Attempts
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
@@ -28,17 +29,25 @@ from retrytemplate.verdicts import takes_context
 from retrytemplate.wrapping import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from typing import Self
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from typing import Self, Unpack
+
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from retrytemplate.context import Cell, RetryContext
     from retrytemplate.outcome import Outcome
+    from retrytemplate.settings import TemplateSettings
+    from retrytemplate.wrapping import Method, WrappedFunction
 
-__all__ = ["BoundTemplate", "RetryTemplate"]
+    R_co = TypeVarWithDefault("R_co", covariant=True, default=Any)
+else:
+    R_co = TypeVar("R_co", covariant=True)
+
+__all__ = ["BoundTemplate", "Entrances", "RetryTemplate"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F")
+R = TypeVar("R")
 
 
 def _attempt_timeout(value: Any) -> Any:
@@ -97,8 +106,11 @@ def _name(instance: Any, attribute: Any, value: Any) -> None:
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 
-class Entrances:
-    """The ways in: of a template, and of one with a recovery, a state or a label bound."""
+class Entrances(Generic[R_co]):
+    """The methods of a template, and of one with a recovery, a state or a label bound.
+
+    ``R_co`` is the type of what a bound recovery returns, for type checkers.
+    """
 
     __slots__ = ()
 
@@ -116,6 +128,8 @@ class Entrances:
         @property
         def _inline(self) -> Plan | None: ...
 
+        def _changed(self, changes: Mapping[str, Any]) -> Any: ...
+
     def __copy__(self) -> Any:
         return evolve(self)  # type: ignore[misc]  # both that are made of this are attrs classes
 
@@ -125,13 +139,31 @@ class Entrances:
             "listeners are shared; make one in each process, or use with_()"
         )
 
+    @overload
     def execute(
         self,
         callback: Callable[[RetryContext], T],
         *,
-        recovery: Callable[[RetryContext], T] | None = None,
+        recovery: None = None,
         state: RetryState | None = None,
-    ) -> T:
+    ) -> T | R_co: ...
+
+    @overload
+    def execute(
+        self,
+        callback: Callable[[RetryContext], T],
+        *,
+        recovery: Callable[[RetryContext], R],
+        state: RetryState | None = None,
+    ) -> T | R: ...
+
+    def execute(
+        self,
+        callback: Callable[[RetryContext], Any],
+        *,
+        recovery: Callable[[RetryContext], Any] | None = None,
+        state: RetryState | None = None,
+    ) -> Any:
         """Call *callback* until it succeeds or the policy refuses another attempt.
 
         :param callback: called with the ``RetryContext``; what it returns is returned.
@@ -150,26 +182,61 @@ class Entrances:
 
         Source: ``org.springframework.retry.support.RetryTemplate``.
         """
-        value: T = inline.run(self, callback, None, recovery, state)
-        return value
+        return inline.run(self, callback, None, recovery, state)
 
     @overload
     async def execute_async(
         self,
         callback: Callable[[RetryContext], Awaitable[T]],
         *,
-        recovery: Callable[[RetryContext], Awaitable[T] | T] | None = None,
+        recovery: None = None,
         state: RetryState | None = None,
-    ) -> T: ...
+    ) -> T | R_co: ...
+
+    @overload
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], Awaitable[T]],
+        *,
+        recovery: Callable[[RetryContext], Awaitable[R]],
+        state: RetryState | None = None,
+    ) -> T | R: ...
+
+    @overload
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], Awaitable[T]],
+        *,
+        recovery: Callable[[RetryContext], R],
+        state: RetryState | None = None,
+    ) -> T | R: ...
 
     @overload
     async def execute_async(
         self,
         callback: Callable[[RetryContext], T],
         *,
-        recovery: Callable[[RetryContext], Awaitable[T] | T] | None = None,
+        recovery: None = None,
         state: RetryState | None = None,
-    ) -> T: ...
+    ) -> T | R_co: ...
+
+    @overload
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], T],
+        *,
+        recovery: Callable[[RetryContext], Awaitable[R]],
+        state: RetryState | None = None,
+    ) -> T | R: ...
+
+    @overload
+    async def execute_async(
+        self,
+        callback: Callable[[RetryContext], T],
+        *,
+        recovery: Callable[[RetryContext], R],
+        state: RetryState | None = None,
+    ) -> T | R: ...
 
     async def execute_async(
         self,
@@ -187,7 +254,7 @@ class Entrances:
         """
         return await entrances.run_async(self, callback, None, recovery, state)
 
-    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | R_co:
         """Call ``fn(*args, **kwargs)`` with retry, without a context parameter.
 
         >>> from retrytemplate import RetryTemplate
@@ -231,10 +298,12 @@ class Entrances:
     @overload
     async def call_async(
         self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
+    ) -> T | R_co: ...
 
     @overload
-    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def call_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | R_co: ...
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same as ``call`` for functions that may be asynchronous.
@@ -248,7 +317,9 @@ class Entrances:
         """
         return await entrances.call_async(self, fn, args, kwargs)
 
-    def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+    def outcome(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T | R_co]:
         """Call ``fn(*args, **kwargs)`` with retry, say how it went; raises no Exception.
 
         >>> from retrytemplate import RetryTemplate
@@ -261,12 +332,12 @@ class Entrances:
     @overload
     async def outcome_async(
         self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Outcome[T]: ...
+    ) -> Outcome[T | R_co]: ...
 
     @overload
     async def outcome_async(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Outcome[T]: ...
+    ) -> Outcome[T | R_co]: ...
 
     async def outcome_async(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -274,22 +345,37 @@ class Entrances:
         """The same as ``outcome`` for functions that may be asynchronous."""
         return await entrances.outcome_async(self, fn, args, kwargs)
 
-    def wrap(self, fn: F) -> F:
+    @overload
+    def wrap(self, fn: Method, *, nested: bool = False) -> Method: ...
+
+    @overload
+    def wrap(self, fn: Callable[P, T], *, nested: bool = False) -> WrappedFunction[P, T]: ...
+
+    def wrap(self, fn: Any, *, nested: bool = False) -> Any:
         """Decorate a function so that every call of it retries; signature and types stay.
 
         Takes functions and coroutine functions, methods, classmethods, staticmethods, callable
         objects and partials.  A generator function (or an asynchronous one) is retried until its
         first item has gone out; later exceptions pass as they are.
 
-        >>> from retrytemplate import RetryTemplate
+        The result has ``retry_with(**changes)``: the same function under a changed template, of
+        the same kind.  Of a method it is a function that takes the instance first, and of a
+        classmethod the class.
+
+        :param fn: the function.
+        :param nested: whether a function that a template has wrapped already is accepted: then
+            the attempts of both templates multiply.
+        :raises MisuseError: a template has wrapped the function already, and ``nested`` is False.
+        :raises TypeError: for a class, or an object that cannot be called.
+
+        >>> from retrytemplate import NeverRetryPolicy, RetryTemplate
         >>> @RetryTemplate().wrap
         ... def double(number: int) -> int:
         ...     return 2 * number
-        >>> double(21)
-        42
+        >>> double(21), double.retry_with(policy=NeverRetryPolicy())(21)
+        (42, 42)
         """
-        wrapped: F = wrap(self, fn)
-        return wrapped
+        return wrap(self, fn, nested=nested)
 
     def attempts(
         self,
@@ -324,7 +410,7 @@ class Entrances:
 
 
 @frozen(eq=False, slots=True)
-class RetryTemplate(Entrances):
+class RetryTemplate(Entrances[Never]):
     """Executes callbacks under a retry policy and a backoff, and remembers.
 
     :param policy: when to try again.
@@ -400,13 +486,40 @@ class RetryTemplate(Entrances):
         """The template itself: what a bound one points to."""
         return self
 
+    @overload
+    def bind(
+        self,
+        *,
+        recovery: None = None,
+        state: RetryState | None = None,
+        label: str | None = None,
+    ) -> BoundTemplate[Never]: ...
+
+    @overload
+    def bind(
+        self,
+        *,
+        recovery: Callable[[RetryContext], Awaitable[R]],
+        state: RetryState | None = None,
+        label: str | None = None,
+    ) -> BoundTemplate[R]: ...
+
+    @overload
+    def bind(
+        self,
+        *,
+        recovery: Callable[[RetryContext], R],
+        state: RetryState | None = None,
+        label: str | None = None,
+    ) -> BoundTemplate[R]: ...
+
     def bind(
         self,
         *,
         recovery: Callable[[RetryContext], Any] | None = None,
         state: RetryState | None = None,
         label: str | None = None,
-    ) -> BoundTemplate:
+    ) -> BoundTemplate[Any]:
         """The same ways in with a recovery, a state or a reporting label set.
 
         :param recovery: in the place of the template's.
@@ -425,16 +538,26 @@ class RetryTemplate(Entrances):
             self.name if label is None else label,
         )
 
-    def with_(self, **changes: Any) -> Self:
+    def with_(self, **changes: Unpack[TemplateSettings]) -> Self:
         """A copy with some settings changed; listeners registered since are part of it.
 
         :param changes: settings by name, as the class takes them.
-        :raises TypeError, ValueError: for what the class refuses.
+        :raises TypeError, ValueError: for an unknown setting or an invalid value.
 
         >>> from retrytemplate import RetryTemplate, SimpleRetryPolicy
         >>> RetryTemplate(name="orders").with_(policy=SimpleRetryPolicy(5)).name
         'orders'
         """
+        return self._changed(changes)
+
+    def _changed(self, changes: Mapping[str, Any]) -> Self:
+        known = [each.name for each in fields(type(self)) if each.init]
+        for name in changes:
+            if name not in known:
+                raise TypeError(
+                    f"setting must be one of {', '.join(known)}, got {name!r}"
+                    f"{did_you_mean(name, known)}"
+                )
         return evolve(self, **changes)
 
     def register_listener(self, listener: Any, index: int | None = None) -> None:
@@ -465,7 +588,7 @@ class RetryTemplate(Entrances):
 
 
 @frozen(eq=False, slots=True)
-class BoundTemplate(Entrances):
+class BoundTemplate(Entrances[R_co]):
     """A template with a recovery, a state and a label of its own: ``RetryTemplate.bind``.
 
     >>> from retrytemplate import RetryState, RetryTemplate
@@ -486,3 +609,9 @@ class BoundTemplate(Entrances):
     @property
     def _inline(self) -> Plan | None:
         return self.template._inline
+
+    def _changed(self, changes: Mapping[str, Any]) -> Self:
+        template = self.template._changed(changes)
+        recovery = template.recovery if "recovery" in changes else self.recovery
+        label = template.name if self.label == self.template.name else self.label
+        return evolve(self, template=template, recovery=recovery, label=label)

@@ -4,41 +4,173 @@ from __future__ import annotations
 
 import inspect
 from functools import partial, update_wrapper
+from types import MethodType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from retrytemplate._checks import is_async
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, leave, restore
 from retrytemplate.entrances import run_async, without_keywords
+from retrytemplate.errors import MisuseError
 from retrytemplate.inline import finished, repeat, repeat_async, run
 from retrytemplate.within import run_within_async, time_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-    from typing import Literal
+    from typing import Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+    from retrytemplate.settings import TemplateSettings
 
     Kind = Literal[
         "function", "coroutine function", "generator function", "asynchronous generator function"
     ]
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
-__all__ = ["decorated", "kind_of", "wrap"]
+    class WrappedFunction(Generic[P, T]):
+        """What type checkers see of a wrapped function; at run time it is a plain function."""
+
+        __name__: str
+        __qualname__: str
+        __wrapped__: Callable[P, T]
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+        def retry_with(self, **changes: Unpack[TemplateSettings]) -> WrappedFunction[P, T]: ...
+
+    # A method keeps its exact type: a checker binds, overrides and compares functions only.
+
+    class _OfInstance(Protocol):
+        def __call__(_function, self: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    class _OfClass(Protocol):
+        def __call__(_function, cls: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    C = TypeVar("C")
+    Method = TypeVar(
+        "Method",
+        bound=_OfInstance | _OfClass | classmethod[Any, Any, Any] | staticmethod[Any, Any],
+    )
+
+    class Decorator(Protocol):
+        """What type checkers see of a decorator that adds retry."""
+
+        @overload
+        def __call__(self, fn: type[C], /) -> type[C]: ...  # type: ignore[overload-overlap]
+
+        @overload
+        def __call__(self, fn: Method, /) -> Method: ...
+
+        @overload
+        def __call__(self, fn: Callable[P, T], /) -> WrappedFunction[P, T]: ...
+
+
+__all__ = ["RetryWith", "check_not_wrapped", "decorated", "descriptor", "kind_of", "wrap"]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 
-def wrap(owner: Any, fn: Any) -> Any:
-    """The function (or classmethod, staticmethod) with retry around each call."""
-    return decorated(fn, lambda inner: WRAPPERS[kind_of(inner)](owner, inner))
+class RetryWith:
+    """``retry_with`` of a wrapped function: the same function under a changed template."""
+
+    __slots__ = ("_remake", "_wrapped")
+
+    def __init__(self, remake: Callable[[Any], Any], wrapped: Any = None) -> None:
+        self._remake = remake
+        self._wrapped = None if wrapped is None else ref(wrapped)
+
+    @classmethod
+    def of(cls, fn: Any) -> RetryWith | None:
+        """That of this function; not one that ``functools.wraps`` has copied from another."""
+        found: Any = getattr(fn, "__dict__", {}).get("retry_with")
+        if type(found) is cls and found._wrapped is not None and found._wrapped() is fn:
+            return found
+        return None
+
+    def __call__(self, **changes: Any) -> Any:
+        """The same function under a changed template.
+
+        :param changes: settings of the template by name, as ``RetryTemplate.with_`` takes them.
+        :raises TypeError, ValueError: for an unknown setting or an invalid value.
+        """
+        return self._remake(changes)
+
+
+def _made(owner: Any, fn: Any) -> Any:
+    return WRAPPERS[kind_of(fn)](owner, fn)
+
+
+def wrap(
+    owner: Any, fn: Any, *, nested: bool = False, make: Callable[[Any, Any], Any] = _made
+) -> Any:
+    """The function (or classmethod, staticmethod) with retry around each call.
+
+    :param nested: whether the function may have retry already.
+    :param make: makes the wrapper from the template and the function.
+    """
+    if not nested:
+        check_not_wrapped(fn)
+
+    def made(inner: Any) -> Any:
+        def remake(changes: Any) -> Any:
+            return wrap(owner._changed(changes), inner, nested=nested, make=make)
+
+        wrapped = make(owner, inner)
+        wrapped.retry_with = RetryWith(remake, wrapped)
+        return wrapped
+
+    return decorated(fn, made)
+
+
+def check_not_wrapped(
+    fn: Any, otherwise: str = "wrap(..., nested=True) for a retry inside a retry"
+) -> None:
+    """Raise if a template has wrapped the function already: attempts would multiply.
+
+    :param otherwise: what to do to keep both templates, or neither.
+    """
+    inner: Any = fn
+    while True:
+        if isinstance(inner, partial):
+            inner = inner.func
+        elif isinstance(inner, MethodType | classmethod | staticmethod):
+            inner = inner.__func__
+        else:
+            break
+    if RetryWith.of(inner) is not None:
+        name = getattr(inner.__wrapped__, "__qualname__", repr(inner.__wrapped__))
+        raise MisuseError(
+            f"{name} retries already, a template has wrapped it: use "
+            f"{name}.retry_with(...) to change its template, or {otherwise}"
+        )
 
 
 def decorated(fn: Any, make: Callable[[Any], Any]) -> Any:
     """What *make* makes of the function, in its place."""
     if isinstance(fn, classmethod | staticmethod):
-        return type(fn)(decorated(fn.__func__, make))
+        return descriptor(type(fn), decorated(fn.__func__, make))
     if not callable(fn):
         raise TypeError(f"wrap() takes a function or another callable, got {fn!r}")
     if isinstance(fn, type):
         raise TypeError(f"wrap() takes a function, got the class {fn!r}: wrap its methods")
-    return update_wrapper(make(fn), fn, updated=_updated(fn))
+    made = make(fn)
+    retry_with, inner = RetryWith.of(made), RetryWith.of(fn)
+    if retry_with is None and inner is not None:
+        # The copy of fn's own would leave out what is around it now.
+        retry_with = RetryWith(lambda changes: decorated(inner(**changes), make), made)
+    update_wrapper(made, fn, updated=_updated(fn))
+    if retry_with is not None:
+        made.retry_with = retry_with
+    return made
+
+
+def descriptor(kind: Any, function: Any) -> Any:
+    """The classmethod or staticmethod of a function, with its ``retry_with``."""
+    made = kind(function)
+    inner = RetryWith.of(function)
+    if inner is not None:
+        made.retry_with = RetryWith(lambda changes: kind(inner(**changes)))
+    return made
 
 
 def _updated(fn: Any) -> tuple[str, ...]:

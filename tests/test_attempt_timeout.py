@@ -740,7 +740,7 @@ def test_a_parameter_stop_that_is_taken_or_has_no_name_is_left_alone(
 ):
     template = made(1, attempt_timeout=in_a_thread())
     assert template.call(function, *arguments, **keywords) == value
-    assert template.wrap(function)(*arguments, **keywords) == value
+    assert template.wrap(function, nested=True)(*arguments, **keywords) == value
 
 
 def test_the_event_goes_beside_what_is_given():

@@ -7,7 +7,20 @@ from types import GeneratorType
 
 import pytest
 
-from retrytemplate import RetryTemplate, current_context
+from retrytemplate import (
+    BulkheadFullError,
+    MisuseError,
+    NeverRetryPolicy,
+    NoBackoff,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+    current_context,
+    intercept,
+    recover,
+    retryable,
+)
+from retrytemplate.control import Bulkhead, Pipeline, with_retry
 from retrytemplate.testing import Recorder
 from tests.trouble import RemoteError, Trouble
 from tests.ways import made
@@ -109,9 +122,9 @@ def test_a_wrapped_function_is_still_of_its_kind(kind):
     assert wrapped.__name__ == chosen.__name__
 
 
-def test_a_wrapped_function_can_be_wrapped_again_and_then_attempts_multiply():
+def test_nested_wrap_allowed_by_argument_multiplies_attempts():
     trouble = Trouble(99)
-    twice = made(2).wrap(made(3).wrap(trouble))
+    twice = made(2).wrap(made(3).wrap(trouble), nested=True)
 
     with pytest.raises(RemoteError):
         twice()
@@ -588,3 +601,272 @@ def test_the_traceback_of_the_last_failure_has_few_frames_of_ours():
     assert len(inside) <= 4
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+
+
+# -- a function that a template has wrapped already --------------------------------------------
+
+
+def wrapped_function():
+    trouble = Trouble(99)
+
+    @made(3).wrap
+    def fetch(page="home"):
+        trouble()
+
+    return fetch, trouble
+
+
+class Pages:
+    @made(2).wrap
+    def fetch(self):
+        raise RemoteError
+
+
+def plain():
+    raise RemoteError
+
+
+RETRYING = {
+    "function": made(3).wrap(plain),
+    "partial": functools.partial(made(3).wrap(plain), "home"),
+    "staticmethod": staticmethod(made(3).wrap(plain)),
+    "classmethod": made(3).wrap(classmethod(plain)),
+    "bound method": Pages().fetch,
+    "retryable": retryable(retry_on=RemoteError)(plain),
+    "strategy": Bulkhead("pages").wrap(made(3).wrap(plain)),
+    "pipeline, template first": Pipeline(made(2), Bulkhead("pages")).wrap(plain),
+    "pipeline, template last": Pipeline(Bulkhead("pages"), made(2)).wrap(plain),
+    "node": with_retry(retryable=RemoteError)(plain),
+}
+
+
+@pytest.mark.parametrize("kind", RETRYING)
+def test_wrap_of_a_retrying_function_is_rejected(kind):
+    with pytest.raises(MisuseError, match=r"use .*retry_with\(\.\.\.\).*nested=True"):
+        made(2).wrap(RETRYING[kind])
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        made(2).bind(label="pages").wrap,
+        retryable(retry_on=RemoteError),
+        with_retry(retryable=RemoteError),
+        Pipeline(Bulkhead("pages"), made(2)).wrap,
+        Pipeline(made(2).bind()).wrap,
+    ],
+    ids=["bound template", "retryable", "node", "pipeline", "pipeline with a bound template"],
+)
+def test_each_decorator_that_retries_rejects_a_retrying_function(wrap):
+    fetch, _ = wrapped_function()
+    with pytest.raises(MisuseError, match="fetch retries already"):
+        wrap(fetch)
+
+
+def test_pipeline_wrap_nested_allowed_by_argument():
+    fetch, trouble = wrapped_function()
+    with pytest.raises(RemoteError):
+        Pipeline(made(2)).wrap(fetch, nested=True)()
+    assert trouble.calls == 6
+
+
+def test_node_nested_allowed_by_argument():
+    fetch, trouble = wrapped_function()
+    with pytest.raises(RemoteError):
+        with_retry(SimpleRetryPolicy(2), backoff=NoBackoff(), nested=True)(fetch)()
+    assert trouble.calls == 6
+
+
+def test_pipeline_without_a_template_takes_a_retrying_function():
+    fetch, trouble = wrapped_function()
+    with pytest.raises(RemoteError):
+        Pipeline(Bulkhead("pages")).wrap(fetch)()
+    assert trouble.calls == 3
+
+
+def test_wrap_takes_a_function_with_copied_attributes():
+    fetch, trouble = wrapped_function()
+
+    @functools.wraps(fetch)  # copies ``retry_with`` too
+    def offline():
+        return "cached"
+
+    assert made(2).wrap(offline)() == "cached"
+    assert trouble.calls == 0
+
+
+def test_intercept_rejects_a_pattern_that_matches_a_retrying_method():
+    with pytest.raises(MisuseError, match=r"Pages\.fetch retries already.*leave it out"):
+        intercept(Pages(), "fetch", made(2))
+
+
+def test_retryable_class_leaves_a_retrying_method_as_it_is():
+    method = vars(Pages)["fetch"]
+
+    @retryable(retry_on=RemoteError)
+    class Whole(Pages):
+        def other(self): ...
+
+    assert Whole.fetch is method
+
+
+# -- retry_with --------------------------------------------------------------------------------
+
+
+def test_retry_with_replaces_the_template_of_a_function():
+    fetch, trouble = wrapped_function()
+    with pytest.raises(RemoteError):
+        fetch.retry_with(policy=SimpleRetryPolicy(5))()
+    assert trouble.calls == 5
+    with pytest.raises(RemoteError):
+        fetch()
+    assert trouble.calls == 5 + 3
+
+
+def test_retry_with_twice_keeps_earlier_changes():
+    fetch, trouble = wrapped_function()
+    again = fetch.retry_with(policy=SimpleRetryPolicy(5)).retry_with(name="pages")
+    with pytest.raises(RemoteError):
+        again()
+    assert trouble.calls == 5
+
+
+def function(page: str) -> str:
+    return page
+
+
+async def coroutine(page: str) -> str:
+    return page
+
+
+def generator(page: str):
+    yield page
+
+
+async def async_generator(page: str):
+    yield page
+
+
+@pytest.mark.parametrize("fn", [function, coroutine, generator, async_generator])
+def test_retry_with_keeps_the_kind_of_a_function(fn):
+    changed = made(3).wrap(fn).retry_with(policy=SimpleRetryPolicy(5))
+    for ask in (
+        inspect.isfunction,
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+        inspect.signature,
+    ):
+        assert ask(changed) == ask(fn)
+    assert changed.__wrapped__ is fn
+
+
+def test_retry_with_in_a_class_body_keeps_the_kind_of_a_method():
+    calls = []
+
+    class Service:
+        @made(2).wrap
+        def method(self):
+            calls.append(type(self).__name__)
+            raise RemoteError
+
+        @made(2).wrap
+        @classmethod
+        def of_class(cls):
+            calls.append(cls.__name__)
+            raise RemoteError
+
+        @retryable(retry_on=RemoteError, max_attempts=2)
+        @staticmethod
+        def static():
+            calls.append("static")
+            raise RemoteError
+
+        once = method.retry_with(policy=NeverRetryPolicy())
+        of_class_once = of_class.retry_with(policy=NeverRetryPolicy())
+        static_once = static.retry_with(policy=NeverRetryPolicy())
+
+    for fn in (Service().once, Service.of_class_once, Service().static_once):
+        with pytest.raises(RemoteError):
+            fn()
+    assert calls == ["Service", "Service", "static"]
+
+
+def test_retry_with_of_a_method_takes_the_instance_first():
+    pages = Pages()
+    once = pages.fetch.retry_with(policy=NeverRetryPolicy())
+    with pytest.raises(RemoteError):
+        once(pages)
+
+
+def test_retry_with_keeps_recovery_state_and_label():
+    seen = []
+
+    def recovered(context):
+        seen.append((context.name, context.key, context.retry_count))
+        return "recovered"
+
+    state = RetryState("order-17")
+    bound = made(3, name="shop").bind(recovery=recovered, state=state, label="night")
+    once = bound.wrap(plain).retry_with(policy=SimpleRetryPolicy(1))
+
+    with pytest.raises(RemoteError):
+        once()
+    assert once() == "recovered"
+    assert seen == [("night", "order-17", 1)]
+
+
+def test_retry_with_another_recovery_replaces_the_bound_one():
+    fetch = made(1).bind(recovery=lambda context: "first").wrap(plain)
+    assert fetch.retry_with(recovery=lambda context: "second")() == "second"
+    assert fetch() == "first"
+
+
+def test_retry_with_another_name_replaces_an_inherited_label():
+    names = []
+    fetch = made(1, name="shop").bind().wrap(lambda: names.append(current_context().name))
+    fetch.retry_with(name="stock")()
+    assert names == ["stock"]
+
+
+def test_retry_with_keeps_the_recoverer_of_a_retryable_method():
+    class Service:
+        @retryable(retry_on=RemoteError)
+        def fetch(self, page):
+            raise RemoteError
+
+        @recover
+        def recovered(self, error: RemoteError, page):
+            return f"no {page}"
+
+    once = Service.fetch.retry_with(policy=NeverRetryPolicy())
+    assert once(Service(), "home") == "no home"
+
+
+def test_retry_with_keeps_the_strategy_outside_of_the_template():
+    fetch, trouble = wrapped_function()
+    bulkhead = Bulkhead("pages", limit=1, queue=0)
+    guarded = bulkhead.wrap(fetch).retry_with(policy=SimpleRetryPolicy(5))
+    with bulkhead.slot(), pytest.raises(BulkheadFullError):
+        guarded()
+    with pytest.raises(RemoteError):
+        guarded()
+    assert trouble.calls == 5
+
+
+def test_retry_with_of_a_node_changes_its_template():
+    trouble = Trouble(99)
+
+    @with_retry(retryable=RemoteError, backoff=NoBackoff())
+    def node(state):
+        trouble()
+
+    with pytest.raises(RemoteError):
+        node.retry_with(policy=SimpleRetryPolicy(5))({})
+    assert trouble.calls == 5
+
+
+def test_retry_with_an_unknown_setting_names_a_similar_one():
+    fetch, _ = wrapped_function()
+    with pytest.raises(TypeError, match="got 'polcy'; did you mean 'policy'"):
+        fetch.retry_with(polcy=SimpleRetryPolicy(5))

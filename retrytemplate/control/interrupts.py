@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from retrytemplate.control.strategy import Wraps
+from retrytemplate.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,6 +138,20 @@ class SameQuestions(Wraps):
     """A template whose attempts ask the same questions."""
 
     template: Any
+    nested: bool = False
+
+    def wrap(self, fn: Any, /) -> Any:
+        """The node with retry around each run.
+
+        :raises MisuseError: a template has wrapped it already, and ``nested`` is False.
+        """
+        kind = type(self)
+        return wrap(
+            self.template,
+            fn,
+            nested=self.nested,
+            make=lambda template, node: kind(template)._wrapped(node),
+        )
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         questions = Questions.of_this_run()

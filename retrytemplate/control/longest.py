@@ -24,60 +24,79 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from retrytemplate._checks import Seconds
+    from retrytemplate.attempt_timeout import AttemptTimeout
 
 __all__ = ["calls", "factors", "longest"]
 
 
-def longest(layers: Sequence[Any], attempt_duration: Seconds | None = None) -> float:
+def longest(
+    layers: Sequence[Any], attempt_duration: Seconds | None = None, *, synchronous: bool = False
+) -> float:
     """Seconds from the outermost in to the function and out again; infinite: nothing bounds it.
 
     :param attempt_duration: of the function, and of each function that a fallback asks.
+    :param synchronous: whether the functions are: a limit does not end them, it only lets nothing
+        further begin.
     """
     each = inf
     if attempt_duration is not None:
         each = duration(attempt_duration)
         delay("attempt_duration", each)
-    inside = each
+    inside = begun = each  # begun: what cannot be stopped once it has begun, without retries
     for layer in reversed(layers):
-        inside = _around(layer, inside, each)
+        late = begun if synchronous else 0.0
+        inside = _around(layer, inside, each, late)
+        if isinstance(layer, RetryTemplate | BoundTemplate):
+            begun = _attempt(layer, begun, late)
+        else:
+            begun = _around(layer, begun, each, late)
     return float(inside)
 
 
 @singledispatch
-def _around(layer: Any, inside: float, each: float) -> float:
-    """The longest that it takes, itself and what is *inside*; nothing is known of a stranger."""
+def _around(layer: Any, inside: float, each: float, late: float) -> float:
+    """The longest that it takes, itself and what is *inside*; unknown for other strategies.
+
+    :param late: by how much what is inside may exceed a limit.
+    """
     return inf
 
 
 @_around.register
-def _(layer: Timeout, inside: float, each: float) -> float:
-    return min(layer.seconds, inside)
+def _(layer: Timeout, inside: float, each: float, late: float) -> float:
+    return min(layer.seconds + late, inside)
 
 
 @_around.register(RetryTemplate)
 @_around.register(BoundTemplate)
-def _(layer: Any, inside: float, each: float) -> float:
-    timeout = layer.template.attempt_timeout
-    return retrying(layer.template, inside if timeout is None else min(inside, timeout.seconds))
+def _(layer: Any, inside: float, each: float, late: float) -> float:
+    return retrying(layer.template, _attempt(layer, inside, late))
+
+
+def _attempt(layer: Any, inside: float, late: float) -> float:
+    timeout: AttemptTimeout | None = layer.template.attempt_timeout
+    if timeout is None:
+        return inside
+    return min(inside, timeout.seconds + (0.0 if timeout.in_thread else late))
 
 
 @_around.register
-def _(layer: CircuitBreaker, inside: float, each: float) -> float:
+def _(layer: CircuitBreaker, inside: float, each: float, late: float) -> float:
     return inside
 
 
 @_around.register
-def _(layer: Bulkhead, inside: float, each: float) -> float:
+def _(layer: Bulkhead, inside: float, each: float, late: float) -> float:
     return inside + (layer.max_wait if layer.queue else 0.0)
 
 
 @_around.register
-def _(layer: Fallback, inside: float, each: float) -> float:
+def _(layer: Fallback, inside: float, each: float, late: float) -> float:
     return inside + len(layer.links) * each
 
 
 @_around.register
-def _(layer: Hedge, inside: float, each: float) -> float:
+def _(layer: Hedge, inside: float, each: float, late: float) -> float:
     # One that has failed is followed at once by the next; one that is slow, after the delay.
     later = inside if isinstance(layer.delay, Quantile) else min(layer.delay, inside)
     return inside + layer.max_hedges * later
@@ -86,7 +105,7 @@ def _(layer: Hedge, inside: float, each: float) -> float:
 @_around.register(Once)
 @_around.register(ServiceErrors)
 @_around.register(SwitchGuard)
-def _(layer: Any, inside: float, each: float) -> float:
+def _(layer: Any, inside: float, each: float, late: float) -> float:
     return inside
 
 

@@ -121,7 +121,7 @@ class NestedRetries(Guard):
     ... def inner():
     ...     calls.append("inner")
     ...     raise ConnectionError("reset")
-    >>> template.outcome(template.wrap(inner)).exception, len(calls)
+    >>> template.outcome(template.wrap(inner, nested=True)).exception, len(calls)
     (ConnectionError('reset'), 3)
     """
 

@@ -79,6 +79,7 @@ def with_retry(
     retryable: Types | Callable[[BaseException], Any] | None = None,
     max_attempts: int | None = None,
     backoff: Backoff | None = None,
+    nested: bool = False,
 ) -> Callable[[F], F]:
     """Run a node again while it fails with what is worth it.
 
@@ -88,7 +89,10 @@ def with_retry(
     :param max_attempts: runs in all, 3 unless given.
     :param backoff: how long to wait between them: up to 0.2 seconds, then twice that and so on, up
         to 2, by chance, unless given.
-    :raises MisuseError: where nothing says what is worth it, and for settings beside what has them.
+    :param nested: whether a node that a template has wrapped already is accepted: then the runs of
+        both multiply.
+    :raises MisuseError: where nothing says what is worth it, and for settings beside what has them;
+        when it decorates a node that a template has wrapped already, unless ``nested``.
     :raises ValueError: for a number of runs below 1, and for classes that are never retried.
     :raises TypeError: for what is no template, policy, class or backoff.
 
@@ -119,9 +123,10 @@ def with_retry(
     else:
         _check_kind("template", template, TEMPLATES, "a RetryTemplate or a RetryPolicy")
         _refuse_beside(template, given | {"backoff": backoff})
-        return _around(SameQuestions(template))
+        return _around(SameQuestions(template, nested))
     usual = ExponentialBackoff(0.2, maximum=2.0, jitter="full")
-    return _around(SameQuestions(RetryTemplate(template, usual if backoff is None else backoff)))
+    made = RetryTemplate(template, usual if backoff is None else backoff)
+    return _around(SameQuestions(made, nested))
 
 
 def with_breaker(

@@ -22,9 +22,9 @@ from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.guards import Guard
 from retrytemplate.outcome import Outcome
-from retrytemplate.template import BoundTemplate, RetryTemplate
+from retrytemplate.template import BoundTemplate, Entrances, RetryTemplate
 from retrytemplate.verdicts import is_hard
-from retrytemplate.wrapping import decorated
+from retrytemplate.wrapping import check_not_wrapped, decorated
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -191,13 +191,19 @@ class Pipeline:
         finally:
             del error
 
-    def wrap(self, fn: F, /) -> F:
+    def wrap(self, fn: F, /, *, nested: bool = False) -> F:
         """The function, coroutine function or method, with all the layers around each call.
 
         The fastest way in: what can be prepared is prepared here.
 
+        :param nested: whether a pipeline with a template accepts a function that a template has
+            wrapped already: then the attempts of both multiply.
+        :raises MisuseError: a template has wrapped the function already, the pipeline has another
+            one, and ``nested`` is False.
         :raises TypeError: for what a layer cannot wrap.
         """
+        if not nested and any(isinstance(each, Entrances) for each in self.layers):
+            check_not_wrapped(fn)
         wrapped: F = decorated(fn, lambda inner: _wrapped(self.layers, inner))
         return wrapped
 
@@ -206,22 +212,29 @@ class Pipeline:
     def explain(self, *, attempt_duration: Seconds | None = None) -> str:
         """What happens to a call, in order and in words, and what is wrong with the order.
 
-        :param attempt_duration: the longest that one call of the function takes, where it is known.
+        The time is that of ``worst_case``, of asynchronous and of synchronous functions.  The
+        warnings are those for asynchronous functions.
+
+        :param attempt_duration: the longest that one call of the function takes, in seconds; None,
+            the default: unknown.
 
         >>> print(Pipeline(Timeout(2.0), Bulkhead("llm", limit=3, queue=0)).explain())
         Pipeline 'pipeline', the outermost first:
-          1. Timeout 'request': the call is cut after 2 s
+          1. Timeout 'request': asynchronous calls are cancelled after 2 s; synchronous calls run to their end
           2. Bulkhead 'llm': 3 calls at once, none waits
-        At most 1 call of the function, 2 s in all.
+        At most 1 call of the function: 2 s in all if it is asynchronous, unbounded if it is synchronous.
         No warnings.
-        """
+        """  # noqa: E501
         lines = [f"Pipeline {self.name!r}, the outermost first:"]
         for place, layer in enumerate(self.layers, start=1):
             lines.append(f"  {place}. {title(layer)}: {described(layer)}")
         many = number(calls(self.layers), "call")
-        most = self.worst_case(attempt_duration=attempt_duration)
-        time = "any time" if most == inf else f"{most:.6g} s"
-        lines.append(f"At most {many} of the function, {time} in all.")
+        cancelled, late = (
+            _in_all(longest(self.layers, attempt_duration, synchronous=synchronous))
+            for synchronous in (False, True)
+        )
+        time = f"{cancelled} if it is asynchronous, {late} if it is synchronous"
+        lines.append(f"At most {many} of the function: {cancelled if cancelled == late else time}.")
         found = self.remarks(attempt_duration=attempt_duration)
         lines.append("Warnings:" if found else "No warnings.")
         lines.extend(f"  - {each}" for each in found)
@@ -236,21 +249,37 @@ class Pipeline:
         """
         return remarks(self.layers, attempt_duration)
 
-    def worst_case(self, *, attempt_duration: Seconds | None = None) -> float:
-        """The longest that a call can take, in seconds; infinite where nothing bounds it.
+    def worst_case(
+        self, *, attempt_duration: Seconds | None = None, synchronous: bool = False
+    ) -> float:
+        """The longest that a call can take, in seconds; infinite if it is unbounded.
 
-        :param attempt_duration: the longest that one call of the function takes; None: nothing
-            is known of it.
+        :param attempt_duration: the longest that one call of the function takes, in seconds; None,
+            the default: unknown.
+        :param synchronous: which functions are meant.  False, the default: asynchronous ones, which
+            are cancelled at a limit.  True: synchronous ones, which a limit does not end; after it
+            no further attempt begins.  An attempt in a thread of its own is abandoned at its limit.
+        :raises ValueError: ``attempt_duration`` is negative or infinite.
+        :raises TypeError: a parameter has the wrong type.
 
         >>> from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
-        >>> template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(0.5))
-        >>> Pipeline(template).worst_case(), Pipeline(template).worst_case(attempt_duration=1.0)
-        (inf, 4.0)
+        >>> template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(0.5))
+        >>> pipeline = Pipeline(Timeout(2.0), template)
+        >>> pipeline.worst_case(), pipeline.worst_case(synchronous=True)
+        (2.0, inf)
+        >>> pipeline.worst_case(attempt_duration=1.5, synchronous=True)
+        3.5
         """
-        return longest(self.layers, attempt_duration)
+        if not isinstance(synchronous, bool):
+            raise TypeError(f"synchronous must be True or False, got {synchronous!r}")
+        return longest(self.layers, attempt_duration, synchronous=synchronous)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(map(title, self.layers))}>"
+
+
+def _in_all(seconds: float) -> str:
+    return "unbounded" if seconds == inf else f"{seconds:.6g} s in all"
 
 
 class _Counted:
@@ -299,7 +328,8 @@ def _ways(
 
 def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
     for layer in reversed(layers):
-        fn = layer.wrap(fn)
+        # Several templates in one pipeline are nested on purpose.
+        fn = layer.wrap(fn, nested=True) if isinstance(layer, Entrances) else layer.wrap(fn)
     return fn
 
 

@@ -24,6 +24,7 @@ from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
+    from retrytemplate.attempt_timeout import AttemptTimeout
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
@@ -41,8 +42,14 @@ def described(layer: Any) -> str:
 
 @described.register
 def _(layer: Timeout) -> str:
-    instead = "" if layer.on_timeout is RAISE else ", with another answer"
-    return f"the call is cut after {span(layer.seconds)}{instead}"
+    instead = "" if layer.on_timeout is RAISE else ", and on_timeout gives the value"
+    late = "run to their end"
+    if layer.on_late_result == "discard":
+        late += ", and a late value is discarded"
+    return (
+        f"asynchronous calls are cancelled after {span(layer.seconds)}{instead}; "
+        f"synchronous calls {late}"
+    )
 
 
 @described.register(RetryTemplate)
@@ -50,11 +57,11 @@ def _(layer: Timeout) -> str:
 def _(layer: Any) -> str:
     template = layer.template
     policy, backoff = template.policy.resolved(), template.backoff.resolved()
-    if policy.attempt_limit == 1:
-        return "one attempt"
-    parts = [_attempts(policy), _waiting(backoff, policy.attempt_limit)]
+    parts = ["one attempt"]
+    if policy.attempt_limit != 1:
+        parts = [_attempts(policy), _waiting(backoff, policy.attempt_limit)]
     if template.attempt_timeout is not None:
-        parts.append(f"each attempt is cut after {span(template.attempt_timeout.seconds)}")
+        parts.append(_limited(template.attempt_timeout))
     if template.guards:
         parts.append(f"asking {', '.join(map(title, template.guards))}")
     if layer.recovery is not None:
@@ -128,6 +135,13 @@ def _(layer: SwitchGuard) -> str:
 
 
 # Policies and backoffs.
+
+
+def _limited(timeout: AttemptTimeout) -> str:
+    if timeout.in_thread:
+        return f"each attempt is cancelled or abandoned after {span(timeout.seconds)}"
+    late = ", late values discarded" if timeout.on_late_result == "discard" else ""
+    return f"asynchronous attempts are cancelled after {span(timeout.seconds)}{late}"
 
 
 def _attempts(policy: RetryPolicy) -> str:

@@ -102,11 +102,11 @@ def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[Re
         inner = _first(layers[place:], Timeout)
         if inner is not None and _first(layers[:place], Timeout) is None:
             most = longest(layers[place:], attempt)
-            together = "take any time" if most == inf else f"take {span(most)}"
+            together = "are unbounded" if most == inf else f"may take {span(most)}"
             yield Remark(
                 rule="timeout inside only",
                 reason=f"{title(inner)} limits each attempt of {title(template)} to "
-                f"{span(inner.seconds)}, but all of them together may {together}",
+                f"{span(inner.seconds)}, but all of them together {together}",
                 remedy="Put another Timeout outside of the template",
             )
             return

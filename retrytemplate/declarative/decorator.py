@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import update_wrapper
 from inspect import getattr_static, isfunction
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Never
 
 from retrytemplate._checks import is_async, text_or_none
 from retrytemplate._text import qualified_name
@@ -21,20 +21,17 @@ from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.state import RetryState
 from retrytemplate.template import BoundTemplate, RetryTemplate
-from retrytemplate.wrapping import wrap
+from retrytemplate.wrapping import RetryWith, descriptor, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from retrytemplate.backoff.base import Backoff
+    from retrytemplate.wrapping import Decorator
 
     Types = type[BaseException] | tuple[type[BaseException], ...]
 
 __all__ = ["retryable"]
-
-F = TypeVar("F")
-
-MARK = "__retryable__"
 
 HINT = (
     "name what is worth retrying, @retryable(retry_on=(ConnectionError,)), or give a policy or "
@@ -54,7 +51,7 @@ def retryable(
     listeners: Iterable[Any] = (),
     label: str | None = None,
     template: RetryTemplate | None = None,
-) -> Callable[[F], F]:
+) -> Decorator:
     """Decorate a function, a method or a class so that its calls retry; callers stay as they are.
 
     :param retry_on: what is worth retrying: an exception class, a tuple of them or a predicate.
@@ -75,15 +72,17 @@ def retryable(
         Its keys are shared by all that use it.
     :raises MisuseError: where nothing says what is worth retrying (``@retryable`` without arguments
         too), and for arguments next to a template or a policy that has them already.
+    :raises MisuseError: a template has wrapped the function already.
     :raises TypeError: for a ``recover`` or a ``key`` that cannot take the arguments, for an
         asynchronous one where nothing awaits it; all when the function is decorated.
 
     Generator functions are retried until their first item has gone out; a recovery of theirs gives
     the items to go on with.
 
-    On a class: all public methods, inherited ones too, but those marked ``@recover``, those with a
-    ``@retryable`` of their own, abstract ones and properties.  An inherited method is wrapped for
-    this class and its subclasses only; a method that a subclass overrides is the subclass's own.
+    On a class: all public methods, inherited ones too, but those marked ``@recover``, those that
+    retry already (``@retryable``, ``wrap``), abstract ones and properties.  An inherited method is
+    wrapped for this class and its subclasses only; a method that a subclass overrides is the
+    subclass's own.
     A method that calls another one retries inside a retry: then mark single methods, or use
     ``intercept``, which leaves calls inside the object alone.
 
@@ -188,19 +187,20 @@ class Settings:
         # A recoverer given itself means the method of that name of the instance.
         self.recover = getattr(recover, "__name__", "") if is_recoverer(recover) else recover
 
-    def decorate(self, target: F) -> F:
+    def decorate(self, target: Any, /) -> Any:
         """The function, method or class with retry."""
         if isinstance(target, type):
             self._decorate_class(target)
             return target
-        return self._decorated(target)  # type: ignore[no-any-return]  # a function as before
+        return self._decorated(target)
 
     def _decorated(self, target: Any) -> Any:
         if isinstance(target, staticmethod):
-            return staticmethod(self._function(target.__func__, None))
+            return descriptor(staticmethod, self._function(target.__func__, None))
         if isinstance(target, classmethod):
             function = target.__func__
-            wrapped: Any = classmethod(self._function(function, _class_around(function)))
+            around = self._function(function, _class_around(function))
+            wrapped: Any = descriptor(classmethod, around)
         elif isinstance(target, property) or not callable(target):
             raise TypeError(
                 f"retryable takes a function, a method or a class, got {target!r}: "
@@ -227,9 +227,7 @@ class Settings:
         if self.key is not None:
             state = StateOfCall(fn, self.key)
             state.key.check("key")
-        wrapped = wrap(BoundTemplate(template, recovery, state, label), fn)
-        setattr(wrapped, MARK, True)
-        return wrapped
+        return wrap(BoundTemplate(template, recovery, state, label), fn)
 
     def _recovery(
         self, fn: Any, asynchronous: bool, holder: str | None, template: RetryTemplate
@@ -269,7 +267,7 @@ class Settings:
             function = getattr(member, "__func__", member)
             static = isinstance(member, staticmethod)
             wrapped = self._function(function, None if static else "")
-            setattr(cls, name, wrapped if function is member else type(member)(wrapped))
+            setattr(cls, name, wrapped if function is member else descriptor(type(member), wrapped))
 
 
 def _retried_methods(cls: type) -> Iterator[tuple[str, Any]]:
@@ -282,7 +280,7 @@ def _retried_methods(cls: type) -> Iterator[tuple[str, Any]]:
             isfunction(function)
             and not name.startswith("_")
             and name not in recoverers
-            and not hasattr(function, MARK)
+            and type(getattr(function, "retry_with", None)) is not RetryWith
             and not getattr(function, "__isabstractmethod__", False)
         ):
             yield name, member

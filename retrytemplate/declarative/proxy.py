@@ -7,21 +7,25 @@ import re
 from functools import cached_property
 from inspect import getattr_static
 from types import MethodType
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from retrytemplate.errors import MisuseError
+from retrytemplate.template import Entrances
+from retrytemplate.wrapping import check_not_wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["intercept"]
 
 T = TypeVar("T")
-F = TypeVar("F")
 
 
 class Wraps(Protocol):
     """What can wrap a function: a template, a bound one, or anything else with ``wrap``."""
 
-    def wrap(self, fn: F) -> F: ...
+    def wrap(self, fn: Any, /) -> Any: ...
 
 
 def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
@@ -31,7 +35,8 @@ def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
     :param pattern: a regular expression that the whole name of a method must match
         (``re.fullmatch``).
     :param template: what wraps them: a ``RetryTemplate``, or one with a recovery bound.
-    :raises ValueError: for a pattern that is none, or that no method matches.
+    :raises ValueError: for a pattern that is not a regular expression, or that no method matches.
+    :raises MisuseError: a template has wrapped a matching method already.
 
     Everything else is as before, and reaches the object: attributes (read, set, deleted),
     properties, operators and other special methods, ``isinstance``.  Only calls from outside retry:
@@ -65,6 +70,9 @@ def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
         raise ValueError(
             f"pattern must match a method of {type(service).__qualname__}, got {pattern.pattern!r}"
         )
+    if isinstance(template, Entrances):
+        for method in _matches(service, pattern):
+            check_not_wrapped(method, "leave it out of the pattern")
     return cast("T", _proxy_class(type(service))(service, pattern, template))
 
 
@@ -79,13 +87,19 @@ def _has_match(service: Any, pattern: Any) -> bool:
     """Whether a method matches, or may: there are objects that make their methods when asked."""
     if hasattr(type(service), "__getattr__"):
         return True
+    return any(True for _ in _matches(service, pattern))
+
+
+def _matches(service: Any, pattern: Any) -> Iterator[Any]:
+    """The matching methods."""
     static = type(service)
-    names = [name for name in dir(service) if pattern.fullmatch(name)]
-    return any(
-        not isinstance(getattr_static(static, name, None), property | cached_property)
-        and _is_method(service, name, getattr(service, name, None))
-        for name in names
-    )
+    for name in dir(service):
+        if pattern.fullmatch(name) and not isinstance(
+            getattr_static(static, name, None), property | cached_property
+        ):
+            value = getattr(service, name, None)
+            if _is_method(service, name, value):
+                yield value
 
 
 # Special methods that belong to the proxy itself, to the making of objects, or to copying them.

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextvars import copy_context
+from functools import partial
 from operator import add
 from types import SimpleNamespace
 from typing import Annotated, TypedDict
@@ -62,8 +63,10 @@ def graph_of(*nodes, **settings):
     return graph.compile(**settings)
 
 
-def retry(*retryable, attempts=3):
-    return with_retry(retryable=retryable or OSError, max_attempts=attempts, backoff=NoBackoff())
+def retry(*retryable, attempts=3, nested=False):
+    return with_retry(
+        retryable=retryable or OSError, max_attempts=attempts, backoff=NoBackoff(), nested=nested
+    )
 
 
 def plan(state: State) -> State:
@@ -270,9 +273,9 @@ class Counted:
     def around(self, node):
         for decorate in (
             with_timeout(60, on_timeout=self.instead),
-            with_retry(self.template),
+            with_retry(self.template, nested=True),
             with_breaker(self.breaker, fallback=self.instead, on=Exception),
-            self.template.wrap,
+            partial(self.template.wrap, nested=True),
             Fallback(self.instead).wrap,
             with_bulkhead(Bulkhead("model", limit=1)),
         ):
@@ -354,13 +357,13 @@ def test_a_further_attempt_finds_the_answers_that_were_given_to_the_one_before(a
 
     if asynchronous:
 
-        @retry(attempts=2)
+        @retry(attempts=2, nested=True)
         @retry(attempts=2)
         async def ask(state: State) -> State:
             return asked(state)
     else:
 
-        @retry(attempts=2)
+        @retry(attempts=2, nested=True)
         @retry(attempts=2)
         def ask(state: State) -> State:
             return asked(state)

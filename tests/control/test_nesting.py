@@ -351,7 +351,7 @@ def test_each_depth_may_have_its_own_limit():
     backend = Backend()
     wrapped = [made.wrap(backend)]
     for _ in range(3):
-        wrapped.append(made.wrap(wrapped[-1]))
+        wrapped.append(made.wrap(wrapped[-1], nested=True))
     calls = []
     for each in wrapped[1:]:
         backend.seen.clear()

@@ -3,9 +3,12 @@
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrytemplate import (
     AlwaysRetryPolicy,
+    AttemptTimeout,
     CircuitOpenError,
     ExponentialBackoff,
     FixedBackoff,
@@ -103,13 +106,15 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
     pipeline = Pipeline(Timeout(2.0), template(4), breaker(), bulkhead(), name="charge")
     assert pipeline.explain() == (
         "Pipeline 'charge', the outermost first:\n"
-        "  1. Timeout 'request': the call is cut after 2 s\n"
+        "  1. Timeout 'request': asynchronous calls are cancelled after 2 s; synchronous calls run "
+        "to their end\n"
         "  2. RetryTemplate: up to 4 attempts, after Down; waiting up to 0.2, 0.4, 0.8 s\n"
         "  3. CircuitBreaker 'service': after 30% failures in the last 50 calls, among 10 calls at "
         "least, none is made for 30 s or a little longer; then 3 at once, to see: 3 that succeed "
         "close it\n"
         "  4. Bulkhead 'service': 50 calls at once, 100 more wait up to 1 s\n"
-        "At most 4 calls of the function, 2 s in all.\n"
+        "At most 4 calls of the function: 2 s in all if it is asynchronous, unbounded if it is "
+        "synchronous.\n"
         "No warnings."
     )
     assert pipeline.remarks() == ()
@@ -118,8 +123,20 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (Timeout(0.5, on_timeout=None), "the call is cut after 0.5 s, with another answer"),
+        (
+            Timeout(0.5, on_timeout=None, on_late_result="discard"),
+            "asynchronous calls are cancelled after 0.5 s, and on_timeout gives the value; "
+            "synchronous calls run to their end, and a late value is discarded",
+        ),
         (template(1), "one attempt"),
+        (
+            template(1, attempt_timeout=AttemptTimeout(0.8, on_late_result="discard")),
+            "one attempt; asynchronous attempts are cancelled after 0.8 s, late values discarded",
+        ),
+        (
+            template(1, attempt_timeout=AttemptTimeout(0.8, in_thread=True)),
+            "one attempt; each attempt is cancelled or abandoned after 0.8 s",
+        ),
         (
             RetryTemplate(SimpleRetryPolicy(9, retry_on=(OSError, KeyError), not_on=EOFError)),
             "up to 9 attempts, after OSError or KeyError, not after EOFError; without a wait",
@@ -127,8 +144,8 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
         (RetryTemplate(), "up to 3 attempts, after every Exception; without a wait"),
         (
             template(9, FixedBackoff(2), attempt_timeout=0.8, guards=[RetryBudget(name="all")]),
-            "up to 9 attempts, after Down; waiting 2, 2, 2 s ...; each attempt is cut after 0.8 s; "
-            "asking RetryBudget 'all'",
+            "up to 9 attempts, after Down; waiting 2, 2, 2 s ...; asynchronous attempts are "
+            "cancelled after 0.8 s; asking RetryBudget 'all'",
         ),
         (
             RetryTemplate(TimeoutRetryPolicy(9), FixedBackoff(2)).bind(recovery=lambda context: 1),
@@ -441,13 +458,69 @@ def test_a_duration_that_is_none_is_refused(known):
 
 def test_calls_are_counted_through_the_layers():
     lines = Pipeline(LIMIT, template(3), template(4), breaker()).explain()
-    assert "At most 12 calls of the function, 60 s in all." in lines
+    assert "At most 12 calls of the function: 60 s in all if it is asynchronous, " in lines
     assert "At most 6 calls" in Pipeline(LIMIT, template(3), hedge()).explain()
     once = template(4, guards=[NestedRetries(retries_by_depth=(None, 1))])
     assert "At most 8 calls" in Pipeline(LIMIT, once, once).explain()
-    assert "At most any number of calls of the function, any time in all." in (
-        Pipeline(Own()).explain()
-    )
+    assert "At most any number of calls of the function: unbounded." in Pipeline(Own()).explain()
+
+
+def test_explain_gives_one_time_when_both_kinds_of_function_take_it():
+    words = Pipeline(Timeout(2.0), breaker()).explain(attempt_duration=0.2)
+    assert "At most 1 call of the function: 0.2 s in all." in words
+
+
+IN_THREAD = AttemptTimeout(1.0, in_thread=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "known", "seconds"),
+    [
+        ([Timeout(2.0)], None, inf),
+        ([Timeout(2.0)], 0.25, 0.25),
+        ([Timeout(2.0)], 3.0, 3.0),
+        ([Timeout(2.0), template(9, FixedBackoff(0.5))], 1.5, 3.5),
+        ([Timeout(2.0), template(2, FixedBackoff(0.5))], 0.5, 1.5),
+        ([template(2, FixedBackoff(0.5), attempt_timeout=1.0)], 1.5, 3.5),
+        ([template(2, FixedBackoff(0.5), attempt_timeout=1.0)], None, inf),
+        ([template(2, FixedBackoff(0.5), attempt_timeout=IN_THREAD)], None, 2.5),
+        ([Timeout(2.0), template(9, FixedBackoff(0.5), attempt_timeout=IN_THREAD)], None, 3.0),
+        ([template(2, FixedBackoff(0.5), attempt_timeout=1.0), template(9)], 0.75, 4.0),
+        ([Timeout(2.0), Fallback(cached), template(9, FixedBackoff(0.5))], 1.5, 5.0),
+        ([Timeout(2.0), Own()], 1.5, inf),
+    ],
+)
+def test_worst_case_of_synchronous_functions_exceeds_a_limit(layers, known, seconds):
+    pipeline = Pipeline(*layers)
+    assert pipeline.worst_case(attempt_duration=known, synchronous=True) == seconds
+
+
+@pytest.mark.parametrize("synchronous", [None, 1, "yes"])
+def test_worst_case_rejects_what_is_no_bool(synchronous):
+    with pytest.raises(TypeError, match="synchronous must be True or False, got"):
+        Pipeline(Timeout(2.0)).worst_case(synchronous=synchronous)
+
+
+@given(
+    seconds=st.sampled_from([0.5, 1.0, 1.5, 4.0]),
+    limit=st.sampled_from([1.0, 2.25, 5.0]),
+    attempt=st.sampled_from([None, 0.75, 2.0]),
+    inner=st.booleans(),
+)
+def test_synchronous_call_takes_no_longer_than_its_worst_case(seconds, limit, attempt, inner):
+    clock = VirtualClock()
+
+    def fails():
+        clock.advance(seconds)
+        raise Down
+
+    layers = [Timeout(limit, clock=clock)]
+    layers += [template(3, FixedBackoff(0.5), attempt_timeout=attempt, clock=clock)]
+    layers += [template(4, FixedBackoff(0.25), clock=clock)] * inner
+    pipeline = Pipeline(*layers)
+    pipeline.outcome(fails)
+    worst = pipeline.worst_case(attempt_duration=seconds, synchronous=True)
+    assert clock.monotonic() <= worst + 1e-9
 
 
 # -- kill switches -------------------------------------------------------------------------------

@@ -36,6 +36,14 @@ async def recover_async(context: RetryContext) -> int:
     return context.retry_count
 
 
+def recover_text(context: RetryContext) -> str:
+    return context.name or ""
+
+
+async def recover_text_async(context: RetryContext) -> str:
+    return context.name or ""
+
+
 def add(one: int, two: int = 0) -> int:
     return one + two
 
@@ -71,11 +79,38 @@ async def asynchronous_entrances() -> None:
 
 def bound_entrances() -> None:
     bound = template.bind(recovery=recover, state=state, label="typed")
-    assert_type(bound, BoundTemplate)
+    assert_type(bound, BoundTemplate[int])
     assert_type(bound.call(add, 1), int)
     assert_type(bound.execute(callback), int)
     assert_type(bound.outcome(add, 1), Outcome[int])
     assert_type(bound.wrap(add)(1), int)
+
+
+def recoveries_of_another_type() -> None:
+    assert_type(template.execute(callback, recovery=recover_text), int | str)
+    assert_type(template.execute(callback, recovery=lambda context: None), int | None)
+    bound = template.bind(recovery=recover_text)
+    assert_type(bound, BoundTemplate[str])
+    assert_type(bound.call(add, 1), int | str)
+    assert_type(bound.execute(callback), int | str)
+    assert_type(bound.execute(callback, recovery=recover), int)
+    assert_type(bound.outcome(add, 1), Outcome[int | str])
+    assert_type(template.bind(label="typed").call(add, 1), int)
+    either: BoundTemplate = bound  # no type given: a recovery of any type
+    either.call(add, 1)
+
+
+async def asynchronous_recoveries_of_another_type() -> None:
+    assert_type(await template.execute_async(callback, recovery=recover_text), int | str)
+    assert_type(await template.execute_async(callback, recovery=recover_text_async), int | str)
+    assert_type(
+        await template.execute_async(callback_async, recovery=recover_text_async), int | str
+    )
+    bound = template.bind(recovery=recover_text_async)
+    assert_type(bound, BoundTemplate[str])
+    assert_type(await bound.call_async(add_async, 1), int | str)
+    assert_type(await bound.execute_async(callback), int | str)
+    assert_type(await bound.outcome_async(add, 1), Outcome[int | str])
 
 
 def blocks() -> None:
@@ -104,6 +139,9 @@ def mistakes_are_found() -> None:
     # Each line is wrong on purpose: a checker that no longer says so fails over the unused ignore.
     template.call(add, "1")  # type: ignore[arg-type]
     template.call(add)  # type: ignore[call-arg]
-    template.execute(add, state=5)  # type: ignore[arg-type]
+    template.execute(callback, state=5)  # type: ignore[call-overload]
+    template.with_(polcy=None)  # type: ignore[call-arg]
+    template.with_(policy=3)  # type: ignore[arg-type]
+    template.bind(recovery=recover_text).call(add, 1).bit_length()  # type: ignore[union-attr]
     value = template.outcome(add, 1).unwrap()
     value.upper()  # type: ignore[attr-defined]

@@ -114,6 +114,12 @@ async def the_same_in_its_place_asynchronously() -> None:
     assert_type(await pipeline.outcome_async(add, 1), Outcome[int | Any])
 
 
+def what_a_switch_decides() -> None:
+    allowed, reason = KillSwitch().check(segment="billing")
+    assert_type(allowed, bool)
+    assert_type(reason, str)
+
+
 class Loose:
     """A strategy of one's own that knows nothing of types."""
 

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, assert_type
 
-from retrytemplate import RetryTemplate
+from retrytemplate import RetryTemplate, SimpleRetryPolicy, retryable
 
 template = RetryTemplate()
 bound = template.bind(label="typed")
+patient = SimpleRetryPolicy(9)
 
 
 @template.wrap
@@ -33,6 +34,11 @@ def lines(stop: int) -> Iterator[str]:
 async def lines_async(stop: int) -> AsyncIterator[str]:
     for number in range(stop):
         yield str(number)
+
+
+@retryable(retry_on=OSError)
+def read(path: str) -> int:
+    return len(path)
 
 
 class Service:
@@ -76,6 +82,24 @@ class Adder:
         return one + two
 
 
+class Special(Service):
+    def method(self, x: int) -> str:
+        return super().method(x)
+
+
+def other_templates() -> None:
+    assert_type(fetch.retry_with(policy=patient)("page", limit=3), bytes)
+    assert_type(fetch.retry_with(policy=patient).retry_with(name="pages")("page"), bytes)
+    assert_type(lines.retry_with(policy=patient)(3), Iterator[str])
+    assert_type(read.retry_with(policy=patient)("page"), int)
+    assert_type(template.wrap(fetch, nested=True)("page"), bytes)
+    assert_type(fetch.__wrapped__("page"), bytes)
+
+
+async def other_templates_of_coroutines() -> None:
+    assert_type(await fetch_async.retry_with(policy=patient)("page"), bytes)
+
+
 def functions() -> None:
     assert_type(fetch("page"), bytes)
     assert_type(fetch("page", limit=3), bytes)
@@ -113,5 +137,8 @@ def mistakes_are_found() -> None:
     fetch("page", size=3)  # type: ignore[call-arg]
     page = fetch("page")
     page.encode()  # type: ignore[attr-defined]
+    fetch.retry_with(polcy=patient)  # type: ignore[call-arg]
+    fetch.retry_with(policy=patient)(5)  # type: ignore[arg-type]
+    Service().method.retry_with(policy=patient)  # type: ignore[attr-defined]
     Service().method("x")  # type: ignore[arg-type]
     Service().method()  # type: ignore[call-arg]

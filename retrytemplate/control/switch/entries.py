@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from attrs import asdict, field, frozen
@@ -15,7 +15,8 @@ from retrytemplate.control.switch.scopes import EVERYTHING, GLOBAL, NAMED, Switc
 from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from typing import Self
 
     from retrytemplate.caches.fields import Field
 
@@ -124,21 +125,29 @@ class AuditRecord:
         return f"{self.scope} {self.action}{how} by {self.by}{override}: {self.reason}"
 
 
-@frozen
-class Decision:
-    """Whether a call may be made; also as a pair, and as a truth.
+class _Pair(NamedTuple):
+    allowed: bool
+    reason: str = ""
 
-    :param reason: why not; empty where it may.
-    :param entry: the one that stops it, or lets it pass as one of its share; None: there is none.
+
+class Decision(_Pair):
+    """Whether a call may be made: a pair ``allowed, reason``, true if it may.
+
+    :param allowed: whether it may.
+    :param reason: why not; empty if it may.
+    :param entry: the entry that stops it, or admits it as part of its percentage; None: no entry.
 
     >>> allowed, reason = Decision(True)
     >>> bool(Decision(False, "stopped"))
     False
     """
 
-    allowed: bool
-    reason: str = ""
     entry: SwitchEntry | None = None
+
+    def __new__(cls, allowed: bool, reason: str = "", entry: SwitchEntry | None = None) -> Self:
+        made = super().__new__(cls, allowed, reason)
+        made.entry = entry
+        return made
 
     @property
     def scope(self) -> str | None:
@@ -152,9 +161,6 @@ class Decision:
 
     def __bool__(self) -> bool:
         return self.allowed
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.allowed, self.reason))
 
 
 @frozen

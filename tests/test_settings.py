@@ -1,0 +1,25 @@
+"""The settings of a template by name."""
+
+import inspect
+
+import pytest
+
+from retrytemplate import RetryTemplate
+from retrytemplate.settings import TemplateSettings
+
+
+def test_settings_are_the_parameters_of_a_template():
+    assert list(TemplateSettings.__annotations__) == list(
+        inspect.signature(RetryTemplate).parameters
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [("polcy", "; did you mean 'policy'?"), ("Listener", "; did you mean 'listeners'?"), ("x", "")],
+)
+def test_with_an_unknown_setting_names_the_known_and_a_similar_one(setting, hint):
+    with pytest.raises(TypeError) as caught:
+        RetryTemplate().with_(**{setting: None})
+    assert str(caught.value).startswith("setting must be one of policy, backoff, ")
+    assert str(caught.value).endswith(f", got {setting!r}{hint}")
