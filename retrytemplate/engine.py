@@ -519,6 +519,8 @@ class Execution:
         allowed = yield from self._allowed()
         state = context._state
         rethrown = context.rethrows(failure)
+        if allowed and not (yield from self._discard_result(failure)):
+            return
         if allowed and (plan.waits or plan.pausing):
             yield from pause(self, failure, rethrown)
         if state is None or self.end is not None:
@@ -577,13 +579,24 @@ class Execution:
         if of_call is not None:  # which one, and whether any, depends on the call and its failure
             recovery = of_call(recovery, context._last, self.function, self.arguments)
         if recovery is not None:
-            yield from self._recover(recovery)
+            if (yield from self._discard_result(self.last)):
+                yield from self._recover(recovery)
         else:
             own = self.own
             if own is not None and own is context._last and self._returns_result():
                 self.value = own.result
             else:
                 self.error = conclusion(context, self.refusal)
+
+    def _discard_result(self, failure: BaseException | None) -> Generator[Effect, Reply, bool]:
+        """Let the function release a result that is not used; False if that fails."""
+        discard = getattr(type(self.function), "discard_result", None)
+        if discard is not None:
+            _, raised = yield discard, (self.function,)
+            if raised is not None:
+                self.end, self.error = KEPT, instead_of(failure, raised)
+                return False
+        return True
 
     def _returns_result(self) -> bool:
         return any(rule.when_exhausted == "return" for rule in self.plan.result_rules)

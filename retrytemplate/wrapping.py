@@ -286,36 +286,21 @@ def _stateful_coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any
     return wrapped
 
 
-class Instead:
-    """The recovery of a generator function: notes that it has taken the place of the generator."""
+class _FirstItem(partial[Any]):
+    """A call that gets the first item of a generator; ``discard`` closes the generator."""
 
-    __slots__ = ("begun", "recovery")
+    discard: Callable[[], Any]
 
-    def __init__(self, recovery: Any, begun: list[Any]) -> None:
-        self.recovery = recovery
-        self.begun = begun
-
-    def of_call(self, failure: Any, function: Any, arguments: Any) -> Any:
-        """The recovery of this call, if there is one."""
-        recovery = self.recovery
-        of_call = getattr(type(recovery), "of_call", None)
-        if of_call is not None:
-            recovery = of_call(recovery, failure, function, arguments)
-        if recovery is not None:
-            self.begun.clear()
-        return recovery
-
-
-def _instead(owner: Any, begun: list[Any]) -> Any:
-    return None if owner.recovery is None else Instead(owner.recovery, begun)
+    def discard_result(self) -> Any:
+        """Called by the engine for an item that is not used."""
+        return self.discard()
 
 
 def _generator(owner: Any, fn: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        begun: list[Any] = []
+        begun: list[Any] = []  # the generator, or None for one without items; empty: recovered
 
         def begin(*args: Any, **kwargs: Any) -> Any:
-            begun.clear()
             items = fn(*args, **kwargs)
             try:
                 item = next(items)
@@ -325,8 +310,19 @@ def _generator(owner: Any, fn: Callable[..., Iterator[Any]]) -> Callable[..., An
             begun.append(items)
             return item
 
-        first = partial(update_wrapper(begin, fn), *args, **kwargs)
-        item = run(owner, first, (), _instead(owner, begun))
+        def discard() -> None:
+            while begun:
+                items = begun.pop()
+                if items is not None:
+                    items.close()
+
+        first = _FirstItem(update_wrapper(begin, fn), *args, **kwargs)
+        first.discard = discard
+        try:
+            item = run(owner, first, ())
+        except BaseException:
+            discard()
+            raise
         if not begun:  # a recovery gives the items to go on with
             return (yield from item)
         items = begun.pop()
@@ -354,7 +350,6 @@ def _async_generator(owner: Any, fn: Callable[..., AsyncIterator[Any]]) -> Calla
         begun: list[Any] = []
 
         async def begin(*args: Any, **kwargs: Any) -> Any:
-            begun.clear()
             items = fn(*args, **kwargs)
             try:
                 item = await anext(items)
@@ -364,8 +359,19 @@ def _async_generator(owner: Any, fn: Callable[..., AsyncIterator[Any]]) -> Calla
             begun.append(items)
             return item
 
-        first = partial(update_wrapper(begin, fn), *args, **kwargs)
-        item = await run_async(owner, first, (), _instead(owner, begun))
+        async def discard() -> None:
+            while begun:
+                items = begun.pop()
+                if items is not None:
+                    await items.aclose()
+
+        first = _FirstItem(update_wrapper(begin, fn), *args, **kwargs)
+        first.discard = discard
+        try:
+            item = await run_async(owner, first, ())
+        except BaseException:  # a cancellation too; it is raised again
+            await discard()
+            raise
         if not begun:
             async for each in _each(item):
                 yield each

@@ -9,12 +9,17 @@ import pytest
 
 from retrytemplate import (
     BulkheadFullError,
+    FixedBackoff,
     MisuseError,
     NeverRetryPolicy,
     NoBackoff,
+    ResultRetryPolicy,
+    RetryListener,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
+    SystemClock,
+    UnacceptableResultError,
     current_context,
     intercept,
     recover,
@@ -870,3 +875,153 @@ def test_retry_with_an_unknown_setting_names_a_similar_one():
     fetch, _ = wrapped_function()
     with pytest.raises(TypeError, match="got 'polcy'; did you mean 'policy'"):
         fetch.retry_with(polcy=SimpleRetryPolicy(5))
+
+
+# -- the generator of a first item that is not used --------------------------------------------
+
+
+class Streams(RetryListener):
+    """Generators of one item each, and what happened to them and around them."""
+
+    def __init__(self, *items):
+        self.items = iter(items)
+        self.events = []
+
+    def on_backoff(self, context, delay):
+        self.events.append("backoff")
+
+    def template(self, when_exhausted="raise", **settings):
+        """Two attempts; None is rejected as the first item."""
+        policy = ResultRetryPolicy(
+            lambda item: item is None, SimpleRetryPolicy(2), when_exhausted=when_exhausted
+        )
+        return made(policy=policy, delay=1.0, listeners=[self], **settings)
+
+    def stream(self):
+        self.events.append("open")
+        try:
+            yield next(self.items)
+        finally:
+            self.events.append("close")
+
+    async def stream_async(self):
+        self.events.append("open")
+        try:
+            yield next(self.items)
+        finally:
+            await asyncio.sleep(0)
+            self.events.append("close")
+
+    async def read(self, retry, asynchronous):
+        """All items of the wrapped generator function."""
+        if asynchronous:
+            return [item async for item in retry.wrap(self.stream_async)()]
+        return list(retry.wrap(self.stream)())
+
+
+class FailsToClose(Streams):
+    def stream(self):
+        try:
+            yield None
+        finally:
+            raise RemoteError
+
+    async def stream_async(self):
+        try:
+            yield None
+        finally:
+            raise RemoteError
+
+
+sync_and_async = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+
+
+@sync_and_async
+async def test_rejected_first_item_closes_the_generator_before_the_backoff(asynchronous):
+    streams = Streams(None, "item")
+    assert await streams.read(streams.template(), asynchronous) == ["item"]
+    assert streams.events == ["open", "close", "backoff", "open", "close"]
+
+
+@sync_and_async
+async def test_last_rejected_first_item_closes_the_generator(asynchronous):
+    streams = Streams(None, None)
+    with pytest.raises(UnacceptableResultError) as caught:
+        await streams.read(streams.template(), asynchronous)
+    assert streams.events == ["open", "close", "backoff", "open", "close"]
+    assert caught.tb  # it keeps the frames: no collector has closed them
+
+
+@sync_and_async
+async def test_rejected_first_item_that_is_returned_keeps_the_generator(asynchronous):
+    streams = Streams(None, None)
+    assert await streams.read(streams.template("return"), asynchronous) == [None]
+    assert streams.events == ["open", "close", "backoff", "open", "close"]
+
+
+@sync_and_async
+async def test_recovery_runs_after_the_generator_is_closed(asynchronous):
+    streams = Streams(None, None)
+
+    def recovered(context):
+        streams.events.append("recovery")
+        return ["cached"]
+
+    retry = streams.template(recovery=recovered)
+    assert await streams.read(retry, asynchronous) == ["cached"]
+    assert streams.events[-3:] == ["open", "close", "recovery"]
+
+
+@sync_and_async
+async def test_failing_listener_closes_the_generator_of_its_item(asynchronous):
+    streams = Streams("item")
+
+    class Fails(RetryListener):
+        def close(self, context, exception):
+            raise RemoteError
+
+    retry = streams.template()
+    retry.register_listener(Fails())
+    with pytest.raises(RemoteError) as caught:
+        await streams.read(retry, asynchronous)
+    assert streams.events == ["open", "close"]
+    assert caught.tb
+
+
+@sync_and_async
+async def test_generator_that_fails_to_close_ends_the_retries(asynchronous):
+    streams = FailsToClose()
+    with pytest.raises(RemoteError):
+        await streams.read(streams.template(), asynchronous)
+    assert streams.events == []
+
+
+async def test_cancelled_backoff_leaves_no_async_generator_open():
+    streams = Streams(None)
+    retry = streams.template().with_(clock=SystemClock(), backoff=FixedBackoff(3600))
+    task = asyncio.create_task(streams.read(retry, asynchronous=True))
+    while streams.events != ["open", "close", "backoff"]:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert streams.events == ["open", "close", "backoff"]
+
+
+async def test_cancelled_listener_closes_the_async_generator_of_its_item():
+    streams, reached = Streams("item"), asyncio.Event()
+
+    class Waits(RetryListener):
+        async def on_success(self, context, result):
+            reached.set()
+            await asyncio.Event().wait()
+
+    retry = streams.template()
+    retry.register_listener(Waits())
+    task = asyncio.create_task(streams.read(retry, asynchronous=True))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert streams.events == ["open", "close"]
+    assert caught.tb
