@@ -36,9 +36,10 @@ class Deadline:
     :raises ValueError: for a budget or a floor below 0.
     :raises TypeError: for what is no time, no name, or no clock.
 
-    Nested ones only shrink it.  A template inside refuses an attempt or a wait that does not fit,
-    and bounds each attempt by what is left.  ``with`` only tells; ``async with`` also cuts the
-    block at the limit.  Either way the error is ``DeadlineExceededError``.
+    Nested ones only shrink it.  A template inside rejects an attempt or a wait that does not fit,
+    and cancels an asynchronous attempt at the limit; ``async with`` also cancels the block.  Either
+    way the error is ``DeadlineExceededError``.  A synchronous attempt runs to its end, and its
+    value is used, however late it is.
 
     >>> with Deadline(2.0) as deadline:
     ...     0.0 < deadline.remaining() <= 2.0
@@ -219,18 +220,17 @@ class Deadline:
         kind: type[BaseException] | None,
         exception: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> None:
         cut = self.cut
         assert cut is not None
         try:
-            swallowed = cut.__exit__(kind, exception, traceback)
+            cut.__exit__(kind, exception, traceback)  # swallows nothing, unless it has fired
         finally:
             self._leave()
         if cut.fired:
             raise self.error(
                 f"the deadline of {self.limit:g} seconds is over", outcome_unknown=True
             )
-        return swallowed
 
     def __repr__(self) -> str:
         return f"<Deadline {self.remaining():.3f} of {self.seconds:g} seconds left>"

@@ -319,7 +319,7 @@ class DeadlineExceededError(RetryError, TimeoutError):
 
 
 class AttemptTimeoutError(RetryError, TimeoutError):
-    """One attempt took longer than its ``attempt_timeout``.
+    """One attempt was cancelled, abandoned or discarded at its ``attempt_timeout``.
 
     Raised by a template in the place of the attempt's result; retried like any other
     ``TimeoutError``.

@@ -228,10 +228,9 @@ class Incoming:
         kind: type[BaseException] | None,
         exception: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> None:
         try:
-            if self._deadline is None:
-                return False
-            return await self._deadline.__aexit__(kind, exception, traceback)
+            if self._deadline is not None:
+                await self._deadline.__aexit__(kind, exception, traceback)
         finally:
             self._leave()
