@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
-__all__ = ["did_you_mean"]
+__all__ = ["check_names", "did_you_mean"]
+
+
+def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise ``TypeError`` for a name that is unknown."""
+    for name in names:
+        if name not in known:
+            raise TypeError(
+                f"{what} must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+            )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

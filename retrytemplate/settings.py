@@ -15,20 +15,25 @@ if TYPE_CHECKING:
     from retrytemplate.guards import Guard
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["TemplateSettings"]
+__all__ = ["SurroundingSettings", "TemplateSettings"]
 
 
-class TemplateSettings(TypedDict, total=False):
-    """The parameters of ``RetryTemplate``, none of them required."""
+class SurroundingSettings(TypedDict, total=False):
+    """The parameters of ``RetryTemplate`` that say nothing of when to retry."""
 
-    policy: RetryPolicy
-    backoff: Backoff
     cache: Any
     name: str | None
     listeners: Iterable[Any]
     guards: Iterable[Guard]
     recovery: Callable[[RetryContext], Any] | None
-    attempt_timeout: AttemptTimeout | Seconds | None
     raise_last: bool
     clock: Clock
     random: Any
+
+
+class TemplateSettings(SurroundingSettings, total=False):
+    """The parameters of ``RetryTemplate``, none of them required."""
+
+    policy: RetryPolicy
+    backoff: Backoff
+    attempt_timeout: AttemptTimeout | Seconds | None

@@ -9,7 +9,7 @@ from attrs import evolve, field, fields, frozen
 
 from retrytemplate import entrances, inline
 from retrytemplate._checks import SECONDS, checked_by, has_methods, instance_of, text_or_none
-from retrytemplate._suggestions import did_you_mean
+from retrytemplate._suggestions import check_names
 from retrytemplate.attempts import NEW, STATEFUL, Attempts
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
@@ -552,12 +552,7 @@ class RetryTemplate(Entrances[Never]):
 
     def _changed(self, changes: Mapping[str, Any]) -> Self:
         known = [each.name for each in fields(type(self)) if each.init]
-        for name in changes:
-            if name not in known:
-                raise TypeError(
-                    f"setting must be one of {', '.join(known)}, got {name!r}"
-                    f"{did_you_mean(name, known)}"
-                )
+        check_names("setting", changes, known)
         return evolve(self, **changes)
 
     def register_listener(self, listener: Any, index: int | None = None) -> None:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from retrytemplate._checks import text
+from retrytemplate._suggestions import did_you_mean
 from retrytemplate.control.kinds import TRANSIENT_ERRORS
 from retrytemplate.control.libraries import (
     MODEL_ERRORS,
@@ -97,6 +98,7 @@ def preset(name: str) -> Preset:
     except KeyError:
         raise LookupError(
             f"there is no preset {name!r}; there are {', '.join(map(repr, sorted(_known)))}"
+            f"{did_you_mean(_key(name), _known)}"
         ) from None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields, frozen
 
 from retrytemplate._checks import checked_by, delay, duration, instance_of, plain, text
+from retrytemplate._suggestions import check_names
 from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.classify.exceptions import ExceptionClassifier
@@ -22,22 +23,45 @@ from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable
 from retrytemplate.template import RetryTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-    from typing import Self
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+    from datetime import timedelta
+    from typing import Literal, Self, Unpack
 
+    from retrytemplate._checks import Seconds
+    from retrytemplate.attempt_timeout import AttemptTimeout
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.backoff.exponential import Jitter
+    from retrytemplate.context import RetryContext
+    from retrytemplate.settings import SurroundingSettings
 
 __all__ = ["BY_REQUEST", "Preset"]
 
 T = TypeVar("T")
-BY_REQUEST = "by request"
+BY_REQUEST: Final = "by request"
 MADE = {
     "policy": "made of the preset's retry_on and max_attempts, which with_() changes",
     "backoff": "made of the preset's initial, multiplier, maximum, jitter and give_up_above, which "
     "with_() changes",
     "attempt_timeout": "the preset's, which with_() changes",
 }
+
+
+class PresetSettings(TypedDict, total=False):
+    """The parameters of ``Preset``, none of them required."""
+
+    name: str
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] | ExceptionClassifier
+    max_attempts: int
+    attempt_timeout: AttemptTimeout | Seconds | None
+    initial: Seconds
+    multiplier: float
+    maximum: Seconds
+    jitter: float | timedelta | Jitter | None
+    give_up_above: Seconds | None
+    idempotent: bool | Literal["by request"] | Callable[[RetryContext], Any] | None
+    budget: bool | RetryBudget
+    stream: StreamTimeout | None
+    strict: bool
 
 
 def _classes(value: Any) -> Any:
@@ -52,13 +76,6 @@ def _check_retry_on(name: str, value: Any) -> None:
             f"{name} must be exception classes or an ExceptionClassifier, got {value!r}"
         )
     check_retryable(name, value)
-
-
-def _shown(value: Any) -> str:
-    """Classes by their names; a classifier's rules would fill a page."""
-    if isinstance(value, tuple):
-        return " or ".join(each.__name__ for each in value)
-    return f"<{type(value).__name__}>"
 
 
 def _check_jitter(name: str, value: Any) -> None:
@@ -82,7 +99,7 @@ def _check_budget(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a RetryBudget, True or False, got {value!r}")
 
 
-@frozen
+@frozen(repr=False)
 class Preset:
     """Settings for calls of one kind, under a name; the defaults are those of ``FAST_IO``.
 
@@ -119,7 +136,6 @@ class Preset:
         default=(TimeoutError, OSError),
         converter=_classes,
         validator=checked_by(_check_retry_on),
-        repr=_shown,
     )
     max_attempts: int = 3
     attempt_timeout: Any = 2.0
@@ -140,7 +156,15 @@ class Preset:
     def __attrs_post_init__(self) -> None:
         self.template()
 
-    def with_(self, **changes: Any) -> Self:
+    def __repr__(self) -> str:
+        limit = duration(self.attempt_timeout)
+        each = "" if limit is None else f" of up to {getattr(limit, 'seconds', limit):g} s"
+        attempts = f"{self.max_attempts} attempts{each}"
+        return (
+            f"<Preset {self.name!r}: {attempts}, waits of {self.initial:g} to {self.maximum:g} s>"
+        )
+
+    def with_(self, **changes: Unpack[PresetSettings]) -> Self:
         """A copy with some fields changed.
 
         :param changes: the fields by their names, as the class takes them; without a new ``name``
@@ -153,9 +177,11 @@ class Preset:
         >>> FAST_IO.with_(jitter="full").jitter, FAST_IO.jitter
         ('full', 0.1)
         """
+        known = [each.name for each in fields(Preset)]
+        check_names("setting", changes, known)
         return evolve(self, **changes)
 
-    def template(self, **settings: Any) -> RetryTemplate:
+    def template(self, **settings: Unpack[SurroundingSettings]) -> RetryTemplate:
         """A template with these settings.
 
         :param settings: the template's other ones: ``name``, ``listeners``, ``cache``, ``clock``,
@@ -167,7 +193,10 @@ class Preset:
         'orders'
         """
         refuse_made(settings, MADE)
-        given = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
+        known = [each.name for each in fields(RetryTemplate) if each.init and each.name not in MADE]
+        check_names("setting", settings, known)
+        clock = settings.get("clock")
+        given: dict[str, Any] = {} if clock is None else {"clock": clock}
         wait = RetryAfterBackoff(self._backoff(), self.give_up_above, **given)
         policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
         made = RetryTemplate(policy, wait, attempt_timeout=self.attempt_timeout, **settings)

@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from retrytemplate import (
+    AttemptTimeout,
     DeadlineExceededError,
     ExponentialBackoff,
     Guard,
@@ -46,7 +47,7 @@ from retrytemplate.control import (
     register,
 )
 from retrytemplate.control.added_jitter import AddedJitter
-from retrytemplate.control.recipe import BY_REQUEST
+from retrytemplate.control.recipe import BY_REQUEST, PresetSettings
 from retrytemplate.testing import BackoffConformance, ScriptedRandom, VirtualClock, run
 
 SHIPPED = dict(PRESETS)
@@ -188,11 +189,61 @@ def test_one_field_changes_and_all_others_stay(change, value):
     assert changed == usual
 
 
-def test_it_shows_its_numbers_and_not_all_rules_of_its_classifier():
-    assert repr(FAST_IO).startswith(
-        "Preset(name='fast-io', retry_on=TimeoutError or OSError, max_attempts=3, "
-    )
-    assert all(len(repr(made)) < 400 for made in SHIPPED.values())
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (FAST_IO, "<Preset 'fast-io': 3 attempts of up to 2 s, waits of 0.2 to 2 s>"),
+        (HTTPX, "<Preset 'httpx': 4 attempts of up to 10 s, waits of 0.2 to 30 s>"),
+        (OPENAI, "<Preset 'openai': 4 attempts, waits of 1 to 30 s>"),
+        (
+            FAST_IO.with_(name="mine", attempt_timeout=timedelta(seconds=3)),
+            "<Preset 'mine': 3 attempts of up to 3 s, waits of 0.2 to 2 s>",
+        ),
+        (
+            FAST_IO.with_(name="mine", attempt_timeout=AttemptTimeout(0.5, in_thread=True)),
+            "<Preset 'mine': 3 attempts of up to 0.5 s, waits of 0.2 to 2 s>",
+        ),
+    ],
+)
+def test_repr_of_a_preset_shows_its_numbers_in_one_line(made, shown):
+    assert repr(made) == shown
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda: FAST_IO.with_(max_attemps=5),
+            r"setting must be one of name, .*, got 'max_attemps'; did you mean 'max_attempts'\?$",
+        ),
+        (
+            lambda: FAST_IO.template(nmae="orders"),
+            r"setting must be one of cache, .*, got 'nmae'; did you mean 'name'\?$",
+        ),
+        (lambda: FAST_IO.template(zzz=1), "got 'zzz'$"),
+    ],
+)
+def test_unknown_setting_of_a_preset_names_the_similar_one(use, message):
+    with pytest.raises(TypeError, match=message):
+        use()
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("fastio", "'strict'; did you mean 'fast-io'?"),
+        ("HTTP_X", "'strict'; did you mean 'httpx'?"),
+        ("zzz", "'strict'"),
+    ],
+)
+def test_unknown_preset_names_the_similar_one(name, end):
+    with pytest.raises(LookupError) as caught:
+        preset(name)
+    assert caught.value.args[0].endswith(end)
+
+
+def test_settings_of_a_preset_are_its_parameters():
+    assert set(PresetSettings.__annotations__) == {each.name for each in attrs.fields(Preset)}
 
 
 def test_it_is_frozen():

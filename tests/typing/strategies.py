@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any, assert_type
 
-from retrytemplate import Outcome, RetryTemplate
+from retrytemplate import AttemptTimeout, Outcome, RetryTemplate
 from retrytemplate.control import (
+    FAST_IO,
     Bulkhead,
     CircuitBreaker,
     Fallback,
@@ -19,9 +20,11 @@ from retrytemplate.control import (
     KillSwitch,
     Operations,
     Pipeline,
+    Preset,
     ServiceErrors,
     Strategy,
     Timeout,
+    preset,
     with_switch,
 )
 
@@ -138,6 +141,14 @@ def all_are_strategies() -> None:
     assert_type(once.call(add, 1), Any)
 
 
+def presets_know_their_settings() -> None:
+    assert_type(preset("fast-io"), Preset)
+    assert_type(FAST_IO.with_(max_attempts=5, attempt_timeout=None), Preset)
+    assert_type(FAST_IO.template(name="orders"), RetryTemplate)
+    Timeout(1.0, on_late_result="discard")
+    AttemptTimeout(1.0, on_late_result="discard")
+
+
 def mistakes_are_found() -> None:
     # Each line is wrong on purpose: a checker that no longer says so fails over the unused ignore.
     breaker.call(add, "1")  # type: ignore[arg-type]
@@ -156,6 +167,11 @@ def mistakes_are_found() -> None:
     pipeline.outcome(add)  # type: ignore[call-arg]
     operations.call("order-17", add, "1")  # type: ignore[arg-type]
     operations.once(str).call(add, "1")  # type: ignore[arg-type]
+    FAST_IO.with_(max_attempts="5")  # type: ignore[arg-type]
+    FAST_IO.with_(max_attemps=5)  # type: ignore[call-arg]
+    FAST_IO.template(name=5)  # type: ignore[arg-type]
+    Timeout(1.0, on_late_result="drop")  # type: ignore[arg-type]
+    AttemptTimeout(1.0, on_late_result="drop")  # type: ignore[arg-type]
 
 
 async def mistakes_are_found_asynchronously() -> None:
