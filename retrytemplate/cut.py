@@ -1,4 +1,4 @@
-"""The cut: a task that takes too long is cancelled, in asyncio and in trio.
+"""Cancellation in asyncio and trio: a task that takes too long, and a step that must end first.
 
 ``asyncio.timeout`` does the same; but a deadline is entered for nearly every call, and coroutines
 that never wait would cost as much as all the rest.
@@ -7,16 +7,22 @@ that never wait would cost as much as all the rest.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._checks import close_unawaited
 from retrytemplate.clock import in_trio
+from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from asyncio import CancelledError, Task, TimerHandle
+    from collections.abc import Awaitable, Callable, Collection, Generator
     from types import TracebackType
 
-__all__ = ["Cut", "cut_after"]
+    Effect = tuple[Callable[..., Any], tuple[Any, ...]]
+
+__all__ = ["Cut", "Shielded", "UnfinishedStepError", "cut_after", "left_to", "over"]
 
 
 def cut_after(seconds: float) -> Cut:
@@ -121,3 +127,143 @@ class _TrioCut(Cut):
         self.fired = self._scope.cancelled_caught
         self.task = None
         return swallowed
+
+
+async def over(tasks: Collection[Task[Any]], *, grace: float = inf) -> None:
+    """Wait for the end of the tasks, however often this task is cancelled; then raise that.
+
+    :param grace: seconds that the tasks have from the first cancellation on; then they are
+        cancelled, once.
+    """
+    import asyncio
+
+    cancelled: CancelledError | None = None
+    timer: TimerHandle | None = None
+    try:
+        # asyncio.wait() takes a turn of the loop for ended tasks, too: a cancellation in each turn
+        # would keep it from ever returning.
+        while not all(task.done() for task in tasks):
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError as exc:
+                if cancelled is None and grace <= 0:
+                    _cancel(tasks)
+                elif cancelled is None and grace < inf:
+                    timer = asyncio.get_running_loop().call_later(grace, _cancel, tasks)
+                cancelled = exc
+        if cancelled is not None:
+            raise cancelled
+    finally:
+        if timer is not None:
+            timer.cancel()
+        del cancelled  # its traceback leads back to this frame
+
+
+def _cancel(tasks: Collection[Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+
+
+class UnfinishedStepError(CacheUnavailableError):
+    """Raised where a step was cancelled when its grace was over: its effect is unknown."""
+
+
+class Shielded:
+    """A step that is awaited to its end, however often the task is cancelled meanwhile.
+
+    :param waiter: its ``cut`` is set to a cancellation that came meanwhile, for it to raise later.
+    :param grace: seconds that the step has from the first cancellation on; then it is cancelled.
+    :param leave: called where the end of the step cannot be waited for: the grace is over, or the
+        coroutine that awaits it is closed.
+    """
+
+    __slots__ = ("grace", "leave", "step", "waiter")
+
+    def __init__(
+        self, step: Awaitable[Any], waiter: Any, grace: float, leave: Callable[[], object]
+    ) -> None:
+        self.step = step
+        self.waiter = waiter
+        self.grace = grace
+        self.leave = leave
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (self._in_trio() if in_trio() else self._in_asyncio()).__await__()
+
+    def close(self) -> None:
+        """Close the step, which has not begun."""
+        close_unawaited(self.step)
+        self.leave()
+
+    async def _in_asyncio(self) -> Any:
+        import asyncio
+
+        running = asyncio.ensure_future(self.step)
+        try:
+            await over([running], grace=self.grace)
+        except asyncio.CancelledError as exc:
+            self.waiter.cut = exc
+            if running.cancelled():
+                raise self._unfinished() from None
+        except GeneratorExit:
+            self.leave()
+            raise
+        try:
+            return running.result()
+        finally:
+            del running  # its exception leads back to this frame
+
+    async def _in_trio(self) -> Any:
+        import trio
+
+        value: Any = None
+        error: BaseException | None = None
+        shield = trio.CancelScope(shield=True)
+
+        async def bound() -> None:
+            with suppress(trio.Cancelled):  # by the scopes around: it is raised again below
+                await trio.sleep_forever()
+            shield.deadline = trio.current_time() + self.grace
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bound)
+            with shield:
+                try:
+                    value = await self.step
+                except trio.Cancelled:
+                    raise
+                except GeneratorExit:
+                    self.leave()
+                    raise
+                except BaseException as exc:  # out of a nursery it would be in a group
+                    error = exc
+            nursery.cancel_scope.shield = True
+            nursery.cancel_scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled as exc:
+            self.waiter.cut = exc
+        try:
+            if shield.cancelled_caught:
+                raise self._unfinished()
+            if error is not None:
+                raise error
+        finally:
+            del error
+        return value
+
+    def _unfinished(self) -> UnfinishedStepError:
+        self.leave()
+        return UnfinishedStepError(
+            f"a step did not end within {self.grace:g} seconds after a cancellation"
+        )
+
+
+def left_to(cache: Any, step: Effect) -> Effect:
+    """The step; or, of a cache that can make it later, its note of the step.
+
+    For an execution that the garbage collector may be ending: nothing can be awaited there, and
+    what blocks would stall whatever the thread was doing.
+    """
+    end_later = getattr(cache, "end_later", None)
+    return step if end_later is None else (end_later, step)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import PLAIN, close_unawaited, is_awaitable
-from retrytemplate.clock import in_trio
+from retrytemplate.cut import Shielded, left_to
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -16,7 +17,19 @@ if TYPE_CHECKING:
 
     Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
 
-__all__ = ["ASYNC", "PLAIN", "SYNC", "awaitable_error", "is_awaitable", "perform", "perform_async"]
+__all__ = [
+    "ASYNC",
+    "CLOSED",
+    "PLAIN",
+    "SYNC",
+    "awaitable_error",
+    "is_awaitable",
+    "perform",
+    "perform_async",
+]
+
+GRACE = 5.0
+"""Seconds that a step on a key has to end after a cancellation, where the cache has no timeout."""
 
 
 def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
@@ -132,8 +145,13 @@ class _Sync:
     def bound(self, execution: Execution, effect: Effect) -> Effect:
         return _bound_sync, (execution, effect)
 
-    def shielded(self, effect: Effect) -> Effect:
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
         return effect
+
+
+class _Closed(_Sync):
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
+        return left_to(cache, effect)
 
 
 def _bound_sync(execution: Execution, effect: Effect) -> Any:
@@ -156,22 +174,27 @@ class _Async:
 
         return bound_async, (execution, effect)
 
-    def shielded(self, effect: Effect) -> Effect:
-        # asyncio cancels once; in a scope of trio that is cancelled nothing can be awaited.
-        return (_shielded, effect) if in_trio() else effect
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
+        return _shielded, (*effect, waiter, cache)
 
 
-def _shielded(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _shielded(
+    function: Callable[..., Any], arguments: tuple[Any, ...], waiter: Any, cache: Any
+) -> Any:
     value = function(*arguments)
-    return _shield(value) if is_awaitable(value) else value
+    if not is_awaitable(value):
+        return value
+    timeout = getattr(cache, "timeout", None)
+    grace = timeout if isinstance(timeout, int | float) else GRACE
+    end_later = getattr(cache, "end_later", _nothing)
+    return Shielded(value, waiter, grace, partial(end_later, function, arguments))
 
 
-async def _shield(value: Any) -> Any:
-    import trio
-
-    with trio.CancelScope(shield=True):
-        return await value
+def _nothing(*_: Any) -> None:
+    """Leave it to the end of the lease, where a cache has one."""
 
 
 SYNC = _Sync()
 ASYNC = _Async()
+CLOSED = _Closed()
+"""For what is left where nothing may be waited for, the garbage collector's finalizers, say."""

@@ -83,7 +83,10 @@ VETOED = "a listener vetoed the execution"
 
 
 class Ways(Protocol):
-    """What a driver lends the engine: ways to wait, to bound an attempt, to shield a last step."""
+    """What a driver lends the engine: ways to wait, to bound an attempt, to shield a step.
+
+    A shielded step ends however often its task is cancelled; the waiter's ``cut`` is then set.
+    """
 
     awaits: bool
 
@@ -91,7 +94,7 @@ class Ways(Protocol):
 
     def bound(self, execution: Execution, effect: Effect) -> Effect: ...
 
-    def shielded(self, effect: Effect) -> Effect: ...
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect: ...
 
 
 class Execution:
@@ -102,6 +105,7 @@ class Execution:
         "backoff",
         "cache",
         "context",
+        "cut",
         "deadline",
         "end",
         "error",
@@ -147,6 +151,7 @@ class Execution:
         self.deadline: Deadline | None = None
         self.stops: tuple[Any, ...] = ()  # guards of the templates around this one
         self.cache: Any = None  # where the key of a stateful execution is
+        self.cut: BaseException | None = None  # a cancellation during a shielded step
         self.end: str | None = None
         self.value: Any = None
         self.error: BaseException | None = None
@@ -624,7 +629,7 @@ class Execution:
 
     def _end(self) -> Steps:
         """Leave the key as the end wants it, and tell the listeners."""
-        if self.end == ABSENT and self.taking is None:
+        if self.end == ABSENT and self.taking is None and self.context._claim is None:
             return
         if self.error is not None:
             self.value = None
@@ -639,6 +644,9 @@ class Execution:
                     raise
                 yield from let_go(self, exc)
             self.cache = None
+            cut, self.cut = self.cut, None
+            if cut is not None and (self.error is None or not is_hard(self.error)):
+                self.value, self.error = None, instead_of(self.error, cut)
         self.explain()
         if self.end != ABSENT:
             yield from self._close()

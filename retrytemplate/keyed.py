@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.caches.keeping import changeable, refresh, restore, snapshot
 from retrytemplate.caches.worker import worker_name
+from retrytemplate.cut import UnfinishedStepError, left_to
 from retrytemplate.endings import (
     ABSENT,
     DONE,
@@ -94,17 +95,29 @@ def _load_shared(execution: Execution, fresh: bool) -> Steps:
 def _take(execution: Execution, begin: Callable[..., Any], key: str) -> Steps:
     """Take the key's claim; return what prevents it."""
     execution.taking = begin, (key,)
-    claim, error = yield execution.taking
+    claim, error = yield _shielded(execution, execution.taking)
     if error is None:
         execution.context._claim = claim
     if not _cut_in(error):
         execution.taking = None
-    return error
+    return execution.cut or error
+
+
+def _shielded(execution: Execution, step: Effect) -> Effect:
+    """A step on the key that no cancellation interrupts: ``execution.cut`` is set instead."""
+    return execution.ways.shielded(step, execution, execution.cache)
+
+
+def _ended(execution: Execution, step: Effect) -> Steps:
+    """Make a step that ends a claim; nothing is waited for where the execution was closed."""
+    if isinstance(execution.error, GeneratorExit):
+        return (yield left_to(execution.cache, step))
+    return (yield _shielded(execution, step))
 
 
 def _cut_in(error: BaseException | None) -> bool:
-    """Whether it is no answer of the cache, but a signal or a cancellation, whatever it raises."""
-    return error is not None and not isinstance(error, RetryError)
+    """Whether a signal or a cancellation cut in: it is not known what the cache did."""
+    return error is not None and not isinstance(error, RetryError | GeneratorExit)
 
 
 def _goes_unguarded(execution: Execution, error: BaseException) -> bool:
@@ -132,10 +145,10 @@ def begin_again(execution: Execution) -> Steps:
     begin = partial(execution.cache.begin, worker=held.worker)
     error = yield from _take(execution, begin, held.key)
     taken: Any = context._claim
-    if error is None and not _goes_on(held, taken):
+    if taken is not held and not _goes_on(held, taken):
         context._claim = held
-        yield execution.cache.release, (taken,)
-        error = LeaseLostError(f"{held.key!r} was taken over between two attempts")
+        yield from _ended(execution, (execution.cache.release, (taken,)))
+        error = error or LeaseLostError(f"{held.key!r} was taken over between two attempts")
     if error is not None:
         yield from _uncounted(execution, error, "no further attempt could be counted")
 
@@ -159,7 +172,10 @@ def save(execution: Execution) -> Steps:
     except Exception as exc:
         execution.end, execution.error = KEPT, terminated(exc, context._last)
         return
-    _, error = yield execution.cache.fail, (claim, record)
+    _, error = yield _shielded(execution, (execution.cache.fail, (claim, record)))
+    if execution.cut is not None:
+        execution.saved = error is None or isinstance(error, CacheUnavailableError)
+        raise execution.raising(execution.cut)
     if error is None:
         execution.saved = True
     elif isinstance(error, CacheUnavailableError):
@@ -200,7 +216,10 @@ def mark_recovering(execution: Execution) -> Steps:
     """
     context = execution.context
     record = snapshot(context, execution.plan.fingerprint, "recovering", held=True)
-    _, error = yield execution.cache.fail, (context._claim, record)
+    step = execution.cache.fail, (context._claim, record)
+    _, error = yield _shielded(execution, step)
+    if execution.cut is not None:
+        raise execution.raising(execution.cut)
     if error is not None:
         if not isinstance(error, CacheUnavailableError | RetryContextCacheFullError):
             raise execution.raising(error)
@@ -246,23 +265,26 @@ def settle(execution: Execution) -> Steps:
     """Leave the key as the execution's end wants it."""
     context = execution.context
     if execution.taking is not None:
-        # A signal or a cancellation cut in, and nobody knows whether the key was taken: the same
-        # worker may begin again.
-        claim, error = yield execution.ways.shielded(execution.taking)
+        # A signal cut in, and it is not known whether the key was taken: the same worker may
+        # begin again.
+        claim, error = yield from _ended(execution, execution.taking)
         if error is None:
             context._claim = claim
     if context._claim is not None:
         if execution.end != DONE or not context._claim.completed:
             yield from _end_claim(execution)
-    elif execution.plan.keeps_context and execution.marks != changeable(context):
+    elif (
+        execution.plan.keeps_context
+        and execution.marks != changeable(context)
+        and not isinstance(execution.error, GeneratorExit)
+    ):
         yield from share(execution, lambda: None)
 
 
 def let_go(execution: Execution, cause: BaseException) -> Steps:
     """The record could not be made: give the key back as it was, and say so."""
     if execution.context._claim is not None:
-        release = execution.cache.release, (execution.context._claim,)
-        yield execution.ways.shielded(release)
+        yield from _ended(execution, (execution.cache.release, (execution.context._claim,)))
     make = instead_of if is_hard(cause) else _unrecorded
     execution.value, execution.error = None, make(execution.error, cause)
 
@@ -272,12 +294,12 @@ def _unrecorded(failure: BaseException | None, cause: BaseException) -> BaseExce
 
 
 def _end_claim(execution: Execution) -> Steps:
-    step = execution.ways.shielded(_last_step(execution))
-    _, error = yield step
-    if error is None:
+    step = _last_step(execution)
+    _, error = yield from _ended(execution, step)
+    if error is None or isinstance(error, UnfinishedStepError):
         return
-    if _cut_in(error):  # nobody knows whether the step was made
-        yield step
+    if _cut_in(error):
+        yield from _ended(execution, step)  # it is not known whether the step was made
     failure, away = execution.error, isinstance(error, CacheUnavailableError)
     if is_hard(error) or (failure is None and not away):
         execution.value, execution.error = None, instead_of(failure, error)

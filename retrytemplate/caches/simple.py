@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from contextlib import suppress
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +16,7 @@ from retrytemplate.caches.claims import ClaimsInProcess
 from retrytemplate.caches.record import Record, from_json, to_text
 from retrytemplate.caches.sizes import RECORD_LIMIT, check_record_limit
 from retrytemplate.clock import given_or_system
-from retrytemplate.errors import CacheUnavailableError, MisuseError
+from retrytemplate.errors import CacheUnavailableError, MisuseError, RetryError
 from retrytemplate.history import summary
 
 if TYPE_CHECKING:
@@ -106,6 +108,24 @@ class SimpleCacheAdapter(ClaimsInProcess):
         self.blocking = blocking
         self.record_limit = record_limit
         self._time = given_or_system(clock).time
+        self._left: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+
+    def end_later(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Note a step that ends a claim, for the next ``begin`` to make.
+
+        For an execution that the garbage collector closes.  It takes no lock and calls no cache.
+        """
+        self._left.append((function, arguments))
+
+    def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Claim:
+        """Load or create the record, count the attempt and take the key, in one step."""
+        while self._left:
+            with suppress(IndexError, RetryError):  # another thread was faster; the claim is over
+                function, arguments = self._left.popleft()
+                function(*arguments)
+        return super().begin(key, worker=worker, lease=lease, fresh=fresh)
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):

@@ -9,7 +9,7 @@ from attrs import frozen
 from retrytemplate.control.events import ControlEvent, tell
 from retrytemplate.control.idempotency import Named, derived
 from retrytemplate.control.reservation import NOTHING, Reservation, harder, is_unknown
-from retrytemplate.drivers import ASYNC, SYNC, perform, perform_async
+from retrytemplate.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
 from retrytemplate.endings import instead_of, put_note
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
 
@@ -161,9 +161,9 @@ class Operation:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            perform(self._leaving(exception, SYNC))
+            perform(self._leaving(exception, _ways_out(exception)))
         except BaseException as exc:  # a signal, maybe
-            perform(self._leaving(exc, SYNC))
+            perform(self._leaving(exc, _ways_out(exception)))
             raise
 
     async def __aenter__(self) -> Self:
@@ -274,3 +274,8 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"<Operation {self.key!r} attempt={self.attempt} result={self.result!r}>"
+
+
+def _ways_out(exception: BaseException | None) -> Any:
+    """How a block is left: one that is closed, maybe by the garbage collector, calls no store."""
+    return CLOSED if isinstance(exception, GeneratorExit) else SYNC

@@ -87,6 +87,7 @@ class Reservation:
         "_given_back",
         "_taking",
         "_ttl",
+        "cut",
         "failures",
         "key",
         "unknown",
@@ -96,6 +97,7 @@ class Reservation:
         self.key = key
         self.failures = 0
         self.unknown = False
+        self.cut: BaseException | None = None  # a cancellation during a shielded step
         self._cache = cache
         self._ttl = ttl
         self._fingerprint: str | None = None
@@ -121,24 +123,32 @@ class Reservation:
         """Reserve the key; or find what it came to."""
         self._fingerprint = hashed(fingerprint)
         begin = partial(self._cache.begin, worker=worker_name(), lease=lease), (self.key,)
-        error = yield from self._begin(begin)
+        error = yield from self._begin(begin, ways)
         if isinstance(error, AlreadyCompletedError):
             record, problem = yield self._cache.peek, (self.key,)
             if problem is not None or record is not None:
                 return self._found(record, problem)
-            error = yield from self._begin(begin)  # it was remembered until just now
+            error = yield from self._begin(begin, ways)  # it was remembered until just now
         if error is None:
-            error = yield from self._go_on()
+            error = yield from self._go_on(ways)
         return NOTHING, error
 
-    def _begin(self, begin: Any) -> Steps:
+    def _begin(self, begin: Any, ways: Any) -> Steps:
         self._taking = begin
-        claim, error = yield begin
+        claim, error = yield self._shielded(begin, ways)
         if error is None:
             self._claim, self._taking = claim, None
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception | GeneratorExit):
             self._taking = None
-        return error
+        return self._cut_in() or error
+
+    def _shielded(self, step: Any, ways: Any) -> Any:
+        """The step, which no cancellation interrupts: ``cut`` is set instead."""
+        return ways.shielded(step, self, self._cache)
+
+    def _cut_in(self) -> BaseException | None:
+        cut, self.cut = self.cut, None
+        return cut
 
     def _found(self, record: Record | None, error: BaseException | None) -> Any:
         """The result, and what speaks against it."""
@@ -169,7 +179,7 @@ class Reservation:
             return None
         return IdempotencyKeyReusedError(f"{self.key!r} was begun with another request")
 
-    def _go_on(self) -> Steps:
+    def _go_on(self, ways: Any) -> Steps:
         """Take over what is known, and write down what is new, before the effect."""
         claim, record = self._claim, self._claim.record
         first = None
@@ -186,8 +196,8 @@ class Reservation:
         if not lost and not is_new:
             return None
         held = self._record("attempting", self.failures, held=True)
-        _, error = yield self._cache.fail, (claim, held)
-        return error
+        _, error = yield self._shielded((self._cache.fail, (claim, held)), ways)
+        return self._cut_in() or error
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -222,9 +232,9 @@ class Reservation:
             return None, None
         if self._taking is not None:
             # Nobody knows whether the key was taken: the same worker may begin again.
-            self._claim, problem = yield ways.shielded(self._taking)
+            self._claim, problem = yield self._shielded(self._taking, ways)
             self._taking = None
-            if problem is not None:
+            if self._claim is None:
                 return None, problem
         return None, (yield from self._write(self._cache.release, self._claim, ways=ways))
 
@@ -237,13 +247,13 @@ class Reservation:
 
     def _write(self, step: Any, *arguments: Any, ways: Any) -> Steps:
         """Make a step that ends the claim; what went wrong."""
-        effect = ways.shielded((step, arguments))
+        effect = self._shielded((step, arguments), ways)
         _, error = yield effect
         last = error
-        if error is not None and not isinstance(error, Exception):
-            _, last = yield effect  # it cut in: nobody knows whether the step was made
+        if error is not None and not isinstance(error, Exception | GeneratorExit):
+            _, last = yield effect  # a signal: it is not known whether the step was made
         self._given_back = last is None or isinstance(last, LeaseLostError)
-        return error
+        return self._cut_in() or error
 
     def _record(
         self, phase: Phase, failures: int, result: Any = NOTHING, *, held: bool = False

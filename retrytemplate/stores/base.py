@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate._checks import whole
-from retrytemplate.errors import LeaseLostError, MisuseError
+from retrytemplate.caches.base import Claim
+from retrytemplate.drivers import perform, perform_async
+from retrytemplate.errors import CacheUnavailableError, LeaseLostError, MisuseError
 from retrytemplate.stores.forks import follow, keep
 from retrytemplate.stores.leases import LeasedClaim
 from retrytemplate.stores.renewers import RenewingTask, RenewingThread
@@ -15,11 +18,12 @@ from retrytemplate.stores.settings import Settings, seconds
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from collections.abc import Callable, Generator
     from types import TracebackType
     from typing import Self, TypeVar
 
-    from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
+    from retrytemplate.engine import Effect, Reply
     from retrytemplate.stores.performers import Step
 
     T = TypeVar("T")
@@ -65,6 +69,7 @@ class DurableCache(Settings, ABC):
     _claims: type[LeasedClaim] = LeasedClaim
     _steps: Steps
     _renewer: Any
+    release: Any
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
@@ -85,12 +90,37 @@ class DurableCache(Settings, ABC):
     def _reconnect(self) -> Any:
         """Have connections of one's own from now on; those before, which nobody closes."""
 
+    def end_later(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Note a step that ends a claim; ``begin``, ``close`` or the renewal of leases makes it.
+
+        For an execution that the garbage collector closes.  It takes no lock and calls no store.
+        A step that takes a key is followed by its release.
+        """
+        self._left.append((function, arguments))
+
+    def _endings(self) -> Generator[Effect, Reply, tuple[None, BaseException | None]]:
+        """Make the steps that were noted; where the store is unavailable, keep them."""
+        for _ in range(len(self._left)):
+            try:
+                step = self._left.popleft()
+            except IndexError:  # another thread was faster
+                break
+            claim, error = yield step
+            if isinstance(claim, Claim):
+                claim, error = yield self.release, (claim,)
+            if isinstance(error, CacheUnavailableError) or not isinstance(error, Exception | None):
+                self._left.append(step)
+                return None, None if isinstance(error, Exception) else error
+        return None, None
+
     def _begin_life(self) -> None:
+        self._left: deque[Effect] = deque()
         self._renewer = self._renewing()
         follow(self)
 
     def _forked(self) -> None:
         """In a child process: leave the connections and the claims to the parent."""
+        self._left.clear()
         keep(self._begin_anew())
 
     def _begin_anew(self) -> Any:
@@ -113,7 +143,10 @@ class BlockingCache(DurableCache):
     _renewer: RenewingThread
 
     def _renewing(self) -> RenewingThread:
-        return RenewingThread(self.renew, self._monotonic)
+        return RenewingThread(self.renew, self._monotonic, self._end_left)
+
+    def _end_left(self) -> None:
+        perform(self._endings())
 
     @abstractmethod
     def _perform(self, step: Step[T], connection: Any = None) -> T:
@@ -136,6 +169,7 @@ class BlockingCache(DurableCache):
 
     def close(self) -> None:
         """End the renewals and the connections.  What is used after that opens them anew."""
+        self._end_left()
         self._renewer.stop()
         self._disconnect()
 
@@ -144,6 +178,8 @@ class BlockingCache(DurableCache):
     ) -> Claim:
         """Load or create the record, count the attempt and take the key: one round trip."""
         held_for = None if lease is None else seconds("lease", lease)
+        if self._left:
+            self._end_left()
         claim = self._perform(self._steps.begin(key, worker, held_for, fresh))
         self._renewer.add(claim)
         return claim
@@ -219,7 +255,10 @@ class AwaitedCache(DurableCache):
     _loop: AbstractEventLoop | None = None
 
     def _renewing(self) -> RenewingTask:
-        return RenewingTask(self.renew, self._monotonic)
+        return RenewingTask(self.renew, self._monotonic, self._end_left)
+
+    async def _end_left(self) -> None:
+        await perform_async(self._endings())
 
     def _begin_anew(self) -> Any:
         self._loop = None
@@ -248,6 +287,7 @@ class AwaitedCache(DurableCache):
         """End the renewals and the connections.  What is used after that opens them anew."""
         if self._loop is not None:
             self._check_loop()
+        await self._end_left()
         await self._renewer.stop()
         await self._disconnect()
         self._loop = None
@@ -257,6 +297,8 @@ class AwaitedCache(DurableCache):
     ) -> Claim:
         """Load or create the record, count the attempt and take the key: one round trip."""
         held_for = None if lease is None else seconds("lease", lease)
+        if self._left:
+            await self._end_left()
         claim = await self._perform(self._steps.begin(key, worker, held_for, fresh))
         self._renewer.add(claim)
         return claim

@@ -37,8 +37,8 @@ class LeasedClaim(Claim):
 class Lease:
     """A claim in hand: when it is to be renewed, and when it is too late for that.
 
-    The claim itself is whoever's who took it.  One that nobody has any more cannot be ended: its
-    coroutine was closed where nothing could be awaited.  Its lease is to run out.
+    The claim belongs to the execution that took it.  One that was dropped without an end is not
+    renewed.
     """
 
     claim: ref[LeasedClaim]

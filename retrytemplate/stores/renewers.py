@@ -26,12 +26,17 @@ class RenewingThread:
 
     :param renew: the cache's step.
     :param monotonic: tells the time.
+    :param end_left: ends the claims that finalizers have left, at each look.
     """
 
     def __init__(
-        self, renew: Callable[[LeasedClaim], None], monotonic: Callable[[], float]
+        self,
+        renew: Callable[[LeasedClaim], None],
+        monotonic: Callable[[], float],
+        end_left: Callable[[], None],
     ) -> None:
         self._renew = renew
+        self._end_left = end_left
         self._monotonic = monotonic
         self._leases = Leases()
         # Entered by itself, not by the condition: that is written in Python, and a signal that
@@ -72,23 +77,25 @@ class RenewingThread:
         while True:
             with self._lock:
                 due = self._wait()
-            if not due:
+            if due is None:
                 return
+            self._end_left()
             for claim in due:
                 self._turn(claim)
 
-    def _wait(self) -> list[LeasedClaim]:
-        """The claims that are due, when some are; none when the thread is to end."""
-        while self._thread is threading.current_thread():
-            now = self._monotonic()
-            if due := self._leases.due(now):
-                return due
+    def _wait(self) -> list[LeasedClaim] | None:
+        """The claims that are due, after a wait where none is; None when the thread is to end."""
+        if self._thread is not threading.current_thread():
+            return None
+        now = self._monotonic()
+        due = self._leases.due(now)
+        if not due:
             at = self._leases.look(now)
             self._wakes = math.inf if at is None else at
             # A thread can wait for 292 years at most; then it looks again.
             self._changed.wait(None if at is None else min(at - now, threading.TIMEOUT_MAX))
             self._wakes = -math.inf
-        return []
+        return due
 
     def _turn(self, claim: LeasedClaim) -> None:
         with self._lock:
@@ -107,9 +114,13 @@ class RenewingTask:
     """Renews in a task of the loop in which the first claim is taken."""
 
     def __init__(
-        self, renew: Callable[[LeasedClaim], Awaitable[None]], monotonic: Callable[[], float]
+        self,
+        renew: Callable[[LeasedClaim], Awaitable[None]],
+        monotonic: Callable[[], float],
+        end_left: Callable[[], Awaitable[None]],
     ) -> None:
         self._renew = renew
+        self._end_left = end_left
         self._monotonic = monotonic
         self._leases = Leases()
         self._task: asyncio.Task[None] | None = None
@@ -152,6 +163,7 @@ class RenewingTask:
         import asyncio
 
         while self._task is asyncio.current_task():
+            await self._end_left()
             for claim in self._leases.due(self._monotonic()):
                 await self._turn(claim)
             now = self._monotonic()

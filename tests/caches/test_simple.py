@@ -1,5 +1,6 @@
 """Contexts in a cache of get, put, remove and contains; and what such a cache cannot promise."""
 
+import gc
 import json
 import pickle
 import threading
@@ -389,6 +390,20 @@ def test_without_a_recovery_the_exhausted_key_is_forgotten(way):
     with pytest.raises(ExhaustedRetryError, match="2 failed attempts"):
         way(made(store, 2), Script("no call"), state=STATE)
     assert store.kept == {}
+
+
+def test_collector_of_abandoned_loop_calls_no_cache():
+    store = Store()
+    template = made(store)
+    attempts = template.attempts(state=RetryState("order-17", rollback_for=()))
+    with next(attempts):
+        raise ValueError
+    next(attempts)
+    store.calls.clear()
+    del attempts
+    gc.collect()
+    assert store.calls == []
+    assert template.cache.begin(KEY, worker="next").record.failures == 1
 
 
 @both_kinds

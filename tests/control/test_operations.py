@@ -5,6 +5,7 @@ import gc
 import math
 import sys
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -968,14 +969,22 @@ def test_a_cancellation_does_not_keep_the_failure_from_being_written_down(loop, 
 def test_a_block_that_is_closed_leaves_the_key_to_its_lease_where_nothing_can_be_awaited():
     operations = Operations(Awaited())
 
+    class Forever:
+        def __await__(self):
+            yield self
+
     async def by_hand():
         async with await operations.start_once_async(KEY):
-            await asyncio.sleep(60)
+            await Forever()
+
+    @types.coroutine
+    def until_it_waits(coroutine):
+        while not isinstance(waits := coroutine.send(None), Forever):
+            yield waits
 
     async def main():
         coroutine = by_hand()
-        for _ in range(2):  # past the reservation, into the sleep
-            coroutine.send(None)
+        await until_it_waits(coroutine)
         coroutine.close()
         with pytest.raises(AttemptInProgressError):
             await operations.start_once_async(KEY)

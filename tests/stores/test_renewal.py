@@ -105,6 +105,14 @@ class Renewals:
         self(claim)
 
 
+def nothing():
+    """No claim was left by a finalizer."""
+
+
+async def nothing_awaited():
+    """The same for a task."""
+
+
 def pass_time(renewer, clock, seconds):
     clock.advance(seconds)
     if isinstance(renewer, RenewingTask):
@@ -128,7 +136,7 @@ def threads():
 
 def test_a_claim_in_hand_is_renewed_again_and_again(clock, threads):
     renewals = Renewals()
-    renewer = RenewingThread(renewals, clock.monotonic)
+    renewer = RenewingThread(renewals, clock.monotonic, nothing)
     claim = held()
     renewer.add(claim)
     for _ in range(3):
@@ -150,7 +158,7 @@ def until(condition):
 
 
 def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
-    renewer = RenewingThread(Renewals(LeaseLostError("gone")), clock.monotonic)
+    renewer = RenewingThread(Renewals(LeaseLostError("gone")), clock.monotonic, nothing)
     renewer.add(claim := held())
     pass_time(renewer, clock, 10)
     until(lambda: renewer._leases.next() is None)
@@ -160,7 +168,7 @@ def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
 
 def test_a_renewal_that_the_store_refuses_comes_again_sooner(clock, threads):
     renewals = Renewals(CacheUnavailableError("down"), RuntimeError("worse"))
-    renewer = RenewingThread(renewals, clock.monotonic)
+    renewer = RenewingThread(renewals, clock.monotonic, nothing)
     renewer.add(claim := held())
     for seconds in (10, 3, 3):
         pass_time(renewer, clock, seconds)
@@ -173,7 +181,7 @@ def test_a_renewal_that_the_store_refuses_comes_again_sooner(clock, threads):
 
 def test_a_claim_that_has_ended_is_not_renewed(clock, threads):
     renewals = Renewals()
-    renewer = RenewingThread(renewals, clock.monotonic)
+    renewer = RenewingThread(renewals, clock.monotonic, nothing)
     ended, other = held("ended"), held("other")
     renewer.add(ended)
     renewer.add(other)
@@ -186,7 +194,7 @@ def test_a_claim_that_has_ended_is_not_renewed(clock, threads):
 
 def test_a_shorter_lease_is_renewed_before_a_longer_one_that_came_first(clock, threads):
     renewals = Renewals()
-    renewer = RenewingThread(renewals, clock.monotonic)
+    renewer = RenewingThread(renewals, clock.monotonic, nothing)
     renewer.add(held("long", 3000.0))
     renewer.add(short := held("short", 0.03))
     clock.advance(0.02)
@@ -266,7 +274,7 @@ async def asked(renewals):
 
 async def test_a_task_renews_what_is_due_and_goes_on_after_an_error(clock):
     renewals = Renewals(None, CacheUnavailableError("down"))
-    renewer = RenewingTask(renewals.later, clock.monotonic)
+    renewer = RenewingTask(renewals.later, clock.monotonic, nothing_awaited)
     renewer.add(claim := held())
     for seconds in (10, 10, 3, 10):
         pass_time(renewer, clock, seconds)
@@ -276,7 +284,7 @@ async def test_a_task_renews_what_is_due_and_goes_on_after_an_error(clock):
 
 async def test_a_task_renews_a_lost_or_ended_claim_no_more(clock):
     renewals = Renewals(LeaseLostError("gone"))
-    renewer = RenewingTask(renewals.later, clock.monotonic)
+    renewer = RenewingTask(renewals.later, clock.monotonic, nothing_awaited)
     renewer.add(lost := held("lost"))
     pass_time(renewer, clock, 10)
     await asked(renewals)
