@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from retrytemplate._text import printable
 from retrytemplate.cli import batch, breaker, context, demo, dlq, outbox, simulate, switch
+from retrytemplate.cli._signals import INTERRUPTED
 from retrytemplate.cli._stores import hidden
 from retrytemplate.cli.usage import UsageError, WorkError
 from retrytemplate.errors import MissingExtraError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "main"]
 
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+FAILED, WRONG_USE = 1, 2
 
 
 class _Parser(ArgumentParser):

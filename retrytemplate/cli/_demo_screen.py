@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate.cli._signals import say
 from retrytemplate.cli.usage import console
 from retrytemplate.demo.job import AT_ONCE, CHUNK
 
@@ -35,6 +37,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.console = console("the progress bar (without --json)")
+        self._notice: str | None = None  # drawn in the bar, if there is one
 
     @contextmanager
     def watching(self, job: Job) -> Iterator[Callable[[Tally], None]]:
@@ -47,12 +50,22 @@ class Screen:
         else:
             yield self._plain_lines()
 
+    def notice(self, text: str) -> None:
+        """Show a line beside the progress; a signal handler may."""
+        if self._notice is None:
+            say(text)
+        else:
+            self._notice = text
+
     def show(self, job: Job, report: Report) -> None:
-        """The tables."""
+        """Print the figures, and the command to continue with."""
         for table in (_lines(report), self._attempts(report), _answers(report)):
             self.console.print(table)
         self._say(f"Database: {job.tables.path}")
         self._say("Tables: orders, written, dead_letters (each letter with its history)")
+        verb = "dlq list" if report.dead else "batch status"
+        store = job.tables.repository.engine.url.set(drivername="sqlite")
+        self._say(f"Next: retrytemplate {verb} --store {quote(str(store))}")
 
     @contextmanager
     def _bar(self, total: int) -> Iterator[Callable[[Tally], None]]:
@@ -66,12 +79,15 @@ class Screen:
             TextColumn("[yellow]{task.fields[failures]:>3} failures"),
             TextColumn("[red]{task.fields[dead]:>2} dead"),
             Elapsed(),
+            TextColumn("[yellow]{task.fields[notice]}"),
         )
+        self._notice = ""
         with Progress(*columns, console=self.console, expand=True) as progress:
-            task = progress.add_task("", total=total, written=0, failures=0, dead=0)
+            task = progress.add_task("", total=total, written=0, failures=0, dead=0, notice="")
 
             def watch(tally: Tally) -> None:
                 now: dict[str, Any] = {"failures": tally.failures, "dead": tally.dead}
+                now["notice"] = self._notice
                 progress.update(task, completed=tally.over, written=tally.written, **now)
 
             yield watch
@@ -95,7 +111,7 @@ class Screen:
     def _attempts(self, report: Report) -> Table:
         block = "█" if self.console.encoding.startswith("utf") else "#"
         most = max(report.attempts.values(), default=1)
-        table = _table("attempts", ("lines", "right"), ("", "left"))
+        table = _table("attempts of a line", ("lines", "right"), ("", "left"))
         for made, lines in report.attempts.items():
             table.add_row(f"{made}", f"{lines}", block * -(-LONGEST_BAR * lines // most))
         return table
@@ -106,25 +122,28 @@ class Screen:
 
 def _lines(report: Report) -> Table:
     table = _table("lines", ("", "right"), ("", "left"))
-    table.add_row("read", f"{report.read}", f"in {report.seconds:.1f} s")
-    table.add_row("written", f"{report.written}", f"in transactions of {CHUNK}", style="green")
+    table.add_row("read", f"{report.read}", f"of the file, in {report.seconds:.1f} s")
+    written = f"with a price, in transactions of {CHUNK} lines"
+    table.add_row("written", f"{report.written}", written, style="green")
     table.add_row("dead-lettered", f"{report.dead}", _reasons(report), style="red")
-    table.add_row("retried", f"{report.retried}", f"{report.retries} attempts more", style="yellow")
-    rest = f"in all, {AT_ONCE} lines at once"
-    table.add_row("time waited", f"{report.waited:.1f} s", rest)
+    retried = f"failed at least once: {report.retries} further attempts"
+    table.add_row("retried", f"{report.retried}", retried, style="yellow")
+    waited = f"between attempts, summed over {AT_ONCE} concurrent lines"
+    table.add_row("time waited", f"{report.waited:.1f} s", waited)
     return table
 
 
 def _reasons(report: Report) -> str:
     width = len(str(max(report.dead_by_error.values(), default=0)))
-    return "\n".join(
+    reasons = "\n".join(
         f"{lines:>{width}} {name.rpartition('.')[2]}"
         for name, lines in report.dead_by_error.items()
     )
+    return f"without a price, by the last error:\n{reasons}" if reasons else "without a price"
 
 
 def _answers(report: Report) -> Table:
-    table = _table("answers", ("service sent", "right"), ("client saw", "right"))
+    table = _table("responses", ("service sent", "right"), ("client saw", "right"))
     for kind, name in ANSWERS.items():
         sent, seen = report.sent.get(kind, 0), report.seen.get(kind, 0)
         table.add_row(name, f"{sent}", f"{seen}", style=None if sent == seen else "bold red")

@@ -15,6 +15,7 @@ from retrytemplate._threads import Threads
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.cli._run_words import suspicion
 from retrytemplate.cli._screen import Screen
+from retrytemplate.cli._signals import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ class JsonLines:
 
     def notice(self, text: str) -> None:
         """On standard error."""
-        _notice(text)
+        say(text)
 
 
 @define
@@ -108,11 +109,7 @@ class PlainLines:
 
     def notice(self, text: str) -> None:
         """On standard error."""
-        _notice(text)
-
-
-def _notice(text: str) -> None:
-    os.write(2, f"{text}\n".encode())
+        say(text)
 
 
 def _parts(run: RunStatus) -> Iterator[str]:

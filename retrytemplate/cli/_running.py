@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from retrytemplate.caches.worker import worker_name
 from retrytemplate.cli import _jobs
 from retrytemplate.cli._bar import Bar
 from retrytemplate.cli._following import JsonLines, PlainLines, followed, on_terminal
+from retrytemplate.cli._signals import stopped_by_signals
 from retrytemplate.cli._words import moment
 from retrytemplate.cli.usage import WorkError
 
@@ -26,8 +26,6 @@ __all__ = ["run_job"]
 
 # Of runs under way at once.
 MOST = 10_000
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ENDS_SOON = "ends after this chunk; interrupt once more to end at once"
 
 
 def run_job(args: argparse.Namespace) -> RunStatus:
@@ -69,7 +67,7 @@ def _performed(
         under_way = runs.page(step=step.name, status="running", limit=MOST)
         return next((run for run in under_way if _process(run.worker or "") == here), None)
 
-    with _stopping(step, tell), followed(mine, tell, args.interval):
+    with stopped_by_signals(step.stop, tell.notice), followed(mine, tell, args.interval):
         report = _jobs.performed(
             step,
             lambda: step.run(parameters, args.on_existing),
@@ -91,28 +89,3 @@ def _performed(
 def _process(worker: str) -> str:
     """The part of a worker's name that its process's others share."""
     return worker.rpartition("-")[0]
-
-
-@contextmanager
-def _stopping(step: ChunkStep, tell: Teller) -> Iterator[None]:
-    """The first signal asks the step to stop, the second one stops it, the third one kills."""
-    asked = False
-
-    def handle(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            for each in before:
-                signal.signal(each, signal.SIG_DFL)
-            raise KeyboardInterrupt
-        asked = True
-        step.stop()
-        tell.notice(ENDS_SOON)
-
-    # What a shell has a process in the background ignore stays ignored.
-    heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, handle) for each in heard}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

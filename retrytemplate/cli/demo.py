@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate.cli._signals import INTERRUPTED, say, stopped_by_signals
 from retrytemplate.cli.usage import UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ __all__ = ["add_parser", "run"]
 SEED = 7
 
 DESCRIPTION = """\
-Reprocess a file of orders in a chunk step: every line is priced by an HTTP service and written to
-SQLite, some hundred in a transaction.  The service runs in this process on a loopback port, and is
-a bad one: it answers 503 with Retry-After, resets connections, keeps silent, and for some orders it
-never gets well.  A line that fails is tried again while others go on; one that fails for good is
-kept as a dead letter with the history of its attempts.
+Reprocess a file of orders in a chunk step: an HTTP service prices every line, and the step writes
+the lines to SQLite, 500 in a transaction.  The service runs in this process on a loopback port and
+fails on purpose: it answers 503 with Retry-After, resets connections, responds too late, and fails
+permanently for some orders.  A line that fails is retried while other lines are processed.  A line
+that is not retryable, or has failed 5 times, becomes a dead letter with the history of its
+attempts.
+
+The first Ctrl-C stops the demo after the current chunk, the second one interrupts it, the third one
+ends the process.
 """
 
 EPILOG = """\
@@ -70,11 +75,12 @@ def run(args: argparse.Namespace) -> int:
 
     screen = None if args.json else Screen()
     job = _prepare(args)
-    try:
-        return _reprocess(job, screen, args)
-    finally:
-        job.service.close()
-        job.tables.close()
+    with stopped_by_signals(job.step.stop, say if screen is None else screen.notice):
+        try:
+            return _reprocess(job, screen, args)
+        finally:
+            job.service.close()
+            job.tables.close()
 
 
 def _prepare(args: argparse.Namespace) -> Job:
@@ -104,8 +110,6 @@ def _prepare(args: argparse.Namespace) -> Job:
 
 
 def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int:
-    import signal
-
     from sqlalchemy.exc import SQLAlchemyError
 
     from retrytemplate.batch import JobRepositoryError
@@ -114,13 +118,14 @@ def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int
     try:
         report = _watched(job, screen)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only closing is left, and the process's end
-        return _complain(_interrupted(job), 130)
+        return _complain(_interrupted(job), INTERRUPTED)
     except DatabaseRefused as problem:
         raise UsageError(f"--database: {problem}") from problem
     except (SQLAlchemyError, JobRepositoryError) as problem:
         reason = getattr(problem, "orig", None) or problem
         return _complain(f"the database {job.tables.path} failed: {reason}", 1)
+    if report.stopped:
+        return _complain(_interrupted(job), INTERRUPTED)
     if screen is None:
         _print_json(job, report, args)
     else:
@@ -168,7 +173,7 @@ def _interrupted(job: Job) -> str:
     tally = job.tally
     return (
         f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead} "
-        f"dead-lettered, the others left no trace; database: {job.tables.path}"
+        f"dead-lettered, the others are not processed; database: {job.tables.path}"
     )
 
 

@@ -177,6 +177,8 @@ class Report:
     waited: float
     """What of them was waited, several lines at once."""
     seconds: float
+    stopped: bool
+    """Whether it was stopped before the last line."""
     sent: dict[str, int]
     """What the service counted."""
     seen: dict[str, int]
@@ -233,7 +235,7 @@ class Job:
         )
 
     def run(self, watch: Callable[[Tally], None] = lambda tally: None) -> Report:
-        """Do it all; *watch* is told of all that happens.
+        """Do it all, or until ``step.stop()`` is called; *watch* is told of all that happens.
 
         Raises what ended the run: the database failed, or another run has taken it over.  That is
         not the line's fault, and no further attempt will mend it.
@@ -251,7 +253,7 @@ class Job:
                     client.close()
         if ended.exception is not None:
             raise ended.exception
-        return self._report(self.clock.monotonic() - began)
+        return self._report(self.clock.monotonic() - began, ended.status == "stopped")
 
     def _price(self, line: Line) -> Priced:
         order = line.parse()
@@ -269,9 +271,10 @@ class Job:
             self._clients.append(client)
         return client
 
-    def _report(self, seconds: float) -> Report:
+    def _report(self, seconds: float, stopped: bool) -> Report:
         written, dead = self.tables.written(), self.tables.dead()
         attempts = self.tables.attempts()
+        due = self.lines[: self.tally.read] if stopped else self.lines
         sent, seen = self.service.sent, dict(self.tally.seen)
         return Report(
             read=self.tally.read,
@@ -283,10 +286,11 @@ class Job:
             asked=self.tally.asked,
             waited=self.clock.slept,
             seconds=seconds,
+            stopped=stopped,
             sent=sent,
             seen=seen,
             problems=(
-                *unaccounted((line.number for line in self.lines), written, dead),
+                *unaccounted((line.number for line in due), written, dead),
                 *differences(sent, seen),
             ),
         )

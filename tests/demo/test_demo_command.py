@@ -5,13 +5,14 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,27 @@ def some_of_the_shipped(path, lines):
 @pytest.fixture
 def orders(tmp_path):
     return some_of_the_shipped(tmp_path / "orders.csv", 150)
+
+
+@contextmanager
+def demo_at_work(database):
+    """The demo, once it has processed some lines."""
+    with subprocess.Popen(
+        [*COMMAND, "--database", str(database)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for shown in process.stdout:
+            if " of 3000" in shown:
+                break
+        yield process
+
+
+def run_status(database):
+    with closing(sqlite3.connect(database)) as connection:
+        [(status,)] = connection.execute("SELECT status FROM batch_runs")
+        return status
 
 
 def numbers(database, table):
@@ -104,6 +126,16 @@ def test_the_tables_say_what_happened_and_where_it_is(orders):
     os.unlink(database)
 
 
+def test_next_command_of_the_demo_lists_its_dead_letters(orders, tmp_path):
+    database = tmp_path / "with a space.db"
+    done = demo("--input", orders, "--database", database)
+    command = shlex.split(re.search("^Next: retrytemplate (.*)$", done.stdout, re.MULTILINE)[1])
+    listed = subprocess.run(
+        [*COMMAND[:-1], *command], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert listed.stdout.count("reprocess-orders") == len(numbers(database, "dead_letters")) > 0
+
+
 def test_without_a_terminal_progress_is_plain_lines(orders, tmp_path):
     done = demo("--input", orders, "--database", tmp_path / "x.db")
     progress = re.findall(r"^ +(\d+) of 150: \d+ written, \d+ failed", done.stdout, re.MULTILINE)
@@ -149,42 +181,39 @@ def in_a_terminal(*args):
     return shown.decode()
 
 
-def test_an_interrupt_ends_it_cleanly(tmp_path):
+def test_first_interrupt_stops_the_demo_after_its_chunk(tmp_path):
     database = tmp_path / "x.db"
-    process = subprocess.Popen(
-        [*COMMAND, "--database", str(database)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        for shown in process.stdout:
-            if " of 3000" in shown:
-                break
+    with demo_at_work(database) as process:
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert re.fullmatch(
-        r"retrytemplate demo: interrupted: \d+ of 3000 lines are written, .*x\.db\n", complaint
+        r"ends after this chunk; interrupt once more to end at once\n"
+        r"retrytemplate demo: interrupted: \d+ of 3000 lines are written, .*x\.db\n",
+        complaint,
     )
-    written = numbers(database, "written")
-    assert len(written) < 3000
+    written, dead = numbers(database, "written"), numbers(database, "dead_letters")
     assert f"interrupted: {len(written)} of" in complaint
-    assert set(written).isdisjoint(numbers(database, "dead_letters"))
+    assert sorted(written + dead) == list(range(2, len(written + dead) + 2))
+    assert len(written + dead) % 500 == 0
+    assert run_status(database) == "stopped"
     assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
 
 
-def test_interrupts_while_it_ends_leave_no_traceback(tmp_path):
-    process = subprocess.Popen(
-        [*COMMAND, "--database", str(tmp_path / "x.db")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        for shown in process.stdout:
-            if " of 3000" in shown:
-                break
+def test_second_interrupt_ends_the_demo_within_its_chunk(tmp_path):
+    database = tmp_path / "x.db"
+    with demo_at_work(database) as process:
+        process.send_signal(signal.SIGINT)
+        assert "ends after this chunk" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert re.fullmatch(r"retrytemplate demo: interrupted: .*x\.db\n", complaint)
+    assert run_status(database) == "stopped"
+
+
+def test_interrupts_while_the_demo_ends_leave_no_traceback(tmp_path):
+    with demo_at_work(tmp_path / "x.db") as process:
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -192,21 +221,11 @@ def test_interrupts_while_it_ends_leave_no_traceback(tmp_path):
         _, complaint = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in complaint
-    assert [path.name for path in tmp_path.iterdir()] == ["x.db"]
 
 
 def test_a_run_whose_database_another_run_takes_over_ends_with_one_line(tmp_path):
     database = tmp_path / "x.db"
-    process = subprocess.Popen(
-        [*COMMAND, "--database", str(database)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        for shown in process.stdout:
-            if " of 3000" in shown:
-                break
+    with demo_at_work(database) as process:
         Tables(database).close()
         _, complaint = process.communicate(timeout=PATIENCE)
     assert (process.returncode, complaint) == (

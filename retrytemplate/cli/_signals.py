@@ -1,0 +1,56 @@
+"""Interrupts of a command that runs a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["INTERRUPTED", "say", "stopped_by_signals"]
+
+INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ENDS_SOON = "ends after this chunk; interrupt once more to end at once"
+
+
+def say(text: str) -> None:
+    """Print a line on standard error; a signal handler may, for it takes no lock."""
+    os.write(2, f"{text}\n".encode())
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None], notice: Callable[[str], None]) -> Iterator[None]:
+    """Stop the step at the first signal, interrupt it at the second, end the process at the third.
+
+    The process ends soon after the block, if a signal came: the next one ends it.
+
+    :param stop: called in the signal handler, as *notice* is: they take no lock.
+    """
+    received = 0
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal received
+        received += 1
+        if received == 1:
+            stop()
+            notice(ENDS_SOON)
+        elif received == 2:
+            raise KeyboardInterrupt
+        else:
+            os._exit(INTERRUPTED)
+
+    # What a shell has a process in the background ignore stays ignored.
+    heeded = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handle) for each in heeded}
+    try:
+        yield
+    finally:
+        if received:
+            received = max(received, 2)
+        else:
+            for each, handler in before.items():
+                signal.signal(each, handler)
