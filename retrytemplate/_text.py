@@ -6,7 +6,7 @@ from functools import partial
 from os.path import basename
 from typing import Any
 
-__all__ = ["one_line", "operation_of", "printable", "qualified_name", "with_text"]
+__all__ = ["one_line", "operation_of", "printable", "qualified_name", "subject", "with_text"]
 
 # Objects whose ``__getattr__`` answers everything have wrappers without an end.
 MOST_WRAPPERS = 100
@@ -74,3 +74,12 @@ def qualified_name(function: Any) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     module = getattr(function, "__module__", None)
     return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def subject(context: Any) -> str:
+    """What a log line is about: the template and the function of an execution, and its key."""
+    name, operation, key = context.name, context.operation, context.key
+    text = f"{name} ({operation})" if name and name != operation else operation
+    if key is not None:
+        text = f"{text} key={key}" if isinstance(key, str) else f"{text} key={key!r}"
+    return printable(text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, duration, instance_of, is_awaitable, late_result, span
+from retrytemplate._text import subject
 from retrytemplate._threads import Threads, uninterrupted
 from retrytemplate.context import CURRENT, entered, leave
 from retrytemplate.cut import cut_after
@@ -134,7 +135,7 @@ def is_discarded(timeout: Any, elapsed: float) -> bool:
 
 def warn_of_overrun(context: RetryContext, limit: float, elapsed: float) -> None:
     """Log an overrun of a template's attempt: what ``on_overrun`` is without a listener."""
-    log_overrun(f"{context.name or 'retry'}: attempt {context.attempt}", limit, elapsed)
+    log_overrun(f"{subject(context)}: attempt {context.attempt}", limit, elapsed)
 
 
 def log_overrun(what: str, limit: float, elapsed: float) -> None:

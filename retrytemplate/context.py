@@ -261,6 +261,7 @@ class RetryContext:
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
     _unguarded: bool = False  # the store is away, and the execution goes on without its key
+    _error: BaseException | None = None  # what leaves, while the listeners are told of the end
     _verdict: bool = True
     _policy_state: Any = None
     _backoff_state: Any = None

@@ -32,6 +32,7 @@ from retrytemplate.endings import (
 from retrytemplate.errors import (
     AttemptLostError,
     MisuseError,
+    RetryLater,
     TerminatedRetryError,
     UnacceptableResultError,
     Veto,
@@ -269,6 +270,8 @@ class Execution:
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
         value, error, context = self.value, self.error, self.context
+        if context._error is not None:
+            context._error = None
         # Without a key nothing is to come again; what stops the program is passed on as it is.
         for_good = self.end == DONE or (
             error is not None and context._state is None and not is_hard(error)
@@ -324,6 +327,7 @@ class Execution:
             self.reason is None
             and isinstance(error, Exception)
             and error is not self.last
+            and not isinstance(error, RetryLater)
             and not is_signal(type(error))
         ):
             self.reason = "terminated"
@@ -533,8 +537,10 @@ class Execution:
         if rethrown:
             self.end, self.error = KEPT, failure
             self.lent = False  # the retry comes with the redelivery
-            again = allowed and context._verdict
-            self.reason = None if again else stop_reason(self.policy, context, plan.monotonic)
+            self.reason = None
+            if not (allowed and context._verdict):
+                self.reason = stop_reason(self.policy, context, plan.monotonic)
+                context._recovery = self.recovery  # for the record of what the next delivery does
         elif plan.keeps_context:
             self.end = EXHAUSTED
         elif self.refusal is not None:
@@ -656,6 +662,8 @@ class Execution:
 
         :param first: what one that was told before has raised.
         """
+        if self.error is not None and self.plan.close:
+            self.context._error = self.error
         first = yield from self.tell_all(self.untold, self.context, self.last, first=first)
         if first is not None:
             self.value, self.error = None, instead_of(self.error, first)

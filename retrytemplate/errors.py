@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from retrytemplate._text import with_text
 
@@ -202,8 +202,11 @@ class Rejected(RetryError):
     """A guard refused the call; the callback was not called.
 
     Raised by a guard, through the template.  ``name`` says which guard, ``retry_after`` when to
-    come back (seconds; None: not known).  Not retried unless a rule names it.
+    come back (seconds; None: not known), ``component`` what kind of guard it is, for logs.  Not
+    retried unless a rule names it.
     """
+
+    component: ClassVar[str] = "guard"
 
     def __init__(
         self, message: str = "", *, name: str | None = None, retry_after: float | None = None
@@ -219,9 +222,13 @@ class CircuitOpenError(Rejected):
     Answer from elsewhere, or come back after ``retry_after``.
     """
 
+    component = "circuit breaker"
+
 
 class BulkheadFullError(Rejected):
     """Raised by a bulkhead whose slots and queue are taken.  Shed the call or come back later."""
+
+    component = "bulkhead"
 
 
 class RetryBudgetExhaustedError(Rejected):
@@ -230,12 +237,16 @@ class RetryBudgetExhaustedError(Rejected):
     The last failure is what to look at: too many calls fail at present.
     """
 
+    component = "retry budget"
+
 
 class KillSwitchActiveError(Rejected):
     """Raised by a kill switch that stops this work.  An operator decides when it resumes.
 
     ``retry_after`` is the rest of the stop, where it ends by itself.
     """
+
+    component = "kill switch"
 
 
 class SwitchRefusedError(RetryError, ValueError):
@@ -286,6 +297,8 @@ class NestedRetryError(Rejected):
     Refusing a retry, it does not leave the template: the failure itself does, for the one outside.
     """
 
+    component = "nesting guard"
+
 
 class IdempotencyRequiredError(Rejected):
     """Raised by a guard that allows no retry of what has no idempotency key.
@@ -293,6 +306,8 @@ class IdempotencyRequiredError(Rejected):
     Whether the call had its effect is not known: look it up.  Send a key with it, and it is
     retried.
     """
+
+    component = "idempotency guard"
 
 
 class DeadlineExceededError(RetryError, TimeoutError):

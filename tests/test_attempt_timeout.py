@@ -214,7 +214,8 @@ def test_overrun_is_logged_as_one_plain_warning(deadline, caplog):
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("retrytemplate", "WARNING")
     assert record.getMessage() == (
-        "charge: attempt 1 returned after 2.12 s, over its limit of 2 s; its value is used"
+        f"charge ({__name__}.late_by.<locals>.callback): attempt 1 returned after 2.12 s, "
+        "over its limit of 2 s; its value is used"
     )
 
 

@@ -1,4 +1,4 @@
-"""Telling the log of retries, recoveries, executions given up and trouble with the cache."""
+"""One log record for each retry, recovery, end without success and failure of the cache."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate.history import message_of, type_name
+from retrytemplate._text import one_line, printable, subject, with_text
+from retrytemplate.errors import Rejected
+from retrytemplate.history import message_of, summary, type_name
 from retrytemplate.listeners.base import RetryListener
+from retrytemplate.stop_reasons import WORDS
 
 if TYPE_CHECKING:
     import logging
 
     from retrytemplate.context import RetryContext
+    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["LoggingListener"]
 
 LOGGER = "retrytemplate"
 # The numbers of the logging module, which is not imported until a listener is made.
 WARNING, INFO = 30, 20
-FAILED = "%s: attempt %d failed with %s"
 
 
 def _logger(value: logging.Logger | str | None) -> logging.Logger:
@@ -57,31 +60,35 @@ class LoggingListener(RetryListener):
 
     Nothing is logged unless a template has this listener, and then:
 
-    ========================  ==========================================  ================
-    when                      who else would tell                         level by default
-    ========================  ==========================================  ================
-    a retry, before its wait  nobody: a later success hides it            ``WARNING``
-    an attempt overran        nobody: the caller sees a value             ``WARNING``
-    a recovery has answered   nobody: the caller sees a value             ``WARNING``
-    the context cache failed  nobody: the execution goes on without it    ``WARNING``
-    given up, nobody answers  the exception, which reaches the caller     ``INFO``
-    ========================  ==========================================  ================
+    ==============  ===============================================================  =============
+    ``event``       when                                                             default level
+    ==============  ===============================================================  =============
+    ``retry``       before the wait for the next attempt                             ``WARNING``
+    ``deferred``    a stateful failure is rethrown, and no attempt is left           ``WARNING``
+    ``overrun``     an attempt returned after its limit                              ``WARNING``
+    ``recovered``   a recovery returned                                              ``WARNING``
+    ``store_error`` the context cache failed, and the execution continues            ``WARNING``
+    ``rejected``    no attempt was admitted, or the only one was rejected inside     ``INFO``
+    ``given_up``    every other end with a ``stop_reason``                           ``INFO``
+    ==============  ===============================================================  =============
 
-    A success, a stateful failure that is rethrown for a later delivery and a cancellation write
-    no record of their own.
+    A success and a cancellation write no record.
 
-    Every record carries fields, as ``extra`` does it: ``event`` (``"retry"``, ``"overrun"``,
-    ``"recovered"``, ``"store_error"``, ``"given_up"``), ``template`` (its name), ``key`` (of a
-    stateful execution), ``attempt`` (the number of the one that failed; of a store error: the one
-    under way), ``exception_type``, ``exception_message`` and ``delay`` (seconds; None where no
-    retry follows).  No traceback: the exception that leaves has it.  The exception's text and the
-    key are logged as they are; put a filter on your logger where they may hold secrets.
+    Each record is one line: template and function, key, attempt and maximum, the first line of the
+    exception's text, and the delay or the reason.  Control characters are escaped, also in the
+    fields.  Every record has all fields, as ``extra`` sets them: ``event``, ``template`` (its
+    name), ``operation``, ``key``, ``attempt``, ``max_attempts``, ``elapsed`` (seconds),
+    ``exception_type``, ``exception_message``, ``delay`` (seconds; None where no retry follows),
+    ``reason`` (the context's ``stop_reason``), and of a rejection ``component``,
+    ``component_name`` and ``retry_after`` (seconds).  No traceback: the exception that leaves has
+    it.  Put a filter on your logger where texts or keys may hold secrets.
 
     :param logger: a ``logging.Logger`` or the name of one; None: ``"retrytemplate"``.
-    :param level: of retries and overruns; a number, a level's name, or None for no record.
+    :param level: of retries, deferred failures and overruns; a number, a level's name, or None for
+        no record.
     :param recovery_level: of recoveries, likewise.
     :param store_error_level: of trouble with the context cache, likewise.
-    :param failure_level: of executions given up, likewise.
+    :param failure_level: of executions given up or rejected, likewise.
     :raises TypeError: for what is no logger or no level.
     :raises ValueError: for a level's name that ``logging`` does not know.
 
@@ -104,42 +111,122 @@ class LoggingListener(RetryListener):
     )
 
     def on_backoff(self, context: RetryContext, delay: float) -> None:
-        fields = _fields("retry", context, context.attempt, context.last_exception)
-        self._log(self.level, f"{FAILED}; the next one in %s s", fields, delay)
+        failure = context.last_exception
+        if failure is not None and context.rethrows(failure):
+            then = "; next attempt at the next delivery"
+            if delay > 0:
+                then += f", in {_digits(delay)} s or later"
+        elif context.keeps_context and context._state is not None:
+            return  # no attempt follows this wait
+        else:
+            then = f"; next attempt in {_digits(delay)} s"
+        self._log(self.level, "retry", context, failure, _failed(context, failure) + then, delay)
 
     def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> None:
-        if self.level is not None:
-            text = "%s: attempt %d returned after %s s, over its limit of %s s; its value is used"
-            fields = {**_fields("overrun", context, context.attempt, None), "delay": None}
-            values = context.name or "retry", context.attempt, _digits(elapsed), _digits(limit)
-            self.logger.log(self.level, text, *values, extra=fields)
+        text = (
+            f"attempt {context.attempt} returned after {_digits(elapsed)} s, "
+            f"over its limit of {_digits(limit)} s; its value is used"
+        )
+        self._log(self.level, "overrun", context, None, text)
 
     def on_recovery(self, context: RetryContext, result: Any) -> None:
-        fields = _fields("recovered", context, context.retry_count, context.last_exception)
-        self._log(self.recovery_level, f"{FAILED}; recovered", fields)
+        failure = context.last_exception
+        text = f"recovered {_ended(context, failure)}"
+        self._log(self.recovery_level, "recovered", context, failure, text)
 
     def on_store_error(self, context: RetryContext, exception: BaseException) -> None:
-        fields = _fields("store_error", context, context.attempt, exception)
-        text = "%s: in attempt %d the context cache failed with %s; going on without it"
-        self._log(self.store_error_level, text, fields)
+        text = (
+            f"attempt {context.attempt}: the context cache failed: {summary(exception)}; "
+            "the execution continues without it"
+        )
+        self._log(self.store_error_level, "store_error", context, exception, text)
 
     def close(self, context: RetryContext, exception: BaseException | None) -> None:
-        if _given_up(context, exception):
-            failure = context.last_exception if exception is None else exception
-            fields = _fields("given_up", context, context.retry_count, failure)
-            self._log(self.failure_level, f"{FAILED}; given up", fields)
+        reason, last, error = context.stop_reason, context.last_exception, context._error
+        if reason is None or context.recovered:
+            return
+        if last is None or reason in ("recovery_failed", "terminated"):
+            failure = error or last
+        else:
+            failure = last
+        if _is_rejected(context, reason, failure):
+            text = f"rejected by {_component(failure)}{_retry_after(failure)}"
+            self._log(self.failure_level, "rejected", context, failure, text)
+        elif not context.closed and error is last is not None and context.rethrows(last):
+            text = f"{_failed(context, last)}; {_next_delivery(context)}"
+            self._log(self.level, "deferred", context, last, text)
+        else:
+            text = f"gave up {_ended(context, failure)}"
+            self._log(self.failure_level, "given_up", context, failure, text, rejection=error)
 
     def _log(
-        self, level: int | None, text: str, fields: dict[str, Any], delay: float | None = None
+        self,
+        level: int | None,
+        event: str,
+        context: RetryContext,
+        failure: BaseException | None,
+        text: str,
+        delay: float | None = None,
+        rejection: BaseException | None = None,
     ) -> None:
         if level is None or not self.logger.isEnabledFor(level):
             return
-        message = fields["exception_message"]
-        what = f"{fields['exception_type']}: {message}" if message else fields["exception_type"]
-        values = [fields["template"] or "retry", fields["attempt"], what]
-        if delay is not None:
-            values.append(_digits(delay))
-        self.logger.log(level, text, *values, extra={**fields, "delay": delay})
+        fields = _fields(event, context, failure, delay, rejection or failure)
+        self.logger.log(level, "%s: %s", subject(context), text, extra=fields)
+
+
+def _attempt(context: RetryContext) -> str:
+    number, most = context.attempt, context.max_attempts
+    return f"attempt {number}" if most is None else f"attempt {number} of {most}"
+
+
+def _failed(context: RetryContext, failure: BaseException | None) -> str:
+    """How an attempt failed, or what rejected it."""
+    if isinstance(failure, Rejected):
+        return f"{_attempt(context)} rejected by {_component(failure)}"
+    what = "" if failure is None else summary(failure)
+    return f"{_attempt(context)} failed: {what}"
+
+
+def _ended(context: RetryContext, failure: BaseException | None) -> str:
+    """After which attempt, with which failure, and why."""
+    if context.attempt:
+        when = f"after {_attempt(context)} in {_digits(context.elapsed)} s"
+    else:
+        when = "before the first attempt"
+    what = "" if failure is None else f": {summary(failure)}"
+    reason = context.stop_reason
+    why = "" if reason is None else f"; reason: {WORDS[reason]}"
+    if reason in ("guard", "budget_exhausted") and isinstance(context._error, Rejected):
+        why += f" ({_component(context._error)})"
+    return f"{when}{what}{why}"
+
+
+def _is_rejected(context: RetryContext, reason: StopReason, failure: BaseException | None) -> bool:
+    """Whether no attempt was admitted, or the only one was rejected inside."""
+    return (
+        reason in ("guard", "rejected")
+        and context.retry_count <= 1
+        and isinstance(failure, Rejected)
+    )
+
+
+def _component(rejection: Any) -> str:
+    name = getattr(rejection, "name", None)
+    if name is not None:
+        return printable(f"{rejection.component} {name}")
+    return with_text(rejection.component, one_line(message_of(rejection)))
+
+
+def _retry_after(rejection: Any) -> str:
+    after = getattr(rejection, "retry_after", None)
+    return f"; retry after {_digits(after)} s" if isinstance(after, int | float) else ""
+
+
+def _next_delivery(context: RetryContext) -> str:
+    if context._recovery is not None and not context.no_recovery:
+        return "the next delivery runs the recovery"
+    return "the next delivery finds no attempt left"
 
 
 def _digits(seconds: float) -> str:
@@ -150,19 +237,29 @@ def _digits(seconds: float) -> str:
 
 
 def _fields(
-    event: str, context: RetryContext, attempt: int, failure: BaseException | None
+    event: str,
+    context: RetryContext,
+    failure: BaseException | None,
+    delay: float | None,
+    rejection: BaseException | None,
 ) -> dict[str, Any]:
+    """What a record says for machines; none of the names is an attribute of a ``LogRecord``."""
+    name, key = context.name, context.key
+    by = rejection if isinstance(rejection, Rejected) else None
+    component = getattr(by, "name", None)
     return {
         "event": event,
-        "template": context.name,
-        "key": context.key,
-        "attempt": attempt,
+        "template": None if name is None else printable(str(name)),
+        "operation": printable(context.operation),
+        "key": printable(key) if isinstance(key, str) else key,
+        "attempt": context.attempt,
+        "max_attempts": context.max_attempts,
+        "elapsed": context.elapsed,
         "exception_type": None if failure is None else type_name(failure),
-        "exception_message": "" if failure is None else message_of(failure),
+        "exception_message": "" if failure is None else printable(message_of(failure)),
+        "delay": delay,
+        "reason": context.stop_reason,
+        "component": getattr(by, "component", None),
+        "component_name": None if component is None else printable(str(component)),
+        "retry_after": getattr(by, "retry_after", None),
     }
-
-
-def _given_up(context: RetryContext, exception: BaseException | None) -> bool:
-    if context.recovered or not (context.closed or context.exhausted):
-        return False
-    return context.exhausted if exception is None else isinstance(exception, Exception)

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from retrytemplate import _checks
 from retrytemplate.clock import SystemClock, check_clock, given_or_system
+from retrytemplate.errors import Rejected
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "RetryStatistics", "RollingStatistics", "StatisticsListener"]
 
-Kind = Literal["started", "complete", "recovery", "error", "abort"]
+Kind = Literal["started", "complete", "recovery", "error", "abort", "rejected"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 CIRCUIT_ATTRIBUTES = ("circuit.open", "circuit.short_count")
@@ -47,12 +48,18 @@ def _rounded(value: float) -> int:
     return floor(value + 0.5)
 
 
-@frozen
+def _repr(numbers: RetryStatistics | RollingStatistics) -> str:
+    counts = ", ".join(f"{kind} {getattr(numbers, kind)}" for kind in KINDS)
+    rate = f"error_rate {numbers.error_rate:.3g}"
+    return f"<{type(numbers).__name__} {numbers.name!r}: {counts}, {rate}>"
+
+
+@frozen(repr=False)
 class RetryStatistics:
     """The numbers of one name at one moment.
 
-    ``started``, ``complete``, ``recovery``, ``error`` and ``abort`` are counts since the listener
-    was made, ``rolled`` the same ones faded over the window (whole numbers, by kind),
+    ``started``, ``complete``, ``recovery``, ``error``, ``abort`` and ``rejected`` are counts since
+    the listener was made, ``rolled`` the same ones faded over the window (whole numbers, by kind),
     ``error_rate`` the faded share of executions that ended in an abort or a recovery,
     ``attributes`` what a circuit breaker shows of itself.
 
@@ -65,12 +72,15 @@ class RetryStatistics:
     recovery: int
     error: int
     abort: int
+    rejected: int
     rolled: Mapping[Kind, int]
     error_rate: float
     attributes: Mapping[str, Any] = field(factory=dict)
 
+    __repr__ = _repr
 
-@frozen(eq=False)
+
+@frozen(eq=False, repr=False)
 class RollingStatistics:
     """The running numbers of one name.  Safe under threads.
 
@@ -172,6 +182,11 @@ class RollingStatistics:
         return self._counts["abort"]
 
     @property
+    def rejected(self) -> int:
+        """Attempts and executions that a guard or a component inside rejected."""
+        return self._counts["rejected"]
+
+    @property
     def attributes(self) -> Mapping[str, Any]:
         """``circuit.open`` and ``circuit.short_count`` as last seen, where a breaker set them."""
         with self._lock:
@@ -196,6 +211,8 @@ class RollingStatistics:
             error_rate=_error_rate(values),
             attributes=attributes,
         )
+
+    __repr__ = _repr
 
     def _now(self) -> dict[Kind, float]:
         now = self.clock.monotonic()
@@ -224,6 +241,7 @@ class StatisticsListener(RetryListener):
     Executions without a name are not counted.  The rules are Spring Retry's:
 
     * a failed attempt is an ``error``, and where the execution has no key also a ``started``;
+      one that ended with a ``Rejected`` is ``rejected`` in the place of ``error`` (ours);
     * at the end, unless it is exhausted, the execution is a ``started``, and so is every one that a
       circuit breaker guards;
     * then it is a ``recovery`` if one answered, an ``abort`` if it was exhausted, ``complete`` if
@@ -231,7 +249,8 @@ class StatisticsListener(RetryListener):
       through.
 
     So ``started`` counts the attempts of stateless executions, and those executions of stateful
-    ones that were not spent on recovery.  A vetoed execution is ``complete``.
+    ones that were not spent on recovery.  A vetoed execution is ``complete``; one that a guard
+    rejected, or a kill switch inside, is ``rejected``.
 
     :param clock: only ``monotonic`` is read.
     :param window: how fast the rolled counts and the error rate fade, in seconds, above 0.
@@ -250,6 +269,9 @@ class StatisticsListener(RetryListener):
         self._make()  # refuses a bad window here rather than at the first execution
         self._entries: dict[str, RollingStatistics] = {}
 
+    def __repr__(self) -> str:
+        return f"<StatisticsListener of {', '.join(map(repr, self._entries)) or 'no executions'}>"
+
     def find(self, name: str) -> RollingStatistics | None:
         """The running numbers of *name*; None while nothing of that name was counted."""
         return self._entries.get(name)
@@ -265,7 +287,8 @@ class StatisticsListener(RetryListener):
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
         if context.name:
             stateless = context.key is None
-            self._entry(context.name).increment(*(("started",) if stateless else ()), "error")
+            kind: Kind = "rejected" if isinstance(exception, Rejected) else "error"
+            self._entry(context.name).increment(*(("started",) if stateless else ()), kind)
 
     def close(self, context: RetryContext, exception: BaseException | None) -> None:
         if not context.name:
@@ -289,5 +312,7 @@ def _end(context: RetryContext, exception: BaseException | None) -> Iterator[Kin
         yield "recovery"
     elif context.exhausted:
         yield "abort"
+    elif context.closed and context.stop_reason in ("guard", "rejected"):
+        yield "rejected"
     elif context.closed and (exception is None or isinstance(exception, Exception)):
         yield "complete"

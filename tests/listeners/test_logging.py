@@ -9,12 +9,20 @@ import sys
 import pytest
 
 from retrytemplate import (
+    CircuitOpenError,
+    Deadline,
     ExhaustedRetryError,
     FixedBackoff,
+    Guard,
+    KillSwitchActiveError,
     MaxAttemptsRetryPolicy,
+    Rejected,
+    RetryBudgetExhaustedError,
+    RetryListener,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
+    Veto,
 )
 from retrytemplate.listeners.logging import LoggingListener
 from retrytemplate.testing import VirtualClock
@@ -82,12 +90,216 @@ def test_a_retry_is_logged_before_its_wait(log):
     assert log[0].event == "retry"
 
 
-def test_the_message_reads_as_a_sentence(log):
+def lines(log):
+    return [f"{record.levelname} {record.getMessage()}" for record in log]
+
+
+def raising(*errors, seconds=0.0, clock=None):
+    """A function that takes so long and raises these, the last one for ever."""
+    left = list(errors)
+
+    def pay_invoice(*arguments):
+        if clock is not None:
+            clock.advance(seconds)
+        raise left.pop(0) if len(left) > 1 else left[0]
+
+    pay_invoice.__module__, pay_invoice.__qualname__ = "shop", "pay_invoice"
+    return pay_invoice
+
+
+IN_PLACE = RetryState("order-17", rollback_for=())
+CALL = "charge (shop.pay_invoice)"
+
+
+def test_lines_of_retries_name_function_key_attempt_error_and_reason(log):
+    clock = VirtualClock()
+    charge = RetryTemplate(
+        SimpleRetryPolicy(2),
+        FixedBackoff(0.2),
+        name="charge",
+        listeners=(LoggingListener(failure_level="WARNING"),),
+        clock=clock,
+    )
+    function = raising(ConnectionError("refused"), seconds=1.5, clock=clock)
+    with pytest.raises(ExhaustedRetryError):
+        charge.execute(function, state=IN_PLACE)
+
+    assert lines(log) == [
+        f"WARNING {CALL} key=order-17: attempt 1 of 2 failed: ConnectionError: refused; "
+        "next attempt in 0.2 s",
+        f"WARNING {CALL} key=order-17: gave up after attempt 2 of 2 in 3.2 s: "
+        "ConnectionError: refused; reason: attempts exhausted",
+    ]
+
+
+def test_line_without_template_name_has_the_function_alone(log):
+    policy = SimpleRetryPolicy(4, retry_on=OSError)
+    nameless = RetryTemplate(policy, listeners=(LoggingListener(),), clock=VirtualClock())
+    with pytest.raises(ValueError):
+        nameless.call(raising(ValueError("bad row\nsee above")))
+
+    assert lines(log) == [
+        "INFO shop.pay_invoice: gave up after attempt 1 of 4 in 0 s: ValueError: bad row; "
+        "reason: not retryable"
+    ]
+
+
+def test_line_of_last_stateful_failure_says_what_the_next_delivery_does(log):
+    orders = template(policy=SimpleRetryPolicy(2))
+    for recovery in (None, lambda context: None):
+        with pytest.raises(ValueError):
+            orders.execute(
+                raising(ValueError("bad row")), state=RetryState("m-9"), recovery=recovery
+            )
+    assert lines(log) == [
+        f"WARNING {CALL} key=m-9: attempt 1 of 2 failed: ValueError: bad row; "
+        "next attempt at the next delivery, in 0.25 s or later",
+        f"WARNING {CALL} key=m-9: attempt 2 of 2 failed: ValueError: bad row; "
+        "the next delivery runs the recovery",
+    ]
+    assert [record.event for record in log] == ["retry", "deferred"]
+
+
+def test_line_of_last_stateful_failure_without_recovery_says_so(log):
+    with pytest.raises(ValueError):
+        template(policy=SimpleRetryPolicy(1)).execute(
+            raising(ValueError("bad row")), state=RetryState("m-9")
+        )
+    assert lines(log)[0].endswith("; the next delivery finds no attempt left")
+
+
+def test_line_of_a_rejection_is_no_failed_attempt(log):
+    error = CircuitOpenError("open", name="billing", retry_after=28.0)
+    template().outcome(raising(error))
+
+    assert lines(log) == [f"INFO {CALL}: rejected by circuit breaker billing; retry after 28 s"]
+    [record] = log
+    assert (record.event, record.reason) == ("rejected", "rejected")
+    assert (record.component, record.component_name, record.retry_after) == (
+        "circuit breaker",
+        "billing",
+        28.0,
+    )
+
+
+class Stopping(Guard):
+    """Admits so many attempts, and grants a retry where it may."""
+
+    def __init__(self, attempts, rejection, retries=True):
+        self.attempts, self.rejection, self.retries = attempts, rejection, retries
+
+    def admit(self, context):
+        if context.retry_count >= self.attempts:
+            raise self.rejection
+
+    def reserve(self, context, delay):
+        if not self.retries:
+            raise self.rejection
+
+
+def test_line_of_a_guard_that_admits_no_attempt_is_a_rejection(log):
+    stopping = Stopping(0, KillSwitchActiveError("incident 4711", name="orders"))
+    template(guards=(stopping,)).outcome(raising(OSError()))
+    template(guards=(Stopping(0, Rejected("not now")),)).outcome(raising(OSError()))
+
+    assert lines(log) == [
+        f"INFO {CALL}: rejected by kill switch orders",
+        f"INFO {CALL}: rejected by guard: not now",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("guard", "reason"),
+    [
+        (Stopping(1, KillSwitchActiveError("no", name="orders")), "guard (kill switch orders)"),
+        (
+            Stopping(9, RetryBudgetExhaustedError("no", name="api"), retries=False),
+            "budget exhausted (retry budget api)",
+        ),
+    ],
+)
+def test_line_after_a_failure_names_the_guard_that_ended_it(log, guard, reason):
+    template(guards=(guard,)).outcome(raising(OSError("reset")))
+
+    assert lines(log)[-1].endswith(f": OSError: reset; reason: {reason}")
+
+
+def test_line_of_a_deadline_names_failure_and_reason(log):
+    clock = VirtualClock()
+    slow = RetryTemplate(backoff=FixedBackoff(9.0), listeners=(LoggingListener(),), clock=clock)
+    with Deadline(1.0, clock=clock):
+        slow.outcome(raising(OSError("reset")))
+        clock.advance(2.0)
+        slow.outcome(raising(OSError("reset")))
+
+    assert lines(log) == [
+        "INFO shop.pay_invoice: gave up after attempt 1 of 3 in 0 s: OSError: reset; "
+        "reason: deadline",
+        "INFO shop.pay_invoice: gave up before the first attempt: DeadlineExceededError: "
+        "the deadline is over: no attempt is begun; reason: deadline",
+    ]
+
+
+def test_line_of_a_recovery_that_fails_has_its_error(log):
+    def recovery(context):
+        raise KeyError("no answer")
+
+    template(policy=SimpleRetryPolicy(1)).bind(recovery=recovery).outcome(raising(OSError()))
+
+    assert lines(log) == [
+        f"INFO {CALL}: gave up after attempt 1 of 1 in 0 s: KeyError: 'no answer'; "
+        "reason: recovery failed"
+    ]
+
+
+def test_line_of_a_veto_says_that_no_attempt_was_made(log):
+    class Vetoes(RetryListener):
+        def open(self, context):
+            raise Veto("maintenance")
+
+    vetoed = RetryTemplate(listeners=(Vetoes(), LoggingListener()))
+    vetoed.outcome(raising(OSError()))
+
+    assert lines(log) == [
+        "INFO shop.pay_invoice: gave up before the first attempt: TerminatedRetryError: "
+        "a listener vetoed the execution: maintenance; reason: terminated"
+    ]
+
+
+def test_redelivery_that_is_too_early_writes_nothing(log):
+    state = RetryState("k", defer_backoff="raise")
+    orders = template()
+    for _ in range(2):
+        orders.bind(state=state).outcome(raising(OSError()))
+
+    assert [record.event for record in log] == ["retry"]
+
+
+def test_record_is_one_line_whatever_text_names_and_keys_hold(log):
+    forged = "x\nWARNING forged \x1b[2J"
+    function = raising(ConnectionError(forged))
+    function.__qualname__ = forged
+    named = RetryTemplate(
+        SimpleRetryPolicy(2), name=forged, listeners=(LoggingListener(),), clock=VirtualClock()
+    )
+    named.bind(state=RetryState(forged, rollback_for=())).outcome(function)
+    named.bind(state=RetryState((forged,), rollback_for=())).outcome(function)
+
+    for record in log:
+        fields = [value for value in vars(record).values() if isinstance(value, str)]
+        assert all(text.isprintable() for text in [record.getMessage(), *fields])
+
+
+def test_fields_of_a_record_collide_with_no_attribute_of_it(log):
     template().execute(fails(1))
 
-    assert log[0].getMessage() == (
-        "charge: attempt 1 failed with ConnectionError: down; the next one in 0.25 s"
-    )
+    plain = vars(logging.makeLogRecord({}))
+    added = {
+        *("event", "template", "operation", "key", "attempt", "max_attempts", "elapsed", "delay"),
+        *("exception_type", "exception_message", "reason", "component", "component_name"),
+        "retry_after",
+    }
+    assert set(vars(log[0])) - set(plain) - {"message", "asctime"} == added
 
 
 @pytest.mark.parametrize(
@@ -106,7 +318,7 @@ def test_the_message_reads_as_a_sentence(log):
 def test_a_delay_is_written_in_plain_digits(log, delay, text):
     template(backoff=FixedBackoff(delay)).execute(fails(1))
 
-    assert log[0].getMessage().endswith(f"; the next one in {text} s")
+    assert log[0].getMessage().endswith(f"; next attempt in {text} s")
 
 
 def test_a_record_says_which_template_and_which_key(log):
@@ -160,7 +372,7 @@ def test_giving_up_is_an_info_record_since_the_caller_gets_the_exception(log):
 
     last = log[-1]
     assert (last.event, last.levelname, last.attempt, last.delay) == ("given_up", "INFO", 3, None)
-    assert last.getMessage() == "charge: attempt 3 failed with ConnectionError: down; given up"
+    assert last.reason == "attempts_exhausted"
 
 
 def test_a_failure_not_worth_retrying_is_given_up_without_a_warning(log):
@@ -203,7 +415,8 @@ def test_a_delivery_that_finds_no_attempt_left_is_given_up_with_the_last_failure
         stateful.execute(failing, state=RetryState("k"))
 
     assert [(record.event, record.exception_type) for record in log] == [
-        ("given_up", "ConnectionError")
+        ("deferred", "ConnectionError"),
+        ("given_up", "ConnectionError"),
     ]
 
 

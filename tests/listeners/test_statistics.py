@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from retrytemplate import (
     CircuitBreakerRetryPolicy,
+    CircuitOpenError,
     ExhaustedRetryError,
+    Guard,
+    KillSwitchActiveError,
     MaxAttemptsRetryPolicy,
+    Rejected,
     RetryListener,
     RetryState,
     RetryTemplate,
@@ -195,7 +199,7 @@ def test_a_snapshot_stays_as_it_was(template, statistics):
     template.execute(failing, recovery=lambda context: "instead")
 
     assert (before.started, before.complete, before.recovery, before.error) == (1, 1, 0, 0)
-    assert before.rolled == {"started": 1, "complete": 1, "recovery": 0, "error": 0, "abort": 0}
+    assert before.rolled == {**dict.fromkeys(KINDS, 0), "started": 1, "complete": 1}
 
 
 def test_a_snapshot_says_what_the_running_numbers_say(template, statistics, clock):
@@ -319,3 +323,41 @@ def test_only_the_five_kinds_can_be_counted():
         RollingStatistics().increment("bogus")
     with pytest.raises(ValueError, match="kind must be one of started, complete"):
         RollingStatistics().rolled("bogus")
+
+
+# -- rejections ----------------------------------------------------------------------------------
+
+
+def rejected(context):
+    raise CircuitOpenError("open", name="billing")
+
+
+class Closed(Guard):
+    def admit(self, context):
+        raise Rejected("closed")
+
+
+def stopped(context):
+    raise KillSwitchActiveError("stop")
+
+
+@pytest.mark.parametrize(
+    ("callback", "settings"),
+    [(rejected, {}), (failing, {"guards": (Closed(),)}), (stopped, {})],
+    ids=["inside the attempt", "by a guard", "by a kill switch inside"],
+)
+def test_rejection_is_counted_and_is_no_error(statistics, template, callback, settings):
+    template.with_(**settings).outcome(callback, None)
+
+    found = statistics.find("op")
+    assert (found.error, found.complete, found.rejected) == (0, 0, 1)
+
+
+def test_statistics_show_their_counts_in_short(statistics, template):
+    assert repr(statistics) == "<StatisticsListener of no executions>"
+    template.call(int)
+    found = statistics.find("op")
+    counts = "started 1, complete 1, recovery 0, error 0, abort 0, rejected 0, error_rate 0"
+    assert repr(found) == f"<RollingStatistics 'op': {counts}>"
+    assert repr(found.snapshot()) == f"<RetryStatistics 'op': {counts}>"
+    assert repr(statistics) == "<StatisticsListener of 'op'>"
