@@ -421,7 +421,7 @@ class RetryTemplate(Entrances[Never]):
     :param cache: where stateful executions keep their contexts; in memory by default.
     :param recovery: called with the context when attempts run out, unless a call gives its own.
     :param attempt_timeout: the limit of each attempt: seconds, a ``timedelta`` or an
-        ``AttemptTimeout``.
+        ``AttemptTimeout``.  A synchronous attempt that returns late keeps its value.
     :param raise_last: a stateful execution that is exhausted without recovery raises its last
         failure instead of ``ExhaustedRetryError``.
     :param clock: time and sleep.

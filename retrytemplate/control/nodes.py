@@ -44,9 +44,9 @@ def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Call
     """Limit each run of a node, as ``Timeout`` does.
 
     :param seconds: the limit, in seconds; or a ready ``Timeout``.
-    :param on_timeout: the state that is given when it is over, or a function of the node's
-        arguments, or of as many of them as it takes, from the left, that gives one; left out: the
-        error is raised.
+    :param on_timeout: the state of a run that was cancelled at the limit, or a function of the
+        node's arguments, or of as many of them as it takes, from the left, that gives one; left
+        out: the error is raised.  A synchronous node cannot be cancelled: its late state is used.
     :raises MisuseError: for ``on_timeout`` beside a ready ``Timeout``, which has its own.
     :raises ValueError: for a limit that is not above 0.
     :raises TypeError: for what is no time, and an asynchronous ``on_timeout`` around a node that is
