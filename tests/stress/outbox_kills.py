@@ -1,0 +1,201 @@
+"""A step with an outbox whose processes are killed at random moments.
+
+    python -m tests.stress.outbox_kills --runs 30
+
+A receiver in this process drops messages whose id it knows, as the page of chunk steps recommends.
+It rejects some, and loses the answer to others.  In the end each item has one message.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import socketserver
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from attrs import Factory, define, evolve, frozen
+from sqlalchemy import event
+
+from retrytemplate import SimpleRetryPolicy
+from retrytemplate.batch import ChunkStep, JobRepository, Outbox, databases
+from tests.batch.killing import unflushed
+from tests.batch.nursery import nursery
+from tests.stores import postgres
+
+PARTS = 2
+LONGEST = 0.6  # seconds until a kill
+NEVER = 10**6  # crashes of an item: kills at random must not dead-letter it
+
+
+@define
+class Receiver:
+    """Keeps the payload of each id, and counts what it was sent."""
+
+    random: Random
+    known: dict = Factory(dict)
+    counts: Counter = Factory(Counter)
+    conflicts: list = Factory(list)
+    _lock: object = Factory(threading.Lock)
+
+    def receive(self, message):
+        """The answer: "ok", "no" for a rejected message, or None where it is lost."""
+        with self._lock:
+            drawn = self.random.random()
+            if drawn < 0.1:
+                self.counts["rejected"] += 1
+                return "no"
+            number, payload = message["id"], message["payload"]
+            self.counts["duplicates" if number in self.known else "received"] += 1
+            if self.known.setdefault(number, payload) != payload:
+                self.conflicts.append(message)
+            if drawn < 0.2:
+                self.counts["unanswered"] += 1
+                return None
+            return "ok"
+
+    @contextmanager
+    def serving(self):
+        """The port of a server that passes messages on to it."""
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(handler):
+                line = handler.rfile.readline()
+                answer = self.receive(json.loads(line)) if line.endswith(b"\n") else None
+                if answer is not None:
+                    handler.wfile.write(answer.encode())
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            try:
+                yield server.server_address[1]
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+@frozen
+class Job:
+    """A step over numbers whose messages go to a receiver."""
+
+    url: str
+    prefix: str
+    port: int
+    items: int
+
+    def repository(self):
+        engine = databases.engine(databases.check_url(self.url), 20.0)
+        if self.url.startswith("sqlite"):
+            event.listen(engine, "connect", unflushed)
+        return JobRepository(engine, prefix=self.prefix)
+
+    def step(self, repository, part=0):
+        return ChunkStep(
+            "numbers",
+            reader=range(self.items),
+            writer=lambda items, transaction: None,
+            chunk_size=4,
+            repository=repository,
+            retry=SimpleRetryPolicy(2),
+            max_crashes=NEVER,
+            outbox=Outbox(self.send, lambda item: [part, item]),
+        )
+
+    def send(self, message):
+        text = json.dumps({"id": message.id, "payload": message.payload}) + "\n"
+        with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+            connection.settimeout(10)
+            connection.sendall(text.encode())
+            if connection.recv(10) != b"ok":
+                raise ConnectionError("the message was not taken")
+
+    def run(self, part, delay=None):
+        """In a process of its own, which is killed after *delay* seconds."""
+        if delay is not None:
+            kill_after(delay)
+        repository = self.repository()
+        self.step(repository, part).run({"part": part}).raise_for_status()
+        repository._given.dispose()
+
+    def send_rest(self):
+        """Send what waits, until nothing does."""
+        repository = self.repository()
+        step = self.step(repository)
+        while step.send_outbox().unsent:
+            pass
+        with repository.transaction() as transaction:
+            repository.tables.metadata.drop_all(transaction)
+        repository._given.dispose()
+
+
+def kill_after(delay):
+    def kill():
+        time.sleep(delay)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+
+
+def campaign(forked, url, prefix, seed, *, items=40, kills=None):
+    """Run all parts to their end; what came of it.
+
+    :param kills: kill this many processes, the first ones; None: any of them.
+    """
+    random = Random(seed)
+    receiver = Receiver(Random(seed))
+    counts = receiver.counts
+    with receiver.serving() as port:
+        job = Job(url, prefix, port, items)
+        forked.warm(evolve(job, items=0).run, -1)  # imports are not what is killed
+        left = list(range(PARTS))
+        while left:
+            part = random.choice(left)
+            may_kill = kills is None or counts["kills"] < kills
+            delay = random.random() * LONGEST if may_kill else None
+            code = forked.run(job.run, part, delay)
+            counts["kills"] += code == -signal.SIGKILL
+            if code == 0:
+                left.remove(part)
+            elif code != -signal.SIGKILL:
+                raise AssertionError(f"seed {seed}: a process ended with {code}")
+        assert forked.run(job.send_rest) == 0
+    check(receiver, items, seed)
+    return counts
+
+
+def check(receiver, items, seed):
+    """Raise unless each item has one message, and each id one content."""
+    wanted = sorted([part, item] for part in range(PARTS) for item in range(items))
+    assert not receiver.conflicts, f"seed {seed}: ids with two contents: {receiver.conflicts}"
+    assert sorted(receiver.known.values()) == wanted, f"seed {seed}: messages are missing"
+
+
+def main():
+    """Print a line for each database."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=30, help="runs on each database")
+    parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument("--items", type=int, default=40, help="items of each part")
+    args = parser.parse_args()
+    with (
+        TemporaryDirectory() as folder,
+        nursery() as forked,
+        postgres.started(postgres.binaries(), Path(folder, "server")) as server,
+    ):
+        for url in (f"sqlite:///{folder}/jobs.db", server.url):
+            total = Counter()
+            for seed in range(args.seed, args.seed + args.runs):
+                total += campaign(forked, url, f"outbox{seed}", seed, items=args.items)
+            print(url.partition(":")[0], args.runs, "runs:", dict(total), flush=True)
+
+
+if __name__ == "__main__":
+    main()
