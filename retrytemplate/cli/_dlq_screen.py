@@ -49,7 +49,7 @@ def _cells(letter: DeadLetter) -> Iterator[str]:
     yield letter.step
     yield letter.key
     yield letter.phase
-    yield str(len(letter.history))
+    yield str(letter.attempts)
     yield letter.state
     yield span(time() - letter.created)
     yield letter.problem or shortly(RecordedFailure(letter.error_type, letter.error_message, None))

@@ -206,7 +206,6 @@ def _list(args: argparse.Namespace, letters: DeadLetters) -> int:
     if args.json:
         short = [
             {name: value for name, value in each.as_json().items() if name != "history"}
-            | {"attempts": len(each.history)}
             for each in page
         ]
         print_json({"letters": short, "next": page[-1].id if more else None})

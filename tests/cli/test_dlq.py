@@ -99,6 +99,14 @@ def test_filters_leave_the_letters_that_fit(shown, args, found):
     assert keys(shown("list", *args)) == found
 
 
+def test_list_counts_the_attempts_that_a_history_leaves_out(world, shown):
+    settings = {"skip": SkipPolicy(on=PriceError), "retry": SimpleRetryPolicy(20)}
+    world.step([9], process=fail, name="often", **settings).run()
+    assert shown("list", "--step", "often")[2].split()[4] == "20"
+    [letter] = json.loads("\n".join(shown("list", "--step", "often", "--json")))["letters"]
+    assert letter["attempts"] == 20
+
+
 def test_where_no_letter_fits_that_is_said(shown):
     for args in (["--state", "discarded"], ["--error", "price"], ["--run", "99"]):
         assert shown("list", *args) == ["There is no such letter."]
