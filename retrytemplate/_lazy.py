@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from retrytemplate._suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["lazily"]
+
+# Where users import from.
+PUBLIC = (
+    "retrytemplate",
+    "retrytemplate.control",
+    "retrytemplate.batch",
+    "retrytemplate.testing",
+    "retrytemplate.simulation",
+)
 
 
 def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
@@ -23,7 +36,7 @@ def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
     def __getattr__(name: str) -> Any:  # it becomes the package's own
         module = home.get(name)
         if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise _unknown(package, name)
         value = getattr(import_module(module), name)
         setattr(sys.modules[package], name, value)
         return value
@@ -34,3 +47,49 @@ def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
 
     vars(sys.modules[package])["__dir__"] = __dir__
     return __getattr__
+
+
+def _unknown(package: str, name: str) -> AttributeError | ImportError:
+    """The error for a name that the package does not have; it names the right module.
+
+    Python replaces an ``AttributeError`` of ``from package import name`` by a message of its own,
+    but looks the name up before that: there an ``ImportError`` reaches the user as it is.
+    """
+    if name.startswith("__"):  # asked for by Python and tools, with ``hasattr``
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    caller = sys._getframe(2)
+    if caller.f_code.co_name == "_handle_fromlist":
+        if find_spec(f"{package}.{name}") is not None:  # a module that is about to be imported
+            return AttributeError(name)
+        message = f"cannot import name {name!r} from {package!r}{_hint(package, name)}"
+        return ImportError(message, name=package)
+    return AttributeError(f"module {package!r} has no attribute {name!r}{_hint(package, name)}")
+
+
+def _hint(package: str, name: str) -> str:
+    """The module that has the name, or the most similar name; empty without either."""
+    known = {each: module for module in PUBLIC for each in _names_of(module)}
+    if name in known:
+        return f"; {name} is in {known[name]}"
+    known |= dict.fromkeys(sys.modules[package].__all__, package)
+    found = nearest(name, known)
+    if found is None:
+        return ""
+    place = "" if known[found] == package else f" of {known[found]}"
+    return f"; did you mean {found!r}{place}?"
+
+
+@cache
+def _names_of(module: str) -> tuple[str, ...]:
+    """The ``__all__`` of a module, which is not imported: its extras may be missing."""
+    import ast
+
+    spec: Any = find_spec(module)
+    try:
+        body = ast.parse(spec.loader.get_data(spec.origin)).body
+    except (AttributeError, OSError, SyntaxError, ValueError):  # there is no source
+        return ()
+    for node in body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return tuple(ast.literal_eval(node.value))
+    return ()
