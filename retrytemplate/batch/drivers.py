@@ -16,6 +16,7 @@ from retrytemplate._threads import Threads
 from retrytemplate.batch import outbox
 from retrytemplate.batch.effects import (
     After,
+    Commit,
     Fatal,
     FindUnsent,
     Mark,
@@ -25,15 +26,18 @@ from retrytemplate.batch.effects import (
     ReadRecords,
     Send,
     Tell,
+    Try,
     Write,
     failing,
 )
 from retrytemplate.batch.transactions import ENDING
-from retrytemplate.batch.watched import AsyncWatched, Watched
+from retrytemplate.batch.watched import AsyncWatched, Watched, record_of
 from retrytemplate.errors import MisuseError
+from retrytemplate.outcome import Outcome
 from retrytemplate.policies.never import NeverRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
 from retrytemplate.stores.cancellation import over
+from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -49,7 +53,6 @@ if TYPE_CHECKING:
     from retrytemplate._values import JSON
     from retrytemplate.batch.outbox import Outbox, UnsentMessage
     from retrytemplate.batch.readers.base import Reader
-    from retrytemplate.outcome import Outcome
     from retrytemplate.template import RetryTemplate
 
 __all__ = ["AsyncDriver", "Driver"]
@@ -87,6 +90,8 @@ class _Driver:
     after_commit: Callable[[Any], Any] | None = None
     outbox: Outbox | None = None
     _cursor: Any = field(init=False, default=None)
+    _shared: Any = field(init=False, default=None)
+    """The transaction of a search, while one is open."""
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
     _sending: RetryTemplate = field(init=False)
     _writing: RetryTemplate = field(init=False)
@@ -118,10 +123,10 @@ class _Driver:
         self._cursor = self.reader.open(position)
         return old, self._cursor
 
-    def _for(self, attempts: Any, effect: Write) -> RetryTemplate:
+    def _for(self, attempts: Any, effect: Write | Try) -> RetryTemplate:
         """The template that retries these attempts."""
         template = self._once if effect.once else self._writing
-        if attempts.holds:
+        if attempts.holds and not effect.once:
             return template.with_(guards=(*template.guards, attempts))
         return template
 
@@ -145,13 +150,20 @@ class _Driver:
         return True
 
     def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-        if isinstance(outcome.value, ENDING):
-            raise outcome.value
+        checked = self._checked(attempts, watched, outcome)
         if outcome.ok:
             self.run.took(attempts.closing)
-        elif watched.is_refused(outcome):
+        return checked
+
+    def _checked(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+        if isinstance(outcome.value, ENDING):
+            raise outcome.value
+        if watched is None:  # called without the template
+            return outcome
+        if not outcome.ok and watched.is_refused(outcome):
             raise Fatal(outcome.exception)
-        return evolve(outcome, history=watched.history(outcome, self._redact))
+        history = watched.history(outcome, self._redact, attempts.effect.described)
+        return evolve(outcome, history=history)
 
 
 @define
@@ -164,6 +176,8 @@ class Driver(_Driver):
             Read: self._read,
             Process: self._process,
             Write: self._write,
+            Try: self._try,
+            Commit: self._commit,
             Mark: self._mark,
             Tell: self._tell,
             After: self._after,
@@ -183,6 +197,7 @@ class Driver(_Driver):
         except StopIteration as end:
             return end.value
         finally:
+            self._close_shared()
             if self._cursor is not None:
                 with _logged(self._cursor.close):
                     close_unawaited(self._cursor.close())
@@ -284,13 +299,53 @@ class Driver(_Driver):
                 verify()
 
     def _write(self, effect: Write) -> Outcome[Any]:
+        self._close_shared()
         attempts = self.transactions.attempts(self.run, effect, self._verify)
         watched = Watched(attempts.make)
         with attempts:
             outcome: Outcome[Any] = self._for(attempts, effect).outcome(watched)
         return self._wrote(attempts, watched, attempts.settle(outcome))
 
+    def _try(self, effect: Try) -> Outcome[Any] | None:
+        if self._shared is None:
+            self._shared = self.transactions.shared(self.run, self._verify)
+        attempts = self.transactions.attempts(self.run, effect, self._verify, self._shared)
+        watched, outcome = self._tried(attempts, effect)
+        shared = attempts.share(outcome)
+        if shared is None:
+            self._close_shared()
+            return None
+        return self._checked(attempts, watched, shared)
+
+    def _tried(self, attempts: Any, effect: Try) -> tuple[Watched | None, Outcome[Any]]:
+        """The outcome of a call, made by the template only where that fails and may be retried."""
+        failure = None
+        if not self._whole:
+            try:
+                return None, Outcome(attempts.make(), None, 1, (), 0.0)
+            except Exception as exc:
+                if effect.once and not is_hard(exc):
+                    record = record_of(exc, self._redact)
+                    return None, Outcome(None, exc, 1, (record,), 0.0)
+                failure = exc
+        watched = Watched(attempts.make, failure)
+        del failure  # its traceback holds this frame
+        return watched, self._for(attempts, effect).outcome(watched)
+
+    def _commit(self, effect: Commit) -> bool:
+        committed: bool = self._shared.commit(effect.closing)
+        self._close_shared()
+        if committed:
+            self.run.took(effect.closing)
+        return committed
+
+    def _close_shared(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+
     def _mark(self, effect: Mark) -> None:
+        self._close_shared()
         self._verify()
         self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
         self.run.took(effect.closing)
@@ -330,6 +385,8 @@ class AsyncDriver(_Driver):
             Read: self._read,
             Process: self._process,
             Write: self._write,
+            Try: self._try,
+            Commit: self._commit,
             Mark: self._mark,
             Tell: self._tell,
             After: self._after,
@@ -349,6 +406,7 @@ class AsyncDriver(_Driver):
         except StopIteration as end:
             return end.value
         finally:
+            await self._close_shared()
             if self._cursor is not None:
                 with _logged(self._cursor.close):
                     await _awaited(self._cursor.close())
@@ -420,12 +478,52 @@ class AsyncDriver(_Driver):
                 await _awaited(verify())
 
     async def _write(self, effect: Write) -> Outcome[Any]:
+        await self._close_shared()
         async with self.transactions.attempts(self.run, effect, self._verify) as attempts:
             template, watched = self._for(attempts, effect), AsyncWatched(attempts.make)
             outcome: Outcome[Any] = await template.outcome_async(watched)
         return self._wrote(attempts, watched, await attempts.settle(outcome))
 
+    async def _try(self, effect: Try) -> Outcome[Any] | None:
+        if self._shared is None:
+            self._shared = self.transactions.shared(self.run, self._verify)
+        attempts = self.transactions.attempts(self.run, effect, self._verify, self._shared)
+        watched, outcome = await self._tried(attempts, effect)
+        shared = attempts.share(outcome)
+        if shared is None:
+            await self._close_shared()
+            return None
+        return self._checked(attempts, watched, shared)
+
+    async def _tried(self, attempts: Any, effect: Try) -> tuple[AsyncWatched | None, Outcome[Any]]:
+        """The outcome of a call, made by the template only where that fails and may be retried."""
+        failure = None
+        if not self._whole:
+            try:
+                return None, Outcome(await attempts.make(), None, 1, (), 0.0)
+            except Exception as exc:
+                if effect.once and not is_hard(exc):
+                    record = record_of(exc, self._redact)
+                    return None, Outcome(None, exc, 1, (record,), 0.0)
+                failure = exc
+        watched = AsyncWatched(attempts.make, failure)
+        del failure  # its traceback holds this frame
+        return watched, await self._for(attempts, effect).outcome_async(watched)
+
+    async def _commit(self, effect: Commit) -> bool:
+        committed: bool = await self._shared.commit(effect.closing)
+        await self._close_shared()
+        if committed:
+            self.run.took(effect.closing)
+        return committed
+
+    async def _close_shared(self) -> None:
+        if self._shared is not None:
+            await self._shared.close()
+            self._shared = None
+
     async def _mark(self, effect: Mark) -> None:
+        await self._close_shared()
         await self._verify()
         await self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
         self.run.took(effect.closing)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "After",
+    "Commit",
     "Fatal",
     "FindUnsent",
     "Mark",
@@ -30,6 +31,7 @@ __all__ = [
     "ReadRecords",
     "Send",
     "Tell",
+    "Try",
     "Write",
     "failing",
 ]
@@ -104,11 +106,33 @@ class Write:
     missing was filtered.
 
     :param once: this part is one of several that were tried together: a failure is not retried.
+    :param described: whether an item may be given up for a failure: its history has tracebacks.
     """
 
     items: Sequence[Any]
     closing: Closing
     once: bool = False
+    described: bool = True
+
+
+@frozen
+class Try:
+    """Write these items in the open transaction of a search; the first one begins it.
+
+    A failure leaves what was written in it before.  Answer: as to ``Write``; None: the transaction
+    is lost, with all that was written in it.
+    """
+
+    items: Sequence[Any]
+    once: bool = False
+    described: bool = True
+
+
+@frozen
+class Commit:
+    """Close, and commit the transaction of a search.  Answer: whether that was done."""
+
+    closing: Closing
 
 
 @frozen

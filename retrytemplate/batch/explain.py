@@ -100,11 +100,13 @@ class TransactionTable(StepListener):
             return
         self._flush()
         if self.lines and self.lines[-1][0] == event.transaction:
-            number, text = self.lines[-1]
-            self.lines[-1] = (number, text.replace("; COMMIT", f", {what}; COMMIT"))
+            before, _, end = self.lines.pop()[1].rpartition("; ")
+            what = f"{before}, {what}"
         else:
-            end = "COMMIT" if event.committed else "ROLLBACK"
-            self.lines.append((event.transaction, f"{what}; {end}"))
+            end = "ROLLBACK"
+        if event.committed:
+            end = "COMMIT"
+        self.lines.append((event.transaction, f"{what}; {end}"))
 
     def _flush(self) -> None:
         if self._outside:

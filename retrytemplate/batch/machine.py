@@ -13,12 +13,14 @@ from attrs import define, evolve, field, frozen
 from retrytemplate.batch.chunk import Chunk
 from retrytemplate.batch.effects import (
     After,
+    Commit,
     Fatal,
     Mark,
     Process,
     Read,
     ReadRecords,
     Tell,
+    Try,
     Write,
     failing,
 )
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from retrytemplate.outcome import Outcome
 
     Steps = Generator[Any, Any, None]
+    Tried = tuple[Sequence[int], Outcome[Any]]
 
 __all__ = ["Machine", "Rules"]
 
@@ -76,6 +79,10 @@ class Rules:
     outbox: Outbox | None = None
     after_commit: bool = False
     listening: bool = False
+    savepoints: bool = True
+    """Whether the parts of a search may share a transaction."""
+    waits: bool = False
+    """Whether the attempts at one item may wait, which no open transaction does."""
 
 
 @define
@@ -272,7 +279,7 @@ class Machine:
         """Write these, close them together with the filtered ones among them."""
         items = chunk.to_write(chunk.wanted(done))
         closing = chunk.closing(done, len(items), alone)
-        outcome: Outcome[Any] = yield Write(items, closing, once)
+        outcome: Outcome[Any] = yield Write(items, closing, once, self._may_blame(items))
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
             chunk.closed(done, self.run.marker)
@@ -292,7 +299,11 @@ class Machine:
     def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
         written = chunk.wanted(chunk.waiting)
         if len(written) > 1 and self._worth_a_search(outcome):
-            yield from self._search(chunk, written)
+            together = self.rules.savepoints
+            while not (yield from self._search(chunk, written, together)):
+                together = False
+                waiting = set(chunk.waiting)
+                written = [index for index in written if index in waiting]
         else:
             for index in written:
                 self._at_fault(chunk, index, outcome)
@@ -300,15 +311,84 @@ class Machine:
         if rest or chunk.letters:  # the filtered ones, and what the last part came to
             yield from self._mark(chunk, chunk.closing(rest), rest)
 
-    def _search(self, chunk: Chunk, written: Sequence[int]) -> Steps:
+    def _search(
+        self, chunk: Chunk, written: Sequence[int], together: bool
+    ) -> Generator[Any, Any, bool]:
+        """Write the items part by part, and give up those at fault.
+
+        :param together: in one transaction as far as it goes.
+        :returns: False: the transaction was lost, and what is still waiting is to be searched anew.
+        """
         search = Search(written, halving=self.rules.isolate == "bisect")
-        while part := search.part():
-            outcome = yield from self._write(chunk, part, once=len(part) > 1)
-            if outcome.ok:
-                search.good()
-                continue
-            if search.bad():
-                self._at_fault(chunk, part[0], outcome)
+        tried: list[Tried] = []
+        try:
+            while part := search.part():
+                outcome: Outcome[Any] | None
+                if together and (len(part) > 1 or not self.rules.waits):
+                    outcome = yield from self._try(chunk, part, tried)
+                elif tried and not (yield from self._commit(chunk, tried)):
+                    return False
+                else:
+                    outcome = yield from self._write(chunk, part, once=len(part) > 1)
+                if outcome is None:
+                    return False
+                if outcome.ok:
+                    search.good()
+                elif search.bad():
+                    self._at_fault(chunk, part[0], outcome)
+        except Fatal:
+            if tried:  # what is good stays
+                yield from self._commit(chunk, tried)
+            raise
+        if not tried:
+            return True
+        good = {index for part, outcome in tried if outcome.ok for index in part}
+        rest = [index for index in chunk.waiting if index not in good]
+        return (yield from self._commit(chunk, tried, rest))
+
+    def _try(
+        self, chunk: Chunk, part: Sequence[int], tried: list[Tried]
+    ) -> Generator[Any, Any, Outcome[Any] | None]:
+        """Write these in the transaction of the search; None: it is lost."""
+        items = chunk.to_write(part)
+        outcome: Outcome[Any] | None = yield Try(items, len(part) > 1, self._may_blame(items))
+        if outcome is None:
+            yield from self._lost(chunk, tried)
+            return None
+        tried.append((part, outcome))
+        failed = len(outcome.history)
+        chunk.count(retries=failed if outcome.ok else max(failed - 1, 0), rollbacks=failed)
+        return outcome
+
+    def _commit(
+        self, chunk: Chunk, tried: list[Tried], filtered: Sequence[int] = ()
+    ) -> Generator[Any, Any, bool]:
+        """Commit what was tried; False: it is lost.
+
+        :param filtered: items that the processor left out, which are done with it.
+        """
+        good = [(part, outcome.value or {}) for part, outcome in tried if outcome.ok]
+        done = [*(index for part, _ in good for index in part), *filtered]
+        values = [value for _, written in good for value in written.values()]
+        closing = chunk.closing(done, len(values))
+        committed: bool = yield Commit(closing)
+        if not committed:
+            yield from self._lost(chunk, tried)
+            return False
+        chunk.closed(done, self.run.marker)
+        yield from self._tell(self._teller.searched(chunk, tried, closing))
+        tried.clear()
+        yield from self._after(values)
+        return True
+
+    def _lost(self, chunk: Chunk, tried: list[Tried]) -> Steps:
+        chunk.count(rollbacks=1)
+        yield from self._tell(self._teller.searched(chunk, tried))
+        tried.clear()
+
+    def _may_blame(self, items: Sequence[Any]) -> bool:
+        """Whether an item may be given up for a failure of all of them."""
+        return len(items) == 1 or self.rules.isolate == "whole"
 
     def _worth_a_search(self, outcome: Outcome[Any]) -> bool:
         """Whether an item may be given up for it, or did not have its own attempts yet.

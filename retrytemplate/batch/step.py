@@ -32,7 +32,12 @@ from retrytemplate.batch.replay import steps as replay_steps
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.signals import uncut
 from retrytemplate.batch.skip import SkipPolicy
-from retrytemplate.batch.transactions import ISOLATIONS, AsyncTransactions, Transactions
+from retrytemplate.batch.transactions import (
+    ISOLATIONS,
+    SAVEPOINTS,
+    AsyncTransactions,
+    Transactions,
+)
 from retrytemplate.caches.worker import worker_name
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import recorded
@@ -403,13 +408,10 @@ class ChunkStep:
         ...     retry=SimpleRetryPolicy(1),
         ...     skip=SkipPolicy(on=ValueError),
         ... )
-        >>> print(step.explain(Scenario(items=4, write={2: ValueError("no number")})))
-        tx1  write [1,2,3,4] fails (ValueError); ROLLBACK
-        tx2  write [1,2] fails (ValueError); ROLLBACK
-        tx3  write [1]; COMMIT
-        tx4  write [2] fails (ValueError); ROLLBACK
-        tx5  dead letter 2, write [3,4]; COMMIT
-        completed: read 4, written 3, filtered 0, dead 1, retries 0, rollbacks 3
+        >>> print(step.explain(Scenario(items=2, write={2: ValueError("no number")})))
+        tx1  write [1,2] fails (ValueError); ROLLBACK
+        tx2  write [1], write [2] fails (ValueError), dead letter 2; COMMIT
+        completed: read 2, written 1, filtered 0, dead 1, retries 0, rollbacks 2
         """
         from retrytemplate.batch.explain import explain
 
@@ -530,6 +532,11 @@ class ChunkStep:
     def _replaying(self, by: str | None) -> Replaying:
         return Replaying(self.name, self.repository.limits, by)
 
+    def _has_savepoints(self) -> bool:
+        """Whether a failed part of a transaction can be undone by itself."""
+        known = self.database is None or self.database.dialect.name in SAVEPOINTS
+        return self.isolation != "none" and known
+
     @property
     def template(self) -> RetryTemplate:
         """What retries the calls of the processor and the attempts to write."""
@@ -538,6 +545,7 @@ class ChunkStep:
         return RetryTemplate(policy=self.retry, backoff=self.backoff, name=self.name)
 
     def _rules(self) -> Rules:
+        template = self.template
         return Rules(
             chunk_size=self.chunk_size,
             skip=self.skip,
@@ -550,4 +558,6 @@ class ChunkStep:
             outbox=self.outbox,
             after_commit=self.after_commit is not None,
             listening=bool(self.listeners),
+            savepoints=self._has_savepoints(),
+            waits=template.backoff != NoBackoff() or bool(template.guards),
         )

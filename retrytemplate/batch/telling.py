@@ -78,21 +78,42 @@ class Teller:
         numbers = chunk.wanted(indexes)
         for attempt in outcome.history:
             self.transactions += 1
-            yield self.event(
-                "rolled back",
-                chunk,
-                numbers=numbers,
-                phase="write",
-                attempt=attempt.number,
-                transaction=self.transactions,
-                committed=False,
-                error=RecordedFailure(attempt.type_name, attempt.message, None),
-            )
+            yield self._rolled_back(chunk, numbers, attempt)
         if outcome.ok:
-            places = outcome.value or ()
-            written = [index for at, index in enumerate(numbers) if at in places]
-            filtered = [index for at, index in enumerate(numbers) if at not in places]
+            written, filtered = _parted(numbers, outcome)
             yield from self.closed(chunk, written, closing, filtered)
+
+    def searched(
+        self,
+        chunk: Chunk,
+        tried: Sequence[tuple[Sequence[int], Outcome[Any]]],
+        closing: Closing | None = None,
+    ) -> Iterator[Event]:
+        """The transaction of a search, with each part that was tried in it.
+
+        :param closing: of the transaction; None: it was lost.
+        """
+        self.transactions += 1
+        for numbers, outcome in tried:
+            for attempt in outcome.history:
+                yield self._rolled_back(chunk, numbers, attempt)
+            if outcome.ok and closing is not None:
+                written, filtered = _parted(numbers, outcome)
+                yield from self._done(chunk, written, filtered)
+        if closing is not None:
+            yield from self._letters(chunk, closing)
+
+    def _rolled_back(self, chunk: Chunk, numbers: Sequence[int], attempt: AttemptRecord) -> Event:
+        return self.event(
+            "rolled back",
+            chunk,
+            numbers=numbers,
+            phase="write",
+            attempt=attempt.number,
+            transaction=self.transactions,
+            committed=False,
+            error=RecordedFailure(attempt.type_name, attempt.message, None),
+        )
 
     def closed(
         self,
@@ -106,19 +127,38 @@ class Teller:
         :param filtered: those that the processor filtered in it.
         """
         self.transactions += 1
-        stands = {"transaction": self.transactions, "committed": True}
+        yield from self._letters(chunk, closing)
+        yield from self._done(chunk, numbers, filtered)
+
+    def _letters(self, chunk: Chunk, closing: Closing) -> Iterator[Event]:
         for letter in closing.letters:
             index = letter.number - chunk.read.records.first
             error = RecordedFailure(letter.error_type, letter.error_message, None)
-            yield self.event(
-                "given up", chunk, numbers=[index], phase=letter.phase, error=error, **stands
-            )
+            yield self._committed("given up", chunk, [index], letter.phase, error=error)
+
+    def _done(
+        self, chunk: Chunk, written: Sequence[int], filtered: Sequence[int]
+    ) -> Iterator[Event]:
         for index in filtered:
-            yield self.event("filtered", chunk, numbers=[index], phase="process", **stands)
-        if numbers:
-            yield self.event("written", chunk, numbers=numbers, phase="write", **stands)
+            yield self._committed("filtered", chunk, [index], "process")
+        if written:
+            yield self._committed("written", chunk, written, "write")
+
+    def _committed(
+        self, kind: Kind, chunk: Chunk, numbers: Sequence[int], phase: str, **about: Any
+    ) -> Event:
+        about |= {"transaction": self.transactions, "committed": True}
+        return self.event(kind, chunk, numbers=numbers, phase=phase, **about)
 
     def not_sent(self, failures: Sequence[Exception]) -> Iterator[Event]:
         """Messages that stay in the outbox."""
         for failure in failures:
             yield self.event("not sent", error=recorded(failure))
+
+
+def _parted(numbers: Sequence[int], outcome: Outcome[Any]) -> tuple[Sequence[int], Sequence[int]]:
+    """Those that were written, and those that were filtered in the transaction."""
+    places = outcome.value or ()
+    written = [index for at, index in enumerate(numbers) if at in places]
+    filtered = [index for at, index in enumerate(numbers) if at not in places]
+    return written, filtered

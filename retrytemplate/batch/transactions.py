@@ -6,7 +6,7 @@ it came to pass: the run's row says so, and reading it under its lock waits for 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
@@ -21,13 +21,20 @@ from retrytemplate.guards import Guard
 from retrytemplate.stores.cancellation import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from typing import Literal
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-    from retrytemplate.batch.effects import Write
+    from retrytemplate.batch.effects import Try, Write
     from retrytemplate.batch.journal import Closing, Run
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.repository import JobRepository
@@ -35,10 +42,25 @@ if TYPE_CHECKING:
 
     Isolation = Literal["rollback", "savepoint", "none"]
 
-__all__ = ["ISOLATIONS", "AsyncAttempts", "AsyncTransactions", "Attempts", "Transactions"]
+__all__ = [
+    "ENDING",
+    "ISOLATIONS",
+    "SAVEPOINTS",
+    "AsyncAttempts",
+    "AsyncShared",
+    "AsyncTransactions",
+    "Attempts",
+    "Shared",
+    "Transactions",
+]
 
 ISOLATIONS = ("rollback", "savepoint", "none")
 ELSEWHERE = "the database of the items"
+# The databases that have these statements, which SQLAlchemy would compile at each use.
+SAVEPOINTS = ("sqlite", "postgresql", "mysql", "mariadb")
+SAVEPOINT = "SAVEPOINT retrytemplate_part"
+ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT retrytemplate_part"
+RELEASE_SAVEPOINT = "RELEASE SAVEPOINT retrytemplate_part"
 # What ends the run whatever its template allows.
 ENDING = (RunLostError, Fatal)
 
@@ -61,9 +83,19 @@ class Transactions:
     outbox: Outbox | None = None
     ledger: Any = journal
 
-    def attempts(self, run: Run, effect: Write, verify: Callable[[], None]) -> Attempts:
+    def attempts(
+        self,
+        run: Run,
+        effect: Write | Try,
+        verify: Callable[[], None],
+        shared: Shared | None = None,
+    ) -> Attempts:
         """The attempts at one part; *verify* raises ``Fatal`` if its source has changed."""
-        return Attempts(self, run, effect, verify)
+        return Attempts(self, run, effect, verify, shared)
+
+    def shared(self, run: Run, verify: Callable[[], None]) -> Shared:
+        """One transaction for several parts of a chunk."""
+        return Shared(self, run, verify)
 
     def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
         """A statement of the journal in a transaction of its own."""
@@ -89,10 +121,18 @@ class AsyncTransactions:
     ledger: Any = journal
 
     def attempts(
-        self, run: Run, effect: Write, verify: Callable[[], Awaitable[None]]
+        self,
+        run: Run,
+        effect: Write | Try,
+        verify: Callable[[], Awaitable[None]],
+        shared: AsyncShared | None = None,
     ) -> AsyncAttempts:
         """The attempts at one part; *verify* raises ``Fatal`` if its source has changed."""
-        return AsyncAttempts(self, run, effect, verify)
+        return AsyncAttempts(self, run, effect, verify, shared)
+
+    def shared(self, run: Run, verify: Callable[[], Awaitable[None]]) -> AsyncShared:
+        """One transaction for several parts of a chunk."""
+        return AsyncShared(self, run, verify)
 
     async def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
         """A statement of the journal in a transaction of its own."""
@@ -112,13 +152,15 @@ class AsyncTransactions:
 class _Attempts(Guard):
     """The attempts at one part of a chunk: what those of both kinds know.
 
+    :param shared: the transaction that they share with other parts; None: each has its own.
     :param unsettled: whether the last one ended with a commit that was not answered.
     """
 
     of: Any
     run: Run
-    effect: Write
+    effect: Write | Try
     verify: Callable[[], Any]
+    shared: Any = None
     unsettled: bool = False
     _tried: int = field(init=False, default=0)
     _committed: bool = field(init=False, default=False)
@@ -130,7 +172,8 @@ class _Attempts(Guard):
     @property
     def closing(self) -> Closing:
         """What the attempt under way writes to the journal: those before it are in its counts."""
-        closing, again = self.effect.closing, self._tried - 1
+        closing = self.effect.closing  # type: ignore[union-attr]  # which only a Write asks for
+        again = self._tried - 1
         filtered = len(self.effect.items) - len(self._written)
         if again or filtered:
             more = Counts(retries=again, rollbacks=again, written=-filtered, filtered=filtered)
@@ -146,7 +189,7 @@ class _Attempts(Guard):
     @property
     def holds(self) -> bool:
         """Whether one transaction may hold several attempts."""
-        return bool(self.of.isolation != "rollback")
+        return self.shared is not None or bool(self.of.isolation != "rollback")
 
     def _ends(self, connection: Any) -> bool:
         """Whether a transaction in which an attempt failed can take no other one."""
@@ -159,6 +202,15 @@ class _Attempts(Guard):
         failure = outcome.exception
         away = isinstance(failure, (InterfaceError, OperationalError))
         return failure is not None and (self.unsettled or away)
+
+    def share(self, outcome: Outcome[Any]) -> Outcome[Any] | None:
+        """The outcome of a part of a shared transaction; None: that is lost, or in doubt."""
+        if outcome.ok and not isinstance(outcome.value, ENDING):
+            if self.shared.is_lost:
+                return None
+            self.shared.messages += self._messages
+            return self._succeeded(outcome)
+        return None if self.shared.is_lost or self._doubts(outcome) else outcome
 
     def _stands(self, outcome: Outcome[Any]) -> bool:
         """Whether it is written; also where that took too long, or was found out afterwards."""
@@ -211,6 +263,10 @@ class Attempts(_Attempts):
         return done
 
     def _transact(self) -> None:
+        if self.shared is not None:
+            with self.shared.savepoint() as connection, _kept(connection):
+                self._fill(connection)
+            return
         if self.of.database is not None:
             with self.of.database.begin() as connection, _kept(connection):
                 self._fill(connection)
@@ -262,19 +318,136 @@ class Attempts(_Attempts):
         """Let go of the connection, rolled back unless committed."""
         if self._open is not None:
             with suppress(Exception):  # it says less than what failed before
-                self._open.close()
+                _end(self._open)
             self._open = None  # not before: a signal may come in between
 
     def reserve(self, context: Any, delay: float) -> None:
         """No transaction stays open during a wait."""
         if delay > 0:
             self.close()
+            if self.shared is not None:
+                self.shared.close()
 
     def __enter__(self) -> Attempts:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@define(eq=False)
+class _Shared:
+    """One transaction for several parts of a chunk: what those of both kinds know.
+
+    A part that fails is rolled back to a savepoint, and the others stay.
+
+    :param messages: of the outbox, about what was written.
+    :param is_lost: whether what was written in it is rolled back.
+    """
+
+    of: Any
+    run: Run
+    verify: Callable[[], Any]
+    messages: list[str] = field(init=False, factory=list)
+    is_lost: bool = field(init=False, default=False)
+    _open: Any = field(init=False, default=None)
+
+    def _closing(self, closing: Closing) -> Closing:
+        return evolve(closing, messages=tuple(self.messages)) if self.messages else closing
+
+
+@define(eq=False)
+class Shared(_Shared):
+    """One transaction for several parts of a chunk, in this thread."""
+
+    @contextmanager
+    def savepoint(self) -> Iterator[Connection]:
+        """Around one attempt at a part; the first one begins the transaction."""
+        stands = False
+        try:
+            connection = self._begun()
+            connection.exec_driver_sql(SAVEPOINT)
+            try:
+                yield connection
+            except BaseException:
+                connection.exec_driver_sql(ROLLBACK_TO_SAVEPOINT)
+                stands = True
+                raise
+            connection.exec_driver_sql(RELEASE_SAVEPOINT)
+            stands = True
+        finally:
+            if not stands:
+                self.close()
+
+    def _begun(self) -> Connection:
+        if self._open is None:
+            engine = self.of.database or self.of.repository.engine
+            self._open = engine.connect()
+            self._open.begin()
+            _begin_in_fact(self._open)
+        return self._open  # type: ignore[no-any-return]  # of both kinds
+
+    def commit(self, closing: Closing) -> bool:
+        """Write to the journal, and commit; whether that was done.
+
+        :raises JobRepositoryError: the database cannot be asked whether it was.
+        """
+        if self.is_lost or self._open is None:
+            return False
+        self.verify()
+        try:
+            if self.of.database is None:
+                self._close(self._open, closing)
+            self._open.commit()
+            if self.of.database is not None:
+                with self.of.repository.transaction() as connection:
+                    self._close(connection, closing)
+            return True
+        except RunLostError:
+            raise
+        except Exception:  # of the database: perhaps it has committed all the same
+            self.close()
+            with self.of.repository.asked(), self.of.repository.transaction() as connection:
+                done: bool = self.of.ledger.applied(connection, self.of.repository.tables, self.run)
+            return done
+
+    def _close(self, connection: Connection, closing: Closing) -> None:
+        tables = self.of.repository.tables
+        self.of.ledger.close(connection, tables, self.run, self._closing(closing))
+
+    def close(self) -> None:
+        """Close the connection; what was not committed is lost."""
+        self.is_lost = True
+        if self._open is not None:
+            with suppress(Exception):
+                _end(self._open)
+            self._open = None
+
+
+def _begin_in_fact(connection: Connection) -> None:
+    """Begin where the driver of SQLite waits for the first change: after a savepoint, too late.
+
+    The end of an outermost savepoint would commit.
+    """
+    if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:
+            connection.exec_driver_sql("BEGIN")
+
+
+def _end(connection: Connection) -> None:
+    """Close it, rolled back unless committed: a commit that failed leaves its transaction open."""
+    try:
+        connection.rollback()
+    finally:
+        connection.close()
+
+
+async def _end_async(connection: AsyncConnection) -> None:
+    try:
+        await connection.rollback()
+    finally:
+        await connection.close()
 
 
 def _plain(piece: str, value: Any) -> Any:
@@ -358,6 +531,11 @@ class AsyncAttempts(_Attempts):
         return answer
 
     async def _transact(self) -> None:
+        if self.shared is not None:
+            async with self.shared.savepoint() as connection:
+                with _kept(connection):
+                    await self._fill(connection)
+            return
         if self.of.database is not None:
             async with self.of.database.begin() as connection:
                 with _kept(connection):
@@ -413,15 +591,93 @@ class AsyncAttempts(_Attempts):
         connection, self._open = self._open, None
         if connection is not None:
             with suppress(Exception):
-                await whole(connection.close())
+                await whole(_end_async(connection))
 
     async def reserve(self, context: Any, delay: float) -> None:
         """No transaction stays open during a wait."""
         if delay > 0:
             await self.close()
+            if self.shared is not None:
+                await self.shared.close()
 
     async def __aenter__(self) -> AsyncAttempts:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+@define(eq=False)
+class AsyncShared(_Shared):
+    """The same in a task."""
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[AsyncConnection]:
+        """Around one attempt at a part; the first one begins the transaction."""
+        stands = False
+        try:
+            connection = await self._begun()
+            await connection.exec_driver_sql(SAVEPOINT)
+            try:
+                yield connection
+            except BaseException:
+                await connection.exec_driver_sql(ROLLBACK_TO_SAVEPOINT)
+                stands = True
+                raise
+            await connection.exec_driver_sql(RELEASE_SAVEPOINT)
+            stands = True
+        finally:
+            if not stands:
+                await self.close()
+
+    async def _begun(self) -> AsyncConnection:
+        if self._open is None:
+            engine = self.of.database or self.of.engine
+            connection = self._open = engine.connect()
+            await whole(connection.start())
+            await whole(connection.begin().start())
+            await connection.run_sync(_begin_in_fact)
+        return self._open  # type: ignore[no-any-return]  # of both kinds
+
+    async def commit(self, closing: Closing) -> bool:
+        """Write to the journal, and commit; whether that was done.
+
+        :raises JobRepositoryError: the database cannot be asked whether it was.
+        """
+        if self.is_lost or self._open is None:
+            return False
+        await self.verify()
+        try:
+            await whole(self._commit(self._closing(closing)))
+            return True
+        except RunLostError:
+            raise
+        except Exception:  # of the database: perhaps it has committed all the same
+            await self.close()
+            with self.of.repository.asked():
+                return await whole(self._applied())
+
+    async def _commit(self, closing: Closing) -> None:
+        tables = self.of.repository.tables
+        written = (self.of.ledger.close, tables, self.run, closing)
+        if self.of.database is None:
+            await self._open.run_sync(*written)
+        await self._open.commit()
+        if self.of.database is not None:
+            async with self.of.engine.connect() as connection, connection.begin():
+                await connection.run_sync(*written)
+
+    async def _applied(self) -> bool:
+        async with self.of.engine.connect() as connection, connection.begin():
+            done: bool = await connection.run_sync(
+                self.of.ledger.applied, self.of.repository.tables, self.run
+            )
+        return done
+
+    async def close(self) -> None:
+        """Close the connection; what was not committed is lost; also while it is cancelled."""
+        self.is_lost = True
+        connection, self._open = self._open, None
+        if connection is not None:
+            with suppress(Exception):
+                await whole(_end_async(connection))

@@ -11,15 +11,14 @@ from retrytemplate.batch.letters import NAME_LIMIT
 from retrytemplate.caches.record import brief, describe, shortened
 from retrytemplate.caches.worker import host_name
 from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
-from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST
+from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.history import AttemptRecord
     from retrytemplate.outcome import Outcome
 
-__all__ = ["AsyncWatched", "Watched"]
+__all__ = ["AsyncWatched", "Watched", "record_of"]
 
 # The template's verdicts on an attempt that was made.
 JUDGED = (AttemptTimeoutError, UnacceptableResultError)
@@ -60,16 +59,26 @@ class _Notes:
         return not called and isinstance(failure, RetryError) and not isinstance(failure, JUDGED)
 
     def history(
-        self, outcome: Outcome[Any], redact: Callable[[str], str] | None
+        self,
+        outcome: Outcome[Any],
+        redact: Callable[[str], str] | None,
+        described: bool = True,
     ) -> tuple[AttemptRecord, ...]:
         """The failed attempts; with their tracebacks, if no attempt is left.
 
         :param redact: applied to messages and tracebacks.
+        :param described: False: without tracebacks, which cost more than the attempt.
         """
         raised, self._raised = self._raised, {}  # whose tracebacks hold this object
-        if outcome.ok:
+        if outcome.ok or not described:
             raised = {}
         return tuple(_record(each, raised.get(each.number), redact) for each in outcome.history)
+
+
+def record_of(failure: Exception, redact: Callable[[str], str] | None) -> AttemptRecord:
+    """A first attempt that failed, without its traceback."""
+    error = recorded(failure)
+    return _record(AttemptRecord(1, None, None, error.type_name, error.message), None, redact)
 
 
 def _record(

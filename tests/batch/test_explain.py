@@ -34,9 +34,7 @@ def test_a_processor_that_works_in_the_transaction_fails_in_it(sqlite):
     told = step.explain(Scenario(items=2, process={2: Bad()}))
     assert str(told).splitlines() == [
         "tx1  write [1,2] fails (Bad); ROLLBACK",
-        "tx2  write [1]; COMMIT",
-        "tx3  write [2] fails (Bad); ROLLBACK",
-        "tx4  dead letter 2; COMMIT",
+        "tx2  write [1], write [2] fails (Bad), dead letter 2; COMMIT",
         "completed: read 2, written 1, filtered 0, dead 1, retries 0, rollbacks 2",
     ]
 

@@ -1,0 +1,239 @@
+"""The search for items at fault in one transaction, and where that is not possible."""
+
+import pytest
+from sqlalchemy import create_engine, event, text
+
+from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
+from retrytemplate.batch import JobRepository, Outbox, SkipPolicy
+from retrytemplate.listeners import RetryListener
+from tests.batch.killing import Bad
+from tests.batch.world import accounted, run
+
+
+def fails(*at_fault):
+    def write(item, _):
+        if item in at_fault:
+            raise Bad
+
+    return write
+
+
+def searching(**settings):
+    """The settings of a step over eight items, of which some are given up."""
+    skip = SkipPolicy(on=settings.pop("on", Bad))
+    return {"chunk_size": 8, "retry": SimpleRetryPolicy(2), "skip": skip, **settings}
+
+
+def test_search_commits_once_for_its_chunk(world):
+    step = world.step(range(1, 9), write=fails(3, 7), **searching())
+    commits = []
+    event.listen(world.jobs.engine, "commit", commits.append)
+    report = step.run()
+    assert len(commits) == 3  # the run is taken, the chunk is searched, the run ends
+    assert (world.rows(), world.letters()) == ([1, 2, 4, 5, 6, 8], [3, 7])
+    assert accounted(report)
+
+
+def test_search_rolls_back_what_a_failed_part_did(world, way):
+    step = world.step(range(1, 9), write=fails(4), **searching())
+    report = run(step, way)
+    assert world.rows() == [1, 2, 3, 5, 6, 7, 8]
+    assert (report.retries, report.rollbacks) == (2, 6)
+
+
+@pytest.mark.parametrize("isolation", ["savepoint", "none"])
+def test_search_finds_the_same_items_with_other_isolation(world, way, isolation):
+    def writer(items, transaction):
+        for item in items:
+            fails(3, 7)(item, 0)
+        rows = [{"id": item, "text": "x"} for item in items]
+        transaction.execute(world.out.insert(), rows)
+
+    step = world.step(range(1, 9), writer=writer, isolation=isolation, **searching())
+    run(step, way)
+    assert (world.rows(), world.letters()) == ([1, 2, 4, 5, 6, 8], [3, 7])
+
+
+def test_failure_that_ends_the_run_keeps_the_good_parts(world, way):
+    def write(item, _):
+        if item == 3:
+            raise KeyError(item)
+
+    step = world.step(range(1, 9), write=write, **searching())
+    report = run(step, way)
+    assert (report.status, world.rows(), report.pending) == ("failed", [1, 2], 6)
+    assert accounted(report)
+    assert run(world.step(range(1, 9)), way).written == 8
+    assert world.rows() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+class Waits(RetryListener):
+    """Counts the connections that are in use during a wait."""
+
+    def __init__(self, world):
+        self.world, self.in_use = world, []
+
+    def on_backoff(self, context, delay):
+        self.in_use.append(self.world.jobs.engine.pool.checkedout())
+
+
+def test_no_transaction_is_open_while_an_item_waits(world):
+    listener = Waits(world)
+    template = RetryTemplate(
+        policy=SimpleRetryPolicy(2), backoff=FixedBackoff(0.001), listeners=[listener]
+    )
+    step = world.step(range(1, 9), write=fails(3), **searching(retry=template))
+    step.run()
+    assert world.rows() == [1, 2, 4, 5, 6, 7, 8]
+    assert listener.in_use == [0, 0]
+
+
+def test_filtered_items_and_messages_are_those_of_the_search(sqlite, way):
+    sent = []
+    outbox = Outbox(
+        send=lambda message: sent.append(message.payload), message=lambda item: {"item": item}
+    )
+    step = sqlite.step(
+        range(1, 9),
+        process=lambda item: None if item == 2 else item,
+        write=fails(3),
+        outbox=outbox,
+        **searching(),
+    )
+    report = run(step, way)
+    assert (report.filtered, report.written, report.dead) == (1, 6, 1)
+    assert [each["item"] for each in sent] == [1, 4, 5, 6, 7, 8]
+
+
+# The transaction is lost in the middle.
+
+
+def test_search_continues_apart_after_a_transaction_that_sqlite_ended(sqlite, way):
+    def writer(items, transaction):
+        for item in items:
+            fails(3)(item, 0)
+            # What is there already ends the whole transaction, not the statement.
+            transaction.execute(
+                text(f"INSERT OR ROLLBACK INTO {sqlite.out.name} VALUES (:id, 'x')"), {"id": item}
+            )
+
+    with sqlite.jobs.transaction() as transaction:
+        transaction.execute(sqlite.out.insert().values(id=6, text="x"))
+    step = sqlite.step(range(1, 9), writer=writer, **searching(on=Exception))
+    report = run(step, way)
+    assert (sqlite.rows(), sqlite.letters()) == ([1, 2, 4, 5, 6, 7, 8], [3, 6])
+    assert accounted(report)
+
+
+def test_search_continues_apart_after_a_lost_connection(postgresql, way):
+    killed = []
+
+    def writer(items, transaction):
+        rows = [{"id": item, "text": "x"} for item in items]
+        transaction.execute(postgresql.out.insert(), rows)
+        if len(items) == 1 and not killed:
+            killed.append(items)
+            transaction.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        for item in items:
+            fails(3)(item, 0)
+
+    step = postgresql.step(range(1, 9), writer=writer, **searching())
+    report = run(step, way)
+    assert (postgresql.rows(), postgresql.letters()) == ([1, 2, 4, 5, 6, 7, 8], [3])
+    assert killed
+    assert accounted(report)
+
+
+def test_item_that_fails_at_the_commit_is_found(world, way):
+    table = world.out.name
+    with world.jobs.transaction() as transaction:
+        transaction.execute(
+            text(
+                f"ALTER TABLE {table} ADD COLUMN parent INTEGER REFERENCES {table} (id) "
+                "DEFERRABLE INITIALLY DEFERRED"
+            )
+        )
+    insert = text(f"INSERT INTO {table} (id, parent) VALUES (:id, :parent)")
+
+    def writer(items, transaction):
+        rows = [{"id": item, "parent": 99 if item == 6 else item} for item in items]
+        transaction.execute(insert, rows)
+        for item in items:
+            fails(4)(item, 0)
+
+    step = world.step(range(1, 9), writer=writer, **searching(on=Exception))
+    report = run(step, way)
+    assert (world.rows(), world.letters()) == ([1, 2, 3, 5, 7, 8], [4, 6])
+    assert accounted(report)
+
+
+def test_commit_that_was_not_answered_is_looked_up(sqlite):
+    step = sqlite.step(range(1, 9), write=fails(3), **searching())
+    commits = []
+
+    def committed(connection):
+        commits.append(connection)
+        if len(commits) == 2:  # that of the search: it came to pass, and its answer is lost
+            connection.connection.driver_connection.commit()
+            raise ConnectionResetError
+
+    event.listen(sqlite.jobs.engine, "commit", committed)
+    report = step.run()
+    assert (report.status, report.written, report.dead) == ("completed", 7, 1)
+    assert sqlite.rows() == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_commit_that_failed_is_searched_apart(sqlite):
+    step = sqlite.step(range(1, 9), write=fails(3), **searching())
+    commits = []
+
+    def committed(connection):
+        commits.append(connection)
+        if len(commits) == 2:
+            raise ConnectionResetError
+
+    event.listen(sqlite.jobs.engine, "commit", committed)
+    report = step.run()
+    assert (report.status, report.written, report.dead) == ("completed", 7, 1)
+    assert sqlite.rows() == [1, 2, 4, 5, 6, 7, 8]
+    assert len(commits) > 4
+
+
+# Engines of the caller, whose driver begins no transaction before a change.
+
+
+class StopError(BaseException):
+    """Ends the program in the middle of a search."""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_part_of_a_search_is_not_committed_before_its_end(sqlite, elsewhere):
+    engine = create_engine(sqlite.url)
+    jobs = JobRepository(sqlite.url if elsewhere else engine, prefix=sqlite.prefix)
+
+    def write(item, _):
+        if item == 3 and [1, 2] in sqlite.writes():
+            raise StopError
+        fails(3)(item, 0)
+
+    step = sqlite.step(
+        range(1, 9),
+        write=write,
+        repository=jobs,
+        database=engine if elsewhere else None,
+        **searching(),
+    )
+    with pytest.raises(StopError):
+        step.run()
+    assert sqlite.rows() == []
+    sqlite.calls.clear()
+    report = sqlite.step(
+        range(1, 9),
+        write=fails(3),
+        repository=jobs,
+        database=engine if elsewhere else None,
+        **searching(),
+    ).run()
+    assert (report.status, sqlite.rows()) == ("completed", [1, 2, 4, 5, 6, 7, 8])
+    jobs.close()
+    engine.dispose()
