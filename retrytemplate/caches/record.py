@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
+from os.path import dirname, join
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import asdict, frozen
@@ -11,6 +13,7 @@ from retrytemplate.history import AttemptRecord, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from traceback import FrameSummary, TracebackException
 
 __all__ = [
     "FORMAT",
@@ -32,6 +35,9 @@ FORMAT = 1
 # Of a message or a traceback, the mark included that says how much was cut.
 TEXT_LIMIT = 8 * 1024
 MARK = 40
+# Files whose frames are the library's; the demo stands for a program of the user's.
+PACKAGE = join(dirname(dirname(__file__)), "")
+DEMO = join(PACKAGE, "demo", "")
 NO_TRACEBACK = "<no traceback: format_exception failed>"
 
 Phase = Literal["idle", "attempting", "recovering", "done"]
@@ -120,11 +126,16 @@ def _check_keys(value: Any) -> None:
 
 
 def describe(exception: BaseException, redact: Callable[[str], str] | None) -> str:
-    """The traceback as text, through *redact*; of more than 8 KiB the end."""
-    from traceback import format_exception
+    """The traceback as text, through *redact*; of more than 8 KiB the end.
+
+    Without the frames at its top that belong to this library: they say nothing about the failure.
+    """
+    from traceback import TracebackException
 
     try:
-        text = "".join(format_exception(exception))
+        whole = TracebackException.from_exception(exception, compact=True)
+        _drop_our_frames(whole)
+        text = "".join(whole.format())
     except Exception:  # it asks for the truth, the cause and the class of each in the chain
         text = NO_TRACEBACK
     if redact is not None:
@@ -132,6 +143,24 @@ def describe(exception: BaseException, redact: Callable[[str], str] | None) -> s
     if len(text) <= TEXT_LIMIT:
         return text
     return f"{_cut(text, TEXT_LIMIT)}\n{text[MARK - TEXT_LIMIT :]}"
+
+
+def _drop_our_frames(whole: TracebackException) -> None:
+    """Remove the library's frames at the top of each traceback in the chain."""
+    from traceback import StackSummary
+
+    chain = [whole]
+    while chain:
+        each = chain.pop()
+        frames = list(dropwhile(_is_ours, each.stack))
+        # None: no heading above no frames.
+        each.stack = StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
+        parts = (each.__cause__, each.__context__, *(each.exceptions or ()))
+        chain.extend(part for part in parts if part is not None)
+
+
+def _is_ours(frame: FrameSummary) -> bool:
+    return frame.filename.startswith(PACKAGE) and not frame.filename.startswith(DEMO)
 
 
 def brief(message: str, redact: Callable[[str], str] | None) -> str:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from retrytemplate import (
     AttemptRecord,
+    AttemptTimeout,
     CacheUnavailableError,
     MemoryRetryContextCache,
     RecordedFailure,
@@ -22,6 +23,8 @@ from retrytemplate import (
 )
 from retrytemplate.caches.record import FORMAT, Record, describe, from_json, json_copy, to_json
 from retrytemplate.testing import VirtualClock
+from tests import ways
+from tests.ways import every_way, made
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=20)
 COUNTS = st.integers(0, 10**12)
@@ -334,6 +337,49 @@ def test_a_traceback_says_where_and_what():
     assert text.startswith("Traceback (most recent call last)")
     assert "in deep" in text
     assert text.endswith("ValueError: secret 4711\n")
+
+
+def of_pool():
+    """A failure that a retry inside the attempt lets through."""
+    return RetryTemplate(SimpleRetryPolicy(1)).call(deep, 0, "empty pool")
+
+
+def fails_behind(context):
+    try:
+        deep(0, "refused")
+    except ValueError as error:
+        raise LookupError("no pool") from error
+
+
+@every_way
+def test_traceback_at_rest_begins_with_the_frame_of_the_callback(way):
+    cache = MemoryRetryContextCache()
+    template = made(3, name="pins", cache=cache)
+    with pytest.raises(LookupError):
+        way(template, fails_behind, state=RetryState("key"))
+    [attempt] = cache.peek("pins/s:key").history
+    places = re.findall(r'File "(.*?)", line \d+, in (\w+)', attempt.traceback)
+    assert places[-1] == (__file__, "fails_behind")
+    assert {file for file, _ in places} <= {__file__, ways.__file__}
+
+
+def test_traceback_keeps_the_frames_of_the_library_behind_the_callback():
+    def attempt():
+        return of_pool()
+
+    failure = made(1).outcome(attempt).exception
+    functions = re.findall(r"in (\w+)\n", describe(failure, None))
+    assert functions[0] == "attempt"
+    assert "call" in functions
+
+
+def test_failure_made_by_the_library_alone_has_no_frames():
+    clock = VirtualClock()
+    limit = AttemptTimeout(1.0, on_late_result="discard")
+    failure = made(1, clock=clock, attempt_timeout=limit).outcome(clock.advance, 2.0).exception
+    assert describe(failure, None).splitlines() == [
+        "retrytemplate.errors.AttemptTimeoutError: the attempt took longer than 1 seconds"
+    ]
 
 
 def cut(text):
