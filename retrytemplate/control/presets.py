@@ -129,7 +129,7 @@ def register(made: Preset, *, replace: bool = False) -> Preset:
 
 
 FAST_IO = register(Preset("fast-io"))
-"""What answers within two seconds, or fails: three attempts."""
+"""Calls that normally return within two seconds: three attempts."""
 SLOW_IO = register(
     FAST_IO.with_(
         name="slow-io",
