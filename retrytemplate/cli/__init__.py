@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from contextlib import suppress
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from retrytemplate._suggestions import did_you_mean
 from retrytemplate._text import printable
 from retrytemplate.cli import batch, breaker, context, demo, dlq, outbox, simulate, switch
 from retrytemplate.cli._signals import INTERRUPTED
@@ -28,6 +30,28 @@ FAILED, WRONG_USE = 1, 2
 
 
 class _Parser(ArgumentParser):
+    """Also of the verbs: argparse makes their parsers of the same class."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Print the help for a command without its verb, and reject what is not known here."""
+        args = sys.argv[1:] if args is None else list(args)
+        if not args and self._subparsers is not None:
+            self.print_help(sys.stderr)
+            self.exit(WRONG_USE)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [each for each in self._option_string_actions if each.startswith("--")]
+            hints = [did_you_mean(each.partition("=")[0], options) for each in unknown]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
+        return found, unknown
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except ArgumentError as error:
+            error.message += did_you_mean(str(value), map(str, action.choices or ()))
+            raise
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong; it may quote a URL."""
         super().error(hidden(message))
@@ -63,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Where the arguments cannot be read, and for ``--help``, ``SystemExit`` as argparse raises it.
     """
     parser = _Parser(prog="retrytemplate", description="Retry with templates.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version(parser.prog)}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS.values():
         verb.add_parser(subparsers)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from retrytemplate._suggestions import did_you_mean
 from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
 from retrytemplate.backoff.fixed import FixedBackoff
 from retrytemplate.backoff.none import NoBackoff
@@ -134,7 +135,8 @@ def made(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
     name, _, rest = text.strip().partition(":")
     if name not in kinds:
         allowed = ", ".join(kinds)
-        raise UsageError(f"there is no {what} {name!r}; allowed: {allowed}")
+        hint = did_you_mean(name, kinds)
+        raise UsageError(f"there is no {what} {name!r}; allowed: {allowed}{hint}")
     kind = kinds[name]
     given = _given(f"{what} {name!r}", rest, kind)
     try:
@@ -153,7 +155,8 @@ def _given(what: str, text: str, kind: Kind) -> dict[str, Any]:
             name = next(order, value) if len(given) < len(kind.settings) else value
         if name not in kind.settings or name in given:
             allowed = str(kind) or "no settings"
-            raise UsageError(f"{what} cannot take {item.strip()!r}; allowed: {allowed}")
+            hint = did_you_mean(name, kind.settings.keys() - given.keys())
+            raise UsageError(f"{what} cannot take {item.strip()!r}; allowed: {allowed}{hint}")
         setting = kind.settings[name]
         try:
             given[name] = setting.read(value)

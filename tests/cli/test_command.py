@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
@@ -145,3 +146,45 @@ def test_the_command_loads_no_package_of_an_extra_until_it_is_used():
 def test_the_command_loads_heavy_modules_only_for_the_verbs_that_need_them(module):
     script = f"import sys, retrytemplate.cli; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+GROUPS = ("batch", "breaker", "context", "dlq", "outbox", "switch")
+
+
+@pytest.mark.parametrize("arguments", [[], *([group] for group in GROUPS)])
+def test_command_without_its_verb_prints_help_and_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    shown = capsys.readouterr()
+    assert ended.value.code == 2
+    assert shown.out == ""
+    assert shown.err.startswith(" ".join(["usage: retrytemplate", *arguments]))
+    assert "show this help message and exit" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["bacth", "run"], "did you mean 'batch'?"),
+        (["dlq", "lst"], "did you mean 'list'?"),
+        (["simulate", "--polciy", "simple"], "did you mean '--policy'?"),
+        (["dlq", "list", "--sotre=sqlite://"], "did you mean '--store'?"),
+        (["simulate", "--policy", "simpel"], "did you mean 'simple'?"),
+        (["simulate", "--backoff", "expnential"], "did you mean 'exponential'?"),
+        (["simulate", "--policy", "simple:max_attemps=3"], "did you mean 'max_attempts'?"),
+    ],
+)
+def test_misspelt_word_names_a_similar_one_and_exits_with_2(arguments, hint, capsys):
+    try:
+        code = cli.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert capsys.readouterr().err.endswith(f"; {hint}\n")
+
+
+def test_version_prints_the_version_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"retrytemplate {version('retrytemplate')}\n"

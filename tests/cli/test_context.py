@@ -399,7 +399,6 @@ def test_without_a_store_the_usage_is_wrong(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "the following arguments are required: VERB"),
         (
             ("list", "--store", "retry.db"),
             "--store: this is no URL; one of SQLite, PostgreSQL, Redis",

@@ -215,7 +215,6 @@ def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids)
         (("replay", "job.py:step", "--error", ""), "argument --error: must be a text that is not"),
         (("replay", "job.py:step", "--by", ""), "argument --by: must be a text that is not empty"),
         (("show",), "the following arguments are required: ID"),
-        ((), "the following arguments are required: VERB"),
     ],
 )
 def test_wrong_use_says_what_is_allowed(world, capsys, args, says):

@@ -801,7 +801,6 @@ def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, sa
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "the following arguments are required: VERB"),
         (("stop", *STOPPED[3:]), "one of the arguments --global --segment --feature --experiment"),
         ((*STOPPED, "--global"), "--global: not allowed with argument --segment"),
         ((*STOPPED, "--feature", "x"), "--feature: not allowed with argument --segment"),
