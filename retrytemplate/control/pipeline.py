@@ -66,7 +66,7 @@ def _check_layers(layers: tuple[Any, ...]) -> None:
 def _check_ends(layers: tuple[Any, ...]) -> None:
     """Refuse a retry that nothing would ever end."""
     for each in layers:
-        if isinstance(each, Timeout):
+        if isinstance(each, Timeout) and each.seconds < inf:
             return
         if isinstance(each, RetryTemplate | BoundTemplate) and each.template.policy.never_ends:
             raise ValueError(

@@ -42,6 +42,8 @@ def described(layer: Any) -> str:
 
 @described.register
 def _(layer: Timeout) -> str:
+    if isinf(layer.seconds):
+        return "no limit"
     instead = "" if layer.on_timeout is RAISE else ", and on_timeout gives the value"
     late = "run to their end"
     if layer.on_late_result == "discard":
@@ -60,7 +62,7 @@ def _(layer: Any) -> str:
     parts = ["one attempt"]
     if policy.attempt_limit != 1:
         parts = [_attempts(policy), _waiting(backoff, policy.attempt_limit)]
-    if template.attempt_timeout is not None:
+    if template.attempt_timeout is not None and not isinf(template.attempt_timeout.seconds):
         parts.append(_limited(template.attempt_timeout))
     if template.guards:
         parts.append(f"asking {', '.join(map(title, template.guards))}")

@@ -85,7 +85,7 @@ def _first(layers: Iterable[Any], kind: type) -> Any:
 
 def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
     for place, template in _retries(layers):
-        if _first(layers[:place], Timeout) is None and longest(layers[place:], attempt) == inf:
+        if _is_unlimited(layers[:place]) and longest(layers[place:], attempt) == inf:
             endless = longest(layers[place:], 0.0) == inf
             what = "how often and how long it tries" if endless else "how long an attempt may take"
             yield Remark(
@@ -100,7 +100,7 @@ def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[Rema
 def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
     for place, template in _retries(layers):
         inner = _first(layers[place:], Timeout)
-        if inner is not None and _first(layers[:place], Timeout) is None:
+        if inner is not None and _is_unlimited(layers[:place]):
             most = longest(layers[place:], attempt)
             together = "are unbounded" if most == inf else f"may take {span(most)}"
             yield Remark(
@@ -110,6 +110,10 @@ def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[Re
                 remedy="Put another Timeout outside of the template",
             )
             return
+
+
+def _is_unlimited(layers: Layers) -> bool:
+    return all(timeout.seconds == inf for _, timeout in _timeouts(layers))
 
 
 def _too_short(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
@@ -149,11 +153,14 @@ def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterato
         most, what = longest(inside, attempt), "what is inside"
         if most == inf:
             most, what = _waiting(inside), "the waits between attempts alone"
+        after = "an asynchronous call is cancelled then, a synchronous one exceeds it"
+        if calls(inside) > 1:
+            after = "the last attempts may never be made"
         if timeout.seconds < most < inf:
             yield Remark(
                 rule="worst case longer than the timeout",
                 reason=f"{what} may take {span(most)}, and {title(timeout)} is over after "
-                f"{span(timeout.seconds)}: the last attempts may never be made",
+                f"{span(timeout.seconds)}: {after}",
                 remedy="Make fewer attempts, shorter ones or shorter waits, or give it more time",
             )
 

@@ -470,6 +470,24 @@ def test_explain_gives_one_time_when_both_kinds_of_function_take_it():
     assert "At most 1 call of the function: 0.2 s in all." in words
 
 
+def test_timeout_shorter_than_its_only_call_is_warned_of_by_kind():
+    (remark,) = Pipeline(Timeout(0.3)).remarks(attempt_duration=1.5)
+    assert remark.rule == "worst case longer than the timeout"
+    assert remark.reason.endswith(
+        ": an asynchronous call is cancelled then, a synchronous one exceeds it"
+    )
+
+
+def test_infinite_limits_are_no_limits():
+    endless = template(3, attempt_timeout=inf)
+    words = Pipeline(Timeout(inf), endless).explain()
+    assert "1. Timeout 'request': no limit\n" in words
+    assert "cancelled" not in words
+    assert "unbounded.\nWarnings:\n  - nothing bounds it: " in words
+    with pytest.raises(ValueError, match="never ends"):
+        Pipeline(Timeout(inf), RetryTemplate(AlwaysRetryPolicy(), FixedBackoff(1.0)))
+
+
 IN_THREAD = AttemptTimeout(1.0, in_thread=True)
 
 
