@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,15 +20,18 @@ __all__ = [
     "FLAG",
     "FORMAT_NUMBER",
     "LIST",
+    "MOST",
     "OBJECT",
     "OF_EVERY_ATTEMPT",
     "OF_EVERY_RECORD",
     "RECORD",
+    "SERIAL",
     "TEXT",
     "TIME",
     "check",
     "check_all",
     "fault",
+    "loads",
     "or_null",
 ]
 
@@ -99,6 +103,22 @@ ATTEMPT: Mapping[str, Field] = {
 # The others may be left out: they have a default.
 OF_EVERY_RECORD = ("last", "history")
 OF_EVERY_ATTEMPT = ("number", "started", "ended", "type_name", "message")
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    :raises ValueError: it is not JSON, or has a number that is not finite.
+    :raises TypeError: it is not a text.
+    """
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def check(name: str, value: Any, field: Field) -> None:

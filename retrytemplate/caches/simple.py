@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from contextlib import suppress
 from itertools import count
@@ -185,8 +184,10 @@ def _checked(cache: Any) -> Callable[[str], Any]:
 
 def _record(key: str, text: Any) -> Record:
     held = f"what the cache holds under {key!r}"
+    from retrytemplate.caches.fields import loads
+
     try:
-        data = json.loads(text)
+        data = loads(text)
     except (TypeError, ValueError, RecursionError) as exc:
         raise CacheUnavailableError(f"{held} is no JSON text: {exc}") from exc
     try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from retrytemplate.caches.fields import SERIAL, TEXT, TIME, fault, loads, or_null
 from retrytemplate.caches.record import from_json
 from retrytemplate.errors import (
     AlreadyCompletedError,
@@ -14,18 +14,39 @@ from retrytemplate.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from retrytemplate.caches.base import Claim
+    from retrytemplate.caches.fields import Field
     from retrytemplate.caches.record import Record
 
-__all__ = ["completed", "in_progress", "lost", "parsed"]
+__all__ = ["COLUMNS", "completed", "damaged", "in_progress", "lost", "parsed"]
+
+COLUMNS: Mapping[str, Field] = {
+    "phase": TEXT,
+    "fence": SERIAL,
+    "worker": or_null(TEXT),
+    "lost": or_null(TEXT),
+    "lease_until": or_null(TIME),
+    "updated": or_null(TIME),
+    "expires": or_null(TIME),
+    "now": TIME,
+}
+"""What a store keeps beside a record."""
 
 
 def parsed(key: str, text: str | bytes) -> Record:
     """The record that the store holds under a key."""
     try:
-        return from_json(json.loads(text))
-    except (CacheUnavailableError, ValueError, RecursionError) as exc:
+        return from_json(loads(text))
+    except (CacheUnavailableError, TypeError, ValueError, RecursionError) as exc:
         raise CacheUnavailableError(f"the record under {key!r} cannot be read: {exc}") from exc
+
+
+def damaged(key: str, **columns: Any) -> CacheUnavailableError | None:
+    """The error where what the store keeps beside the record does not fit; None where it does."""
+    why = fault("", columns, COLUMNS, ())
+    return None if why is None else CacheUnavailableError(f"{key!r} cannot be read: {why}")
 
 
 def in_progress(key: str, worker: str | None, lease_until: float | None) -> AttemptInProgressError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retrytemplate.stores.scripts import Script
     from retrytemplate.stores.sending import Asked
 
-__all__ = ["Steps", "moment"]
+__all__ = ["Steps", "moment", "readable"]
 
 AT_ONCE = 1000
 MOST = 6e9
@@ -59,13 +59,17 @@ class Steps:
             raise completed(key)
         if isinstance(reply, list):
             holder, ends = reply
-            raise in_progress(key, holder.decode(), moment(ends))
-        fence, ends, rest = reply.split(b"\n", 2)
+            raise in_progress(key, readable(holder), moment(ends))
+        fence, ends, size, rest = reply.split(b"\n", 3)
+        lost_by, text = rest[: int(size)], rest[int(size) :]
         claim = LeasedClaim(key, worker, None, int(fence), moment(ends))
         claim.lease = seconds
-        if rest != b"\n" and not fresh:
+        if fresh:
+            return claim
+        claim.lost = readable(lost_by) or None
+        if text:
             try:
-                _add_past(claim, *rest.rsplit(b"\n", 1))
+                claim.read(parsed(key, text))
             except CacheUnavailableError:  # nobody has begun anything
                 yield from self.release(claim)
                 raise
@@ -178,11 +182,9 @@ def moment(text: bytes) -> float:
     return int(text) / 1e6
 
 
-def _add_past(claim: LeasedClaim, worker: bytes, text: bytes) -> None:
-    """What was known of the key: whose attempt was lost, if one was, and the record."""
-    claim.lost = worker.decode() or None
-    if text:
-        claim.read(parsed(claim.key, text))
+def readable(text: bytes) -> str:
+    """A name, whatever bytes the server holds."""
+    return text.decode(errors="replace")
 
 
 def _columns(record: Record) -> tuple[Any, ...]:

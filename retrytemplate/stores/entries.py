@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from retrytemplate.caches.record import Record, to_json
 from retrytemplate.errors import CacheUnavailableError
-from retrytemplate.stores.answers import parsed
+from retrytemplate.stores.answers import damaged, parsed
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 __all__ = ["Entries", "Entry", "entry"]
+
+UNREADABLE = {"phase": "damaged", "fence": 0}
+"""What is shown of a column that cannot be read; of the others None."""
 
 
 @frozen(kw_only=True)
@@ -80,12 +83,18 @@ def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
     """The entry of a key whose record the store holds as this text; None: there is none."""
     if columns["expires"] == inf:
         columns["expires"] = None
-    if text is None:
-        return Entry(key=key, **columns)
+    record, problem = Record(), None
     try:
-        return Entry(key=key, record=parsed(key, text), **columns)
+        if text is not None:
+            record = parsed(key, text)
     except CacheUnavailableError as exc:
-        return Entry(key=key, problem=str(exc), **columns)
+        problem = str(exc)
+    for name, value in columns.items():
+        error = damaged(key, **{name: value})
+        if error is not None:
+            problem = problem or str(error)
+            columns[name] = UNREADABLE.get(name)
+    return Entry(key=key, record=record, problem=problem, **columns)
 
 
 class LookingSteps(Protocol):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate.stores import scripts
-from retrytemplate.stores.commands import Steps, moment
+from retrytemplate.stores.commands import Steps, moment, readable
 from retrytemplate.stores.entries import Entries, Entry, entry
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.redis import RedisRetryContextCache
 from retrytemplate.stores.sending import repeated
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from retrytemplate.stores.performers import Step
 
 __all__ = ["RedisEntries"]
@@ -37,13 +39,21 @@ class _LookingSteps(Steps):
         return entry(
             from_stored(stored(key)),
             text,
-            phase=phase.decode(),
-            fence=int(fence),
-            worker=None if worker is None else worker.decode(),
-            lease_until=None if lease is None else moment(lease),
-            expires=None if expires is None else moment(expires),
+            phase=readable(phase),
+            fence=_as(int, fence),
+            worker=_as(readable, worker),
+            lease_until=_as(moment, lease),
+            expires=_as(moment, expires),
             now=moment(now),
         )
+
+
+def _as(kind: Callable[[bytes], Any], text: bytes | None) -> Any:
+    """What a field holds, as a text where it is not of its kind."""
+    try:
+        return None if text is None else kind(text)
+    except (ValueError, OverflowError):
+        return readable(text or b"")
 
 
 class RedisEntries(Entries):

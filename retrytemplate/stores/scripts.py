@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from hashlib import sha1
 
+from retrytemplate.caches.fields import MOST
+
 __all__ = ["BEGIN", "CLOCK", "FAIL", "FINISH", "FORGET", "GIVE_BACK", "HOLDS", "LIST"]
 __all__ += ["LIST_ALL", "LOOK", "REMEMBER", "RENEW", "SWAP", "Script"]
 
@@ -35,6 +37,14 @@ local function after(seconds) return now + seconds * 1000000 end
 """
 WORDS = f"""{CLOCK}
 local name = KEYS[1]
+local function number(text)  -- of digits alone: nothing else is ever written
+    if not text or #text > 19 or not string.find(text, '^%d+$') then return nil end
+    local value = tonumber(text)
+    return value <= {MOST} and value or nil
+end
+local function damaged(field)
+    return redis.error_reply('DAMAGED the field ' .. field .. ' must be an int from 0 to 2^62')
+end
 local function keep_until(moment)
     redis.call('PEXPIREAT', name, whole(math.ceil(moment / 1000)))
 end
@@ -71,8 +81,12 @@ BEGIN = Script(
 local worker, token, lease, ttl, fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local record, fence, ends, lost, phase, holder, last, expires = unpack(redis.call('HMGET', name,
     'record', 'fence', 'lease', 'lost', 'phase', 'worker', 'token', 'expires'))
+if fence and not number(fence) then return damaged('fence') end
+if holder and not number(ends) then return damaged('lease') end
+if (record or phase == 'done') and not number(expires) then return damaged('expires') end
 local function taken()  -- in one piece: a client takes a list apart slowly
-    return table.concat({fence, ends, lost or '', record or ''}, '\\n')
+    local worker = lost or ''
+    return table.concat({fence, ends, #worker, worker .. (record or '')}, '\\n')
 end
 if holder == worker and last == token then
     return taken()
@@ -164,13 +178,13 @@ GIVE_BACK = Script(
     CLAIM
     + """
 if not mine then return false end
-local version, lost, phase, expires = unpack(
-    redis.call('HMGET', name, 'version', 'lost', 'phase', 'expires'))
+local record, lost, phase, expires = unpack(
+    redis.call('HMGET', name, 'record', 'lost', 'phase', 'expires'))
 if lost then
     redis.call('HSET', name, 'worker', lost, 'lease', whole(now))
     redis.call('HDEL', name, 'lost')
     keep_until(after(ARGV[4]))
-elseif (not version and phase == 'attempting') or tonumber(expires) <= now then
+elseif (not record and phase == 'attempting') or tonumber(expires) <= now then
     forget(fence, token)
 else
     redis.call('HDEL', name, 'worker', 'lease')
@@ -187,7 +201,7 @@ FORGET = Script(
     WORDS
     + """
 local fence = redis.call('HGET', name, 'fence')
-if fence then forget(fence, '') end
+if redis.call('DEL', name) == 1 then forget(number(fence) and fence or whole(now), '') end
 return true
 """
 )

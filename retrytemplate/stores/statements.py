@@ -10,6 +10,8 @@ from __future__ import annotations
 from string import Template
 from typing import TYPE_CHECKING
 
+from retrytemplate.caches.fields import MOST
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,7 +28,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "unlocked": "",
         # The clock counts milliseconds: a key that is deleted and begun again within one of them
         # must get a higher number all the same.
-        "floor": "(SELECT value + 1 FROM ${prefix}_meta WHERE name = 'fence')",
+        "floor": f"(SELECT CASE WHEN value < {MOST} THEN value + 1 ELSE 0 END "
+        "FROM ${prefix}_meta WHERE name = 'fence')",
         "turn": "WHERE true",
         "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
     },
@@ -64,10 +67,11 @@ CREATE TABLE IF NOT EXISTS ${prefix}_meta (
     name text NOT NULL PRIMARY KEY,
     value bigint NOT NULL
 )"""
-KEEP_FENCE = """
-CREATE TRIGGER IF NOT EXISTS ${prefix}_fence AFTER DELETE ON ${prefix}_contexts
-WHEN OLD.fence > (SELECT value FROM ${prefix}_meta WHERE name = 'fence')
-BEGIN UPDATE ${prefix}_meta SET value = OLD.fence WHERE name = 'fence'; END"""
+KEEP_FENCE = f"""
+CREATE TRIGGER IF NOT EXISTS ${{prefix}}_fence AFTER DELETE ON ${{prefix}}_contexts
+WHEN OLD.fence > (SELECT value FROM ${{prefix}}_meta WHERE name = 'fence')
+AND OLD.fence <= {MOST}
+BEGIN UPDATE ${{prefix}}_meta SET value = OLD.fence WHERE name = 'fence'; END"""
 # A success is in it only where it is remembered.
 ENDS = """
 CREATE INDEX IF NOT EXISTS ${prefix}_expires ON ${prefix}_contexts (expires)

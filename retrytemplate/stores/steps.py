@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.caches.record import to_text
 from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, MisuseError
 from retrytemplate.stores import statements as sql
-from retrytemplate.stores.answers import completed, in_progress, lost, parsed
+from retrytemplate.stores.answers import completed, damaged, in_progress, lost, parsed
 from retrytemplate.stores.keys import from_stored, stored
 from retrytemplate.stores.leases import LeasedClaim
 from retrytemplate.stores.performers import AnswerLostError, twice
@@ -83,6 +83,10 @@ class Steps:
         claim.lease = seconds
         claim.undone = False
         claim.empty = text is None and before is None and phase == "attempting"
+        error = damaged(key, fence=fence, lost=before)
+        if error is not None:
+            yield from self.release(claim)
+            raise error
         if text is not None and not fresh:
             try:
                 claim.read(parsed(key, text))
@@ -96,7 +100,8 @@ class Steps:
         rows = yield from twice(self._order(sql.REFUSAL, key=stored(key)))
         worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
         if held:
-            return in_progress(key, worker, lease_until)
+            error = damaged(key, worker=worker, lease_until=lease_until)
+            return error or in_progress(key, worker, lease_until)
         return completed(key) if done else None
 
     def renew(self, claim: SQLClaim) -> Step[None]:
