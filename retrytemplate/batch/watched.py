@@ -31,10 +31,10 @@ class _Notes:
         the first attempt of nearly every item costs no more than the call itself.
     """
 
-    __slots__ = ("_calls", "_failure", "_function", "_raised")
+    __slots__ = ("_calls", "_failure", "_raised", "func")
 
     def __init__(self, function: Callable[..., Any], failure: Exception | None = None) -> None:
-        self._function = function
+        self.func = function
         self._failure = failure
         self._calls = 0
         self._raised: dict[int, Exception] = {}
@@ -104,7 +104,7 @@ class Watched(_Notes):
         try:
             if failure is not None:
                 raise failure
-            return self._function(*arguments)
+            return self.func(*arguments)
         except Exception as exc:
             self._note(exc)
             raise
@@ -122,7 +122,7 @@ class AsyncWatched(_Notes):
         try:
             if failure is not None:
                 raise failure
-            return await self._function(*arguments)
+            return await self.func(*arguments)
         except Exception as exc:
             self._note(exc)
             raise

@@ -307,7 +307,11 @@ def _is_blind(layer: Any) -> bool:
     if kind is RetryTemplate:
         timeout = layer.attempt_timeout  # in a thread, a function may get a stop flag
         may_stop = timeout is not None and timeout.in_thread
-        return not may_stop and not hasattr(type(layer.recovery), "of_call")
+        return not (
+            may_stop
+            or layer.listeners  # they see the function's name
+            or hasattr(type(layer.recovery), "of_call")
+        )
     if kind is Timeout:
         return not layer.listeners  # they are told the function's name
     return kind in (CircuitBreaker, Bulkhead, SwitchGuard)

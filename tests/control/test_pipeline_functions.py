@@ -7,7 +7,7 @@ from inspect import signature
 
 import pytest
 
-from retrytemplate import AttemptTimeout, NoBackoff, RetryTemplate, SimpleRetryPolicy
+from retrytemplate import AttemptTimeout, NoBackoff, RetryListener, RetryTemplate, SimpleRetryPolicy
 from retrytemplate.control import (
     Bulkhead,
     CircuitBreaker,
@@ -198,3 +198,26 @@ def test_an_object_that_is_called_has_the_name_of_its_class():
     clock, told = VirtualClock(), Told()
     Pipeline(Timeout(1.0, listeners=[told], clock=clock), breaker()).outcome(Slow())
     assert [event.operation.rpartition(".")[2] for event in told.events] == ["Slow"]
+
+
+class Operations(RetryListener):
+    """Keeps the name of the function at each end."""
+
+    def __init__(self):
+        self.names = []
+
+    def close(self, context, exception):
+        self.names.append(context.operation)
+
+
+@pytest.mark.parametrize("way", ["call", "outcome", "wrap"])
+def test_template_in_a_pipeline_shows_its_listener_the_function(way):
+    told = Operations()
+    retrying = RetryTemplate(listeners=[told])
+    limit = Timeout(60.0, clock=VirtualClock())
+    for pipeline in (Pipeline(retrying, limit, breaker()), Pipeline(limit, breaker(), retrying)):
+        if way == "wrap":
+            pipeline.wrap(cached)("a", 1)
+        else:
+            getattr(pipeline, way)(cached, "a", 1)
+    assert told.names == [f"{__name__}.cached"] * 2

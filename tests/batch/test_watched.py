@@ -1,0 +1,15 @@
+"""What a processor and a writer are called through."""
+
+import pytest
+
+from retrytemplate._text import operation_of
+from retrytemplate.batch.watched import AsyncWatched, Watched
+
+
+def charge(item):
+    """A processor."""
+
+
+@pytest.mark.parametrize("kind", [Watched, AsyncWatched])
+def test_watched_function_is_named_like_the_function(kind):
+    assert operation_of(kind(charge)) == f"{__name__}.charge"
