@@ -47,6 +47,7 @@ __all__ = [
     "abandon",
     "applied",
     "begin",
+    "clock",
     "close",
     "end",
     "is_taken",
@@ -148,10 +149,11 @@ class Closing:
 
 def now(connection: Connection) -> Any:
     """The database's clock, as an expression: seconds since the epoch."""
-    return _now(connection.dialect.name)
+    return clock(connection.dialect.name)
 
 
-def _now(dialect: str) -> Any:
+def clock(dialect: str) -> Any:
+    """The same for a kind of database."""
     from sqlalchemy import literal_column
 
     return literal_column(WORDS[dialect]["now"])
@@ -511,7 +513,7 @@ def _change(
     """The statement for it: made once, since it is there for every chunk."""
     from sqlalchemy import bindparam
 
-    runs, time = tables.runs, _now(dialect)
+    runs, time = tables.runs, clock(dialect)
     lease = bindparam("lease", type_=runs.c.lease_until.type)
     change = (
         runs.update()

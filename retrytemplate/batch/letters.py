@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -147,36 +148,50 @@ def sought(text: str) -> str:
 
 def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
     """Write them in the transaction that decides about them."""
-    from sqlalchemy import func, select
-
-    from retrytemplate.batch.journal import now
-
-    table = tables.letters
+    insertion = _insertion(tables, connection.dialect.name)
     for letter in letters:
         key, payload = sought(letter.key), storable(letter.payload)
         failure = RecordedFailure(letter.error_type, letter.error_message, None)
         attempts, failure = run.identity.limits.fit(failure, letter.attempts)
-        before = select(func.count()).where(table.c.run == run.id, table.c.item_key == key)
         connection.execute(
-            table.insert().values(
-                run=run.id,
-                step=run.identity.step,
-                source=sought(letter.source),
-                number=letter.number,
-                item_key=key,
-                ordinal=before.scalar_subquery() + 1,
-                phase=letter.phase,
-                payload=payload,
-                replayable=int(letter.replayable and payload == letter.payload),
-                error_type=storable(failure.type_name),
-                error_message=storable(failure.message),
-                attempts=json.dumps([asdict(attempt) for attempt in attempts]),
-                code_version=run.identity.code_version,
-                state="open",
-                created=now(connection),
-                audit="[]",
-            )
+            insertion,
+            {
+                "of_run": run.id,
+                "of_step": run.identity.step,
+                "of_source": sought(letter.source),
+                "of_number": letter.number,
+                "of_item_key": key,
+                "of_phase": letter.phase,
+                "of_payload": payload,
+                "of_replayable": int(letter.replayable and payload == letter.payload),
+                "of_error_type": storable(failure.type_name),
+                "of_error_message": storable(failure.message),
+                "of_attempts": json.dumps([asdict(attempt) for attempt in attempts]),
+                "of_code_version": run.identity.code_version,
+            },
         )
+
+
+@lru_cache
+def _insertion(tables: Tables, dialect: str) -> Any:
+    """The statement that adds a letter; made once, since that takes longer than to execute it."""
+    from sqlalchemy import bindparam, func, select
+
+    from retrytemplate.batch.journal import clock
+
+    table = tables.letters
+    given = (
+        "run, step, source, number, item_key, phase, payload, replayable, error_type, "
+        "error_message, attempts, code_version"
+    )
+    bound = {name: bindparam(f"of_{name}", type_=table.c[name].type) for name in given.split(", ")}
+    before = select(func.count()).where(
+        table.c.run == bound["run"], table.c.item_key == bound["item_key"]
+    )
+    ordinal = before.scalar_subquery() + 1
+    return table.insert().values(
+        **bound, ordinal=ordinal, state="open", created=clock(dialect), audit="[]"
+    )
 
 
 def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:

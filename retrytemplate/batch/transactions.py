@@ -56,7 +56,7 @@ __all__ = [
 
 ISOLATIONS = ("rollback", "savepoint", "none")
 ELSEWHERE = "the database of the items"
-# The databases that have these statements, which SQLAlchemy would compile at each use.
+# The databases that have these statements.
 SAVEPOINTS = ("sqlite", "postgresql", "mysql", "mariadb")
 SAVEPOINT = "SAVEPOINT retrytemplate_part"
 ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT retrytemplate_part"
@@ -312,7 +312,8 @@ class Attempts(_Attempts):
         if written:
             _plain("writer", self.of.writer(list(written.values()), connection))
         self._wrote(written)
-        self.verify()
+        if self.shared is None:  # which is verified once, when it is committed
+            self.verify()
 
     def close(self) -> None:
         """Let go of the connection, rolled back unless committed."""
@@ -366,14 +367,14 @@ class Shared(_Shared):
         stands = False
         try:
             connection = self._begun()
-            connection.exec_driver_sql(SAVEPOINT)
+            _emit(connection, SAVEPOINT)
             try:
                 yield connection
             except BaseException:
-                connection.exec_driver_sql(ROLLBACK_TO_SAVEPOINT)
+                _emit(connection, ROLLBACK_TO_SAVEPOINT)
                 stands = True
                 raise
-            connection.exec_driver_sql(RELEASE_SAVEPOINT)
+            _emit(connection, RELEASE_SAVEPOINT)
             stands = True
         finally:
             if not stands:
@@ -422,6 +423,15 @@ class Shared(_Shared):
             with suppress(Exception):
                 _end(self._open)
             self._open = None
+
+
+def _emit(connection: Connection, statement: str) -> None:
+    """Execute it by the driver: around a small part SQLAlchemy would cost more than the part."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
 
 
 def _begin_in_fact(connection: Connection) -> None:
@@ -584,7 +594,8 @@ class AsyncAttempts(_Attempts):
         if written:
             await _called("writer", self.of.writer, list(written.values()), connection)
         self._wrote(written)
-        await self.verify()
+        if self.shared is None:
+            await self.verify()
 
     async def close(self) -> None:
         """Let go of the connection, rolled back unless committed; also while it is cancelled."""
@@ -617,14 +628,14 @@ class AsyncShared(_Shared):
         stands = False
         try:
             connection = await self._begun()
-            await connection.exec_driver_sql(SAVEPOINT)
+            await connection.run_sync(_emit, SAVEPOINT)
             try:
                 yield connection
             except BaseException:
-                await connection.exec_driver_sql(ROLLBACK_TO_SAVEPOINT)
+                await connection.run_sync(_emit, ROLLBACK_TO_SAVEPOINT)
                 stands = True
                 raise
-            await connection.exec_driver_sql(RELEASE_SAVEPOINT)
+            await connection.run_sync(_emit, RELEASE_SAVEPOINT)
             stands = True
         finally:
             if not stands:

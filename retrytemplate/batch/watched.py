@@ -11,7 +11,7 @@ from retrytemplate.batch.letters import NAME_LIMIT
 from retrytemplate.caches.record import brief, describe, shortened
 from retrytemplate.caches.worker import host_name
 from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
-from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, recorded
+from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, message_of, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +77,8 @@ class _Notes:
 
 def record_of(failure: Exception, redact: Callable[[str], str] | None) -> AttemptRecord:
     """A first attempt that failed, without its traceback."""
-    error = recorded(failure)
-    return _record(AttemptRecord(1, None, None, error.type_name, error.message), None, redact)
+    name = shortened(type_name(failure), NAME_LIMIT)
+    return AttemptRecord(1, None, None, name, brief(message_of(failure), redact))
 
 
 def _record(

@@ -4,7 +4,13 @@ import pytest
 from sqlalchemy import create_engine, event, text
 
 from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
-from retrytemplate.batch import JobRepository, Outbox, SkipPolicy
+from retrytemplate.batch import (
+    JobRepository,
+    JsonLinesReader,
+    Outbox,
+    ReaderError,
+    SkipPolicy,
+)
 from retrytemplate.listeners import RetryListener
 from tests.batch.killing import Bad
 from tests.batch.world import accounted, run
@@ -103,6 +109,21 @@ def test_filtered_items_and_messages_are_those_of_the_search(sqlite, way):
     report = run(step, way)
     assert (report.filtered, report.written, report.dead) == (1, 6, 1)
     assert [each["item"] for each in sent] == [1, 4, 5, 6, 7, 8]
+
+
+def test_source_that_changes_during_a_search_leaves_nothing_written(sqlite, way, tmp_path):
+    path = tmp_path / "numbers"
+    path.write_text("".join(f"{number}\n" for number in range(1, 9)))
+
+    def write(item, _):
+        if [1, 2] in sqlite.writes():
+            path.write_text("another file\n")
+        fails(3)(item, 0)
+
+    step = sqlite.step(reader=JsonLinesReader(path), write=write, **searching())
+    report = run(step, way)
+    assert (report.status, type(report.exception)) == ("failed", ReaderError)
+    assert (sqlite.rows(), sqlite.letters()) == ([], [])
 
 
 # The transaction is lost in the middle.
