@@ -428,3 +428,19 @@ def test_unsent_message_that_is_damaged_names_its_problem(sqlite):
     [message] = UnsentMessages(sqlite.jobs).page()
     assert message.created == 0
     assert "column created" in message.problem
+
+
+def test_two_senders_at_once_send_each_message_in_order(world, way):
+    away = Outbox(Bus(failures=99), about)
+    world.step([1, 3, 5], retry=NeverRetryPolicy(), outbox=away).run()
+    received = []
+
+    def send(message):
+        received.append(message.payload["item"])
+        if received == [1]:  # the other sender sends the whole page in the meantime
+            other = world.step([], outbox=Outbox(send, about))
+            assert other.send_outbox().sent == 3
+
+    report = send_outbox(world.step([], outbox=Outbox(send, about)), way)
+    assert (report.sent, report.unsent) == (3, 0)
+    assert list(dict.fromkeys(received)) == [1, 3, 5]
