@@ -131,7 +131,10 @@ class Machine:
     def send(self, *, others: bool = False) -> Steps:
         """Send the messages of the run that wait; *others*: also those of other runs."""
         if self.rules.outbox is not None:
-            _, failures = yield from deliver(self.run.identity.step, self.run.id, others=others)
+            stopping = self.stopping if others else None  # a chunk's own messages are sent
+            _, failures = yield from deliver(
+                self.run.identity.step, self.run.id, others=others, stopping=stopping
+            )
             yield from self._tell(self._teller.not_sent(failures))
 
     def _mark(self, chunk: Chunk, closing: Closing, done: Sequence[int] = ()) -> Steps:

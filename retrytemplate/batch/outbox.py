@@ -296,7 +296,11 @@ def delete(connection: Connection, tables: Tables, message_id: str) -> None:
 
 
 def deliver(
-    step: str, run: int | None = None, *, others: bool = True
+    step: str,
+    run: int | None = None,
+    *,
+    others: bool = True,
+    stopping: Callable[[], bool] | None = None,
 ) -> Generator[Any, Any, tuple[int, list[Exception]]]:
     """Send the messages that wait, for a driver: the number of those sent, and the failures.
 
@@ -304,6 +308,7 @@ def deliver(
 
     :param run: those of this run.
     :param others: also those of other runs, unless another process has the run.
+    :param stopping: whether to leave the rest, checked before each message; None: never.
     """
     sent = 0
     failures: list[Exception] = []
@@ -312,6 +317,8 @@ def deliver(
         for message in page:
             if message.run in blocked:
                 continue
+            if stopping is not None and stopping():
+                return sent, failures
             if message.problem is None:
                 failure = yield Send(message)
             else:

@@ -444,3 +444,29 @@ def test_two_senders_at_once_send_each_message_in_order(world, way):
     report = send_outbox(world.step([], outbox=Outbox(send, about)), way)
     assert (report.sent, report.unsent) == (3, 0)
     assert list(dict.fromkeys(received)) == [1, 3, 5]
+
+
+def test_stop_while_waiting_messages_are_sent_ends_the_run(sqlite, way):
+    away = Outbox(Bus(failures=99), about)
+    sqlite.step([1, 3, 5], retry=NeverRetryPolicy(), outbox=away).run({"day": 1})
+    sent = []
+
+    def send(message):
+        sent.append(message.payload["item"])
+        step.stop()
+
+    step = sqlite.step([7], outbox=Outbox(send, about))
+    assert run(step, way, {"day": 2}).status == "stopped"
+    assert (sent, sqlite.processed()) == ([1], [1, 3, 5])
+    assert UnsentMessages(sqlite.jobs).count() == 2
+
+
+def test_resumed_run_with_nothing_left_to_read_sends_its_messages(sqlite, way):
+    report = leave_message(sqlite, 1)
+    runs = sqlite.jobs.tables.runs
+    with sqlite.jobs.transaction() as transaction:  # as after a crash behind the last chunk
+        transaction.execute(runs.update().values(status="stopped"))
+    bus = Bus()
+    resumed = run(sqlite.step([1], outbox=Outbox(bus, about)), way)
+    assert (resumed.run_id, resumed.status, resumed.unsent) == (report.run_id, "completed", 0)
+    assert bus.payloads() == [{"item": 1}]
