@@ -85,12 +85,12 @@ class Threads:
         for place in range(len(self._works)):
             name = self._name if len(self._works) == 1 else f"{self._name}-{place + 1}"
             thread = Thread(target=self._work, args=(place,), name=name, daemon=self._daemon)
+            self._threads.append(thread)  # before it can end: wait() joins all of them then
             try:
                 thread.start()
             except RuntimeError as error:  # the system has no thread left
+                self._threads.remove(thread)
                 self._end(place, error)
-            else:
-                self._threads.append(thread)
 
     def _work(self, place: int) -> None:
         try:
