@@ -62,7 +62,7 @@ def operation_of(function: Any) -> str:
             break
         function = inner
     code = getattr(function, "__code__", None)
-    if code is not None and function.__name__ == "<lambda>":
+    if code is not None and code.co_name == "<lambda>":
         return f"{basename(code.co_filename)}:{code.co_firstlineno}"
     return qualified_name(function)
 

@@ -152,7 +152,7 @@ class LoggingListener(RetryListener):
         if _is_rejected(context, reason, failure):
             text = f"rejected by {_component(failure)}{_retry_after(failure)}"
             self._log(self.failure_level, "rejected", context, failure, text)
-        elif not context.closed and error is last is not None and context.rethrows(last):
+        elif last is not None and not context.closed and error is last and context.rethrows(last):
             text = f"{_failed(context, last)}; {_next_delivery(context)}"
             self._log(self.level, "deferred", context, last, text)
         else:

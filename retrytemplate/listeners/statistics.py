@@ -48,7 +48,7 @@ def _rounded(value: float) -> int:
     return floor(value + 0.5)
 
 
-def _repr(numbers: RetryStatistics | RollingStatistics) -> str:
+def _shown(numbers: RetryStatistics | RollingStatistics) -> str:
     counts = ", ".join(f"{kind} {getattr(numbers, kind)}" for kind in KINDS)
     rate = f"error_rate {numbers.error_rate:.3g}"
     return f"<{type(numbers).__name__} {numbers.name!r}: {counts}, {rate}>"
@@ -77,7 +77,8 @@ class RetryStatistics:
     error_rate: float
     attributes: Mapping[str, Any] = field(factory=dict)
 
-    __repr__ = _repr
+    def __repr__(self) -> str:
+        return _shown(self)
 
 
 @frozen(eq=False, repr=False)
@@ -212,7 +213,8 @@ class RollingStatistics:
             attributes=attributes,
         )
 
-    __repr__ = _repr
+    def __repr__(self) -> str:
+        return _shown(self)
 
     def _now(self) -> dict[Kind, float]:
         now = self.clock.monotonic()

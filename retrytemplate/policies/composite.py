@@ -102,7 +102,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
         return reasons[0] if reasons else None
 
     def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
-        reasons = [
+        reasons: list[StopReason] = [
             each.stop_reason(failures, failure)
             for each in self.policies
             if not each.allows(failures, failure)
@@ -112,7 +112,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float
     ) -> StopReason:
-        reasons = [
+        reasons: list[StopReason] = [
             part.stop_reason_from(own, failures, failure, now)
             for part, own in zip(self._parts, state, strict=True)
             if not part.decide(own, now)[0]
