@@ -200,7 +200,7 @@ def rows_of(url: str, folder: Path, rows: int, turns: int) -> Iterator[str]:
         yield f"| {name} | {size:,} | {loop:.2f} | {step:.2f} | {loop / step:.2f} | {memory:.0f} |"
     path, loop = folder / f"{rows}.csv", found[rows][0]
     for where in ("processor", "writer"):
-        faulty, memory = best(1, ours, path, url, where)
+        faulty, memory = best(turns, ours, path, url, where)
         title = f"{name}, faults in the {where}"
         ratio = f"{loop:.2f} | {faulty:.2f} | {loop / faulty:.2f}"
         yield f"| {title} | {rows:,} | {ratio} | {memory:.0f} |"

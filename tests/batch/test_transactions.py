@@ -60,6 +60,14 @@ def test_search_finds_the_same_items_with_other_isolation(world, way, isolation)
     assert (world.rows(), world.letters()) == ([1, 2, 4, 5, 6, 8], [3, 7])
 
 
+def test_search_finds_the_item_that_the_database_rejects(world, way):
+    with world.jobs.transaction() as transaction:
+        transaction.execute(world.out.insert().values(id=6, text="x"))
+    report = run(world.step(range(1, 9), **searching(on=Exception)), way)
+    assert (world.rows(), world.letters()) == ([*range(1, 9)], [6])
+    assert accounted(report)
+
+
 def test_failure_that_ends_the_run_keeps_the_good_parts(world, way):
     def write(item, _):
         if item == 3:

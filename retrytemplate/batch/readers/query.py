@@ -110,49 +110,41 @@ class _Pages:
 
     key: tuple[str, ...]
     source: str
-    rows: Select[Any]
-    """Each with its key in front, as the driver has it."""
     columns: tuple[ColumnElement[Any], ...]
-    is_text: bool
+    first: Select[Any]
+    """The page at the beginning; each row has its key behind it, as the driver has it, and last
+    whether the database takes the key for that of the row before."""
+    further: Select[Any]
+    """The page behind a key."""
 
     @classmethod
     def of(cls, statement: Any, key: tuple[str, ...], source: str) -> _Pages:
-        from sqlalchemy import column, literal_column, select, text
+        from sqlalchemy import bindparam, column, literal_column, select, text, tuple_
 
-        every: Sequence[Any]
-        if isinstance(statement, str):  # of which only the database knows the columns
-            inner: Any = text(statement).columns(*map(column, key)).subquery("page")
-            every = [literal_column("page.*")]
+        is_text = isinstance(statement, str)  # of which only the database knows the columns
+        inner: Any
+        if is_text:
+            inner = text(statement).columns(*map(column, key)).subquery("page")
         else:
             inner = _checked_statement(statement, key).subquery("page")
-            every = list(inner.c)
+        every: Sequence[Any] = [literal_column("page.*")] if is_text else list(inner.c)
         columns = tuple(inner.c[name] for name in key)
         keys = [_raw(each).label(f"key_of_page_{at}") for at, each in enumerate(columns)]
-        rows = select(*keys, *every).select_from(inner).order_by(*columns)
-        return cls(key, source, rows, columns, isinstance(statement, str))
+        rows = select(*every, *keys).select_from(inner).order_by(*columns)
+        rows = rows.limit(bindparam("limit_of_page"))
+        # Of no type: the database gives each value the type and collation of its column.
+        after = [_raw(bindparam(f"after_{at}")) for at in range(len(key))]
+        behind = columns[0] > after[0] if len(key) == 1 else tuple_(*columns) > tuple_(*after)
+        first, further = (_marked(each, len(key), is_text) for each in (rows, rows.where(behind)))
+        return cls(key, source, columns, first, further)
 
-    def query(self, position: JSON, limit: int) -> Select[Any]:
-        """The rows behind a position, and one more to see that the key is unique.
-
-        Behind each row stands whether the database takes its key for that of the row before.
-        """
-        from sqlalchemy import and_, case, func, literal_column, select, tuple_
-
-        page = self.rows.limit(limit + 1)
-        if position is not None:
-            # Of no type: the database gives each value the type and collation of its column.
-            after = [_raw(value) for value in position["after"]]
-            plain = len(after) == 1
-            key, last = (
-                (self.columns[0], after[0]) if plain else (tuple_(*self.columns), tuple_(*after))
-            )
-            page = page.where(key > last)
-        rows = page.subquery("rows_of_page")
-        keys = list(rows.c)[: len(self.key)]
-        same = and_(*(each == func.lag(each).over(order_by=keys) for each in keys))
-        every: Any = literal_column(f"{rows.name}.*") if self.is_text else rows
-        repeated = case((same, 1), else_=0).label("repeated")
-        return select(every, repeated).select_from(rows).order_by(*keys)
+    def query(self, position: JSON, limit: int) -> tuple[Select[Any], dict[str, Any]]:
+        """For the rows behind a position, and one more to see that the key is unique."""
+        values: dict[str, Any] = {"limit_of_page": limit + 1}
+        if position is None:
+            return self.first, values
+        after = {f"after_{at}": value for at, value in enumerate(position["after"])}
+        return self.further, values | after
 
     def nulls(self) -> Select[Any]:
         """A row if there is a key with a null, which no page may come to."""
@@ -178,19 +170,20 @@ class _Pages:
         self, names: Sequence[str], rows: Sequence[Any], position: JSON, limit: int
     ) -> tuple[Records, JSON]:
         """The rows as dicts, and the position behind them."""
-        size = len(self.key)
-        keys = [list(row[:size]) for row in rows]
+        width = len(names) - len(self.key) - 1
+        places = range(width, len(names) - 1)
+        keys = [[row[place] for place in places] for row in rows]
         for key in keys:
             self.check_key(key)
-        for before, row, key in zip([None, *keys], rows, keys, strict=False):
+        for at, row in enumerate(rows):
             if row[-1]:
                 raise ReaderError(
-                    f"{self.source} has two rows with the key {key!r}: to the database {before!r} "
-                    "is the same, and rows would be lost between pages; add a column that makes "
-                    "the key unique"
+                    f"{self.source} has two rows with the key {keys[at]!r}: to the database "
+                    f"{keys[at - 1]!r} is the same, and rows would be lost between pages; add a "
+                    "column that makes the key unique"
                 )
-        names = names[size:-1]
-        items = [dict(zip(names, row[size:-1], strict=True)) for row in rows[:limit]]
+        names = names[:width]
+        items = [dict(zip(names, row)) for row in rows[:limit]]  # noqa: B905  # without the rest
         number = 0 if position is None else position["number"]
         if items:
             position = {"after": keys[len(items) - 1], "number": number + len(items)}
@@ -203,6 +196,18 @@ class _Pages:
                 f"{self.source} cannot begin anew behind the key {key!r} of {', '.join(self.key)}: "
                 "it must be of int or text, never null; cast it in the query, or choose another"
             )
+
+
+def _marked(page: Select[Any], size: int, is_text: bool) -> Select[Any]:
+    """The rows of a page, and behind each whether its key equals that of the one before."""
+    from sqlalchemy import and_, case, func, literal_column, select
+
+    rows = page.subquery("rows_of_page")
+    keys = list(rows.c)[-size:]
+    same = and_(*(each == func.lag(each).over(order_by=keys) for each in keys))
+    every: Any = literal_column("rows_of_page.*") if is_text else rows
+    repeated = case((same, 1), else_=0).label("repeated")
+    return select(every, repeated).select_from(rows).order_by(*keys)
 
 
 def _raw(value: Any) -> Any:
@@ -241,7 +246,7 @@ class _QueryCursor(Cursor):
             if not self._checked:
                 self._pages.check_nulls(connection.execute(self._pages.nulls()).first())
                 self._checked = True
-            result = connection.execute(self._pages.query(self.position, limit))
+            result = connection.execute(*self._pages.query(self.position, limit))
             names, rows = list(result.keys()), result.all()
         records, self.position = self._pages.records(names, rows, self.position, limit)
         return records
@@ -260,7 +265,7 @@ class _AsyncQueryCursor(AsyncCursor):
                 found = await connection.execute(self._pages.nulls())
                 self._pages.check_nulls(found.first())
                 self._checked = True
-            result = await connection.execute(self._pages.query(self.position, limit))
+            result = await connection.execute(*self._pages.query(self.position, limit))
             names, rows = list(result.keys()), result.all()
         records, self.position = self._pages.records(names, rows, self.position, limit)
         return records
