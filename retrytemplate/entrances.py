@@ -23,6 +23,7 @@ from retrytemplate.drivers import (
 )
 from retrytemplate.engine import Execution
 from retrytemplate.errors import MisuseError, UnboundedRetryWarning
+from retrytemplate.outcome import Outcome
 from retrytemplate.state import RetryState
 from retrytemplate.within import run_within_async, time_for
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from retrytemplate.context import Cell
     from retrytemplate.engine import Ways
-    from retrytemplate.outcome import Outcome
     from retrytemplate.plan import Plan
 
 __all__ = [
@@ -248,8 +248,6 @@ def _watched(execution: Execution) -> RetryContext:
 
 
 def _outcome(context: RetryContext | None, value: Any, error: BaseException | None) -> Outcome[Any]:
-    from retrytemplate.outcome import Outcome
-
     if context is None:  # refused before it began
         return Outcome(None, error, 0, (), 0.0, "not_retryable")
     return Outcome(

@@ -71,7 +71,6 @@ class Plan:
 
     __slots__ = (
         "_fingerprint",
-        "_random",
         "admit",
         "admit_async",
         "asks_first",
@@ -101,6 +100,7 @@ class Plan:
         "plain",
         "policy",
         "raise_last",
+        "random",
         "reserve",
         "result_rules",
         "scope",
@@ -128,7 +128,7 @@ class Plan:
         self.clock = template.clock
         self.monotonic = template.clock.monotonic
         self.ticks = ticking(template.clock)
-        self._random = template.random
+        self.random = template.random
         self.raise_last = template.raise_last
         self.attempt_timeout = template.attempt_timeout
         self.needs_state = policy.needs_state
@@ -148,6 +148,10 @@ class Plan:
         self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.
         self.pausing = bool(self.on_backoff or self.reserve)
+        if self.random is None and (self.waits or self.pausing):
+            from random import Random
+
+            self.random = Random()
         self.unbounded = policy.never_ends and not self.waits
         hooked = any(getattr(self, name) for name in HOOKS)
         asked = bool(
@@ -168,15 +172,6 @@ class Plan:
         self.inline = self.direct and not (hooked or guards)
         self.plain = self.inline and not self.waits
         self._fingerprint: str | None = None
-
-    @property
-    def random(self) -> Any:
-        """The source of chance; the standard one is loaded when the first number is drawn."""
-        if self._random is None:
-            from random import Random
-
-            self._random = Random()
-        return self._random
 
     @property
     def fingerprint(self) -> str:

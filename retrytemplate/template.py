@@ -14,6 +14,7 @@ from retrytemplate.attempts import NEW, STATEFUL, Attempts
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.none import NoBackoff
 from retrytemplate.caches.base import METHODS
+from retrytemplate.caches.keeping import load
 from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, restore
@@ -469,6 +470,7 @@ class RetryTemplate(Entrances[Never]):
             store(self, "cache", MemoryRetryContextCache(clock=self.clock))
         else:
             has_methods("cache", self.cache, *METHODS)
+            load()
         if self.random is not None:
             has_methods("random", self.random, "random")
         store(self, "_scope", scope_of(self.name))

@@ -86,6 +86,10 @@ class RetryAfterBackoff(Backoff):
         factory=SystemClock, kw_only=True, validator=_checks.checked_by(check_clock)
     )
 
+    def __attrs_post_init__(self) -> None:
+        # Imported with the first failure, a signal handler could use it half-imported.
+        import email.utils  # noqa: F401
+
     def start(self) -> JSON:
         """The fallback's state; it moves only when the fallback is asked."""
         return self.fallback.start()

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from retrytemplate.context import RetryContext
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["changeable", "refresh", "restore", "snapshot"]
+__all__ = ["changeable", "load", "refresh", "restore", "snapshot"]
+
+
+def load() -> None:
+    """Import the modules that keep failures.
+
+    A template and a cache in memory call this when they are made.  Imported with the first failure,
+    a module would be incomplete for a signal handler that interrupts its import.
+    """
+    from retrytemplate.caches import fields, record, sizes, stores  # noqa: F401
 
 
 def snapshot(
@@ -35,7 +44,6 @@ def snapshot(
     :raises TypeError: an attribute is no JSON value.
     :raises ValueError: the cache has a limit, and the attributes and states alone are beyond it.
     """
-    # Loaded with the first failure that is kept, not with the package.
     from retrytemplate.caches.record import Record, json_copy
 
     last, claim, cache = context._last, context._claim, context._plan.cache

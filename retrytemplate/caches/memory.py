@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from retrytemplate._checks import duration, limit_or_none, whole
 from retrytemplate.caches.base import Claim
 from retrytemplate.caches.claims import ClaimsInProcess
+from retrytemplate.caches.keeping import load
 from retrytemplate.caches.worker import worker_name
 from retrytemplate.clock import given_or_system
 
@@ -84,6 +85,7 @@ class MemoryRetryContextCache(ClaimsInProcess):
         self.ttl = seconds
         self.when_full = when_full
         self._timer = given_or_system(clock).monotonic
+        load()
         # Empty dicts until there is something to keep: successes never need more.
         self._records: Any = {}
         self._marks: Any = {}
@@ -127,12 +129,6 @@ class MemoryRetryContextCache(ClaimsInProcess):
             if self._claims.get(claim.key) is not claim:
                 self._check(claim)
             del self._claims[claim.key]
-
-    def fail(self, claim: Claim, record: Record) -> None:
-        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
-        from retrytemplate.caches import stores  # noqa: F401  # loaded here, not under the lock
-
-        super().fail(claim, record)
 
     def _load(self, key: str) -> Record | None:
         mark = self._marks.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import dropwhile
 from os.path import dirname, join
+from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import asdict, frozen
@@ -13,7 +14,7 @@ from retrytemplate.history import AttemptRecord, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from traceback import FrameSummary, TracebackException
+    from traceback import FrameSummary
 
 __all__ = [
     "FORMAT",
@@ -130,8 +131,6 @@ def describe(exception: BaseException, redact: Callable[[str], str] | None) -> s
 
     Without the frames at its top that belong to this library: they say nothing about the failure.
     """
-    from traceback import TracebackException
-
     try:
         whole = TracebackException.from_exception(exception, compact=True)
         _drop_our_frames(whole)
@@ -147,8 +146,6 @@ def describe(exception: BaseException, redact: Callable[[str], str] | None) -> s
 
 def _drop_our_frames(whole: TracebackException) -> None:
     """Remove the library's frames at the top of each traceback in the chain."""
-    from traceback import StackSummary
-
     chain = [whole]
     while chain:
         each = chain.pop()
