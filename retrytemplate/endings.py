@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from retrytemplate._text import one_line, with_text
 from retrytemplate.errors import (
     BackoffInterruptedError,
+    CacheUnavailableError,
     ExhaustedRetryError,
     RetryError,
     TerminatedRetryError,
@@ -33,6 +34,7 @@ __all__ = [
     "put_note",
     "shown",
     "terminated",
+    "unusable",
 ]
 
 
@@ -100,6 +102,12 @@ def terminated(cause: BaseException, failure: BaseException | None) -> BaseExcep
     instead_of(failure, cause)
     error.__context__ = failure
     return error
+
+
+def unusable(context: RetryContext, error: Exception) -> CacheUnavailableError:
+    """A policy or a backoff could not use its state from a record: the record is damaged."""
+    what = summary(error)
+    return CacheUnavailableError(f"the state kept under {context.key!r} cannot be used: {what}")
 
 
 def interrupted(error: BaseException) -> BaseException:

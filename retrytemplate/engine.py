@@ -28,6 +28,7 @@ from retrytemplate.endings import (
     leave,
     shown,
     terminated,
+    unusable,
 )
 from retrytemplate.errors import (
     AttemptLostError,
@@ -123,6 +124,7 @@ class Execution:
         "reason",
         "recovery",
         "refusal",
+        "resumed",
         "saved",
         "started",
         "stops",
@@ -165,6 +167,7 @@ class Execution:
         self.marks: Any = None  # as they lie in a shared record
         self.started: float | None = None  # the attempt under way
         self.overrun: tuple[float, float] | None = None  # set by a driver: limit and elapsed
+        self.resumed = False  # the states of policy and backoff come from a record
         self.saved = False  # a failure of this execution is in the cache
         self.lent = False  # guards have granted a wait, and no attempt has come of it yet
         self.trouble: BaseException | None = None  # of the store, which the listeners hear of once
@@ -411,8 +414,14 @@ class Execution:
     def _decide(self) -> bool:
         context, policy = self.context, self.policy
         allowed: bool
-        allowed, context._policy_state = policy.decide(context._policy_state, self.plan.monotonic())
-        self.show()
+        now = self.plan.monotonic()
+        try:
+            allowed, context._policy_state = policy.decide(context._policy_state, now)
+            self.show()
+        except Exception as exc:
+            if not self.resumed:
+                raise
+            raise unusable(context, exc) from exc
         context.no_recovery = (
             not allowed
             and context.last_exception is not None

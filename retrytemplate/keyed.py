@@ -80,6 +80,8 @@ def _resume(execution: Execution) -> None:
             execution.start_policy()
         elif record is not None:
             context._verdict = execution.policy.allows(context.retry_count, context.last_exception)
+    else:
+        execution.resumed = True
 
 
 def _load_shared(execution: Execution, fresh: bool) -> Steps:
@@ -247,6 +249,7 @@ def share(
                 execution.start_policy()
             else:
                 (restore if first else refresh)(context, record)
+                execution.resumed = True
         answer = step()
         if error is None:
             updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.endings import KEPT, UNTOUCHED, from_cause, instead_of, interrupted
+from retrytemplate.endings import KEPT, UNTOUCHED, from_cause, instead_of, interrupted, unusable
 from retrytemplate.errors import NestedRetryError, Rejected, RetryLater
 from retrytemplate.verdicts import guard_reason
 
@@ -79,7 +79,12 @@ def _delay(execution: Execution, failure: BaseException) -> float | None:
     if not context._backoff_started:
         context._backoff_started = True
         context._backoff_state = backoff.start()
-    delay, context._backoff_state = backoff.next(context._backoff_state, failure, plan.random)
+    try:
+        delay, context._backoff_state = backoff.next(context._backoff_state, failure, plan.random)
+    except Exception as exc:
+        if not execution.resumed:
+            raise
+        raise unusable(context, exc) from exc
     return delay
 
 

@@ -4,15 +4,18 @@ import asyncio
 
 import pytest
 import trio
+from attrs import evolve
 
 from retrytemplate import (
     CacheUnavailableError,
+    ExponentialBackoff,
     LeaseLostError,
     MemoryRetryContextCache,
     MisuseError,
     RetryState,
     RetryTemplate,
     SimpleRetryPolicy,
+    TimeoutRetryPolicy,
 )
 from retrytemplate.testing import VirtualClock, run, run_trio
 from retrytemplate.testing.clock import checkpoint
@@ -293,3 +296,25 @@ def test_failure_whose_key_was_taken_over_at_the_end_leaves_with_a_note():
         in_thread(made(3, cache=ends), Script(failure), state=RetryState("key"))
     assert caught.value is failure
     assert "LeaseLostError" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("damage", ["abc", {"a": 1}, [[], {}]])
+@pytest.mark.parametrize("field", ["policy_state", "backoff_state"])
+def test_kept_state_that_cannot_be_used_is_a_typed_error(field, damage):
+    template = made(
+        policy=SimpleRetryPolicy(9) & TimeoutRetryPolicy(60),
+        backoff=ExponentialBackoff(0.1),
+        name="work",
+    )
+    callback = Script(ValueError("no price"))
+    with pytest.raises(ValueError):
+        in_thread(template, callback, state=RetryState("key"))
+    cache = template.cache
+    claim = cache.begin(KEY, worker="one")
+    damaged = evolve(claim.record, version=claim.version + 1, worker=None, **{field: damage})
+    cache.fail(claim, damaged)
+    with pytest.raises(CacheUnavailableError, match="the state kept under 'key' cannot be used"):
+        in_thread(template, callback, state=RetryState("key"))
+    cache.forget(KEY)
+    with pytest.raises(ValueError):
+        in_thread(template, callback, state=RetryState("key"))
