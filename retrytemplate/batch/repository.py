@@ -14,6 +14,7 @@ from retrytemplate.batch.tables import check, create, tables
 from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.errors import MisuseError
 from retrytemplate.extras import extra
+from retrytemplate.history import summary
 from retrytemplate.stores.cancellation import whole
 from retrytemplate.stores.settings import check_records, waiting
 
@@ -145,8 +146,8 @@ class JobRepository:
         try:
             yield
         except SQLAlchemyError as exc:
-            text = str(getattr(exc, "orig", None) or exc).strip().partition("\n")[0]
-            raise JobRepositoryError(f"{what} cannot be used: {text}") from exc
+            why = summary(getattr(exc, "orig", None) or exc)
+            raise JobRepositoryError(f"{what} cannot be used: {why}") from exc
 
     @asynccontextmanager
     async def asynchronous_engine(self) -> AsyncIterator[AsyncEngine]:

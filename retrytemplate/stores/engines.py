@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.extras import extra
+from retrytemplate.history import summary
 from retrytemplate.stores import patience
 from retrytemplate.stores.owners import CONTEXT_CACHE
 from retrytemplate.stores.performers import AnswerLostError
@@ -172,8 +173,7 @@ def unavailable(
 ) -> CacheUnavailableError:
     """A database's error as the cache raises it; without what was to be written."""
     origin = getattr(error, "orig", None)
-    text = str(origin or error).strip().partition("\n")[0]
-    message = f"{tried} failed in the store of the {owner.name}: {text}"
+    message = f"{tried} failed in the store of the {owner.name}: {summary(origin or error)}"
     if getattr(origin, "sqlstate", None) == LOCKED:
         return LockedError(message)
     if getattr(origin, "sqlite_errorcode", 0) & 0xFF == BUSY:

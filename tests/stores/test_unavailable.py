@@ -14,6 +14,7 @@ from retrytemplate import (
     RetryState,
     RetryTemplate,
 )
+from retrytemplate.stores.engines import unavailable
 from retrytemplate.testing import Recorder
 from tests.stores import postgres
 from tests.stores.conftest import failing
@@ -108,6 +109,15 @@ def test_a_store_that_breaks_while_the_callback_runs_costs_no_failure(store):
         template.execute(handle, state=RetryState("m1"))
     assert caught.value is failure
     assert listener.hooks.count("on_store_error") == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [(OSError(), "OSError"), (ValueError("no\x1b[2J\nsuch"), "ValueError: no\\x1b[2J")],
+)
+def test_error_of_a_database_is_named_in_one_line(cause, said):
+    error = unavailable(DBAPIError("SELECT 1", None, cause), "begin of 'k'")
+    assert str(error) == f"begin of 'k' failed in the store of the context cache: {said}"
 
 
 def test_tables_that_are_gone_are_an_error(database):
