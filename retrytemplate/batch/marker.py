@@ -125,10 +125,6 @@ class Marker:
         kept = -1 if self.payloads is None else len(self.payloads)
         faults = {
             "pending must be of items of the chunk": bool(pending) and pending[-1][1] > size,
-            "pending must have the items that are left": self.count is not None and not pending,
-            "alone must be pending": self.alone is not None
-            and not any(low <= self.alone < high for low, high in pending),
-            "deaths must be of items of the chunk": max(self.deaths, default=-1) >= size,
             "payloads must be of all items": kept not in (-1, size),
             "position must be that of payloads": kept != -1 and not _is_kept(self.position),
             "broken must be of payloads": max(self.broken, default=-1) >= max(kept, 0),
