@@ -218,7 +218,8 @@ class Shielded:
 
         value: Any = None
         error: BaseException | None = None
-        shield = trio.CancelScope(shield=True)
+        shield = trio.CancelScope()
+        shield.shield = True
 
         async def bound() -> None:
             with suppress(trio.Cancelled):  # by the scopes around: it is raised again below
