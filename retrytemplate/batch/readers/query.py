@@ -20,7 +20,7 @@ from retrytemplate.extras import extra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, Engine, Select, SelectBase
+    from sqlalchemy import ColumnElement, Engine, SelectBase
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate.batch.readers.base import JSON
@@ -111,10 +111,10 @@ class _Pages:
     key: tuple[str, ...]
     source: str
     columns: tuple[ColumnElement[Any], ...]
-    first: Select[Any]
+    first: Any
     """The page at the beginning; each row has its key behind it, as the driver has it, and last
     whether the database takes the key for that of the row before."""
-    further: Select[Any]
+    further: Any
     """The page behind a key."""
 
     @classmethod
@@ -138,7 +138,7 @@ class _Pages:
         first, further = (_marked(each, len(key), is_text) for each in (rows, rows.where(behind)))
         return cls(key, source, columns, first, further)
 
-    def query(self, position: JSON, limit: int) -> tuple[Select[Any], dict[str, Any]]:
+    def query(self, position: JSON, limit: int) -> tuple[Any, dict[str, Any]]:
         """For the rows behind a position, and one more to see that the key is unique."""
         values: dict[str, Any] = {"limit_of_page": limit + 1}
         if position is None:
@@ -146,7 +146,7 @@ class _Pages:
         after = {f"after_{at}": value for at, value in enumerate(position["after"])}
         return self.further, values | after
 
-    def nulls(self) -> Select[Any]:
+    def nulls(self) -> Any:
         """A row if there is a key with a null, which no page may come to."""
         from sqlalchemy import literal_column, or_, select
 
@@ -198,7 +198,7 @@ class _Pages:
             )
 
 
-def _marked(page: Select[Any], size: int, is_text: bool) -> Select[Any]:
+def _marked(page: Any, size: int, is_text: bool) -> Any:
     """The rows of a page, and behind each whether its key equals that of the one before."""
     from sqlalchemy import and_, case, func, literal_column, select
 
