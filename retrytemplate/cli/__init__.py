@@ -32,7 +32,9 @@ FAILED, WRONG_USE = 1, 2
 class _Parser(ArgumentParser):
     """Also of the verbs: argparse makes their parsers of the same class."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  # of overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """Print the help for a command without its verb, and reject what is not known here."""
         args = sys.argv[1:] if args is None else list(args)
         if not args and self._subparsers is not None:
