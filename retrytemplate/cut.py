@@ -218,7 +218,7 @@ class Shielded:
 
         value: Any = None
         error: BaseException | None = None
-        shield = trio.CancelScope()
+        shield: Any = trio.CancelScope()
         shield.shield = True
 
         async def bound() -> None:
