@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, overload
 
 from attrs import evolve, field, fields, frozen
 
 from retrytemplate import entrances, inline
 from retrytemplate._checks import SECONDS, checked_by, has_methods, instance_of, text_or_none
+from retrytemplate._locks import Monitor
 from retrytemplate._suggestions import check_names
 from retrytemplate.attempts import NEW, STATEFUL, Attempts
 from retrytemplate.backoff.base import Backoff
@@ -461,7 +461,7 @@ class RetryTemplate(Entrances[Never]):
     # Fields where the base class says property: they are read at every call.
     _inline: Plan | None = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
     _plan: Plan = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
-    _lock: Lock = field(init=False, repr=False)
+    _monitor: Monitor = field(init=False, repr=False)
     _scope: str = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -475,7 +475,7 @@ class RetryTemplate(Entrances[Never]):
             has_methods("random", self.random, "random")
         store(self, "_scope", scope_of(self.name))
         store(self, "label", self.name)
-        store(self, "_lock", Lock())
+        store(self, "_monitor", Monitor())
         self._replan()
 
     def _replan(self) -> None:
@@ -568,11 +568,14 @@ class RetryTemplate(Entrances[Never]):
         """
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
             raise TypeError(f"index must be an int or None, got {index!r}")
-        with self._lock:
-            listeners = list(self.listeners)
-            listeners.insert(len(listeners) if index is None else index, listener)
-            object.__setattr__(self, "listeners", _listeners(listeners))
-            self._replan()
+        _listeners([listener])
+        self._monitor.post(self._register, listener, index)
+
+    def _register(self, listener: Any, index: int | None) -> None:
+        listeners = list(self.listeners)
+        listeners.insert(len(listeners) if index is None else index, listener)
+        object.__setattr__(self, "listeners", _listeners(listeners))
+        self._replan()
 
     def scoped_key(self, key: Any) -> str:
         """The name of *key* in this template's cache: scoped by the template's name.

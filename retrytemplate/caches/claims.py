@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._checks import is_async
+from retrytemplate._locks import Monitor
 from retrytemplate.caches.base import Claim
 from retrytemplate.errors import (
     AlreadyCompletedError,
@@ -16,8 +17,6 @@ from retrytemplate.errors import (
 )
 
 if TYPE_CHECKING:
-    from threading import RLock
-
     from retrytemplate.caches.record import Record
 
 __all__ = ["ClaimsInProcess", "refuse_connection"]
@@ -43,13 +42,17 @@ class ClaimsInProcess(ABC):
     What the subclass does is done under the lock.
     """
 
-    def __init__(self, redact: Any, lock: RLock) -> None:
+    def __init__(self, redact: Any) -> None:
         if redact is not None and (not callable(redact) or is_async(redact)):
             raise TypeError(f"redact must be a function of a text or None, got {redact!r}")
         self.redact = redact
         self._claims: dict[str, Claim] = {}
         self._fences = count(1)
-        self._lock = lock
+        # Its own thread gets in again: the collector may close an abandoned execution in the
+        # thread that holds it, and a cache that is adapted may use this one.
+        self._monitor = Monitor()
+        self._lock = self._monitor.lock
+        self._monitor.forked = self._claims.clear  # they are the parent's
 
     @abstractmethod
     def _load(self, key: str) -> Record | None:
@@ -112,7 +115,7 @@ class ClaimsInProcess(ABC):
                 claim.version = record.version
             finally:
                 if record.worker is None:  # no other step would end it, were the store down
-                    del self._claims[claim.key]
+                    self._claims.pop(claim.key, None)
 
     def succeed(
         self,
@@ -135,13 +138,16 @@ class ClaimsInProcess(ABC):
                 elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
                     self._drop(claim.key)
             finally:  # last: who takes the key now, sees what was left
-                del self._claims[claim.key]
+                self._claims.pop(claim.key, None)
 
     def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""
-        with self._lock:
-            if self._claims.get(claim.key) is claim:
-                del self._claims[claim.key]
+        # Without the lock: the collector releases what was abandoned, in a thread that holds the
+        # lock of another cache, say, and must not wait for this one.
+        if self._claims.get(claim.key) is claim:
+            held = self._claims.pop(claim.key, None)
+            if held is not None and held is not claim:  # after a forget(), in the same moment
+                self._claims.setdefault(claim.key, held)
 
     def forget(self, key: str) -> None:
         """Drop whatever is kept under the key, the claim of a running execution included."""

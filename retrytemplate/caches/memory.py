@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate._checks import duration, limit_or_none, whole
@@ -74,8 +73,7 @@ class MemoryRetryContextCache(ClaimsInProcess):
         clock: Clock | None = None,
         redact: Callable[[str], str] | None = None,
     ) -> None:
-        # The collector may close an abandoned execution in the very thread that holds it.
-        super().__init__(redact, RLock())
+        super().__init__(redact)
         whole("capacity", capacity, 1)
         seconds: float | None = duration(ttl)
         limit_or_none("ttl", seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from itertools import count
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
@@ -97,8 +96,7 @@ class SimpleCacheAdapter(ClaimsInProcess):
         redact: Callable[[str], str] | None = None,
         record_limit: int = RECORD_LIMIT,
     ) -> None:
-        # Its own thread gets in again: a cache that comes back here must not wait for itself.
-        super().__init__(redact, RLock())
+        super().__init__(redact)
         self._contains = _checked(cache)
         if not isinstance(blocking, bool):
             raise TypeError(f"blocking must be True or False, got {blocking!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from cachetools import TLRUCache
 
@@ -29,6 +30,8 @@ class Records:
     """
 
     # No LRUCache: it cannot pass over a key that is in flight and leave it in its place.
+    # Between any two steps the collector may close an execution that writes here as well: each
+    # step is one call of an OrderedDict, and none relies on the one before.
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Records:
         self._expire()
         record = self._records.get(key)
         if record is not None:
-            self._records.move_to_end(key)
+            _used(self._records, key)
         return record
 
     def pop(self, key: str, _default: None = None) -> None:
@@ -64,10 +67,10 @@ class Records:
         if key not in self._records and len(self._records) >= self._capacity:
             self._make_room(key)
         self._records[key] = record
-        self._records.move_to_end(key)
+        _used(self._records, key)
         if self._ttl is not None:
             self._ends[key] = self._timer() + self._ttl
-            self._ends.move_to_end(key)
+            _used(self._ends, key)
 
     def __contains__(self, key: object) -> bool:
         self._expire()
@@ -80,8 +83,15 @@ class Records:
     def _expire(self) -> None:
         if self._ends:
             now = self._timer()
-            while (first := next(iter(self._ends.items()), None)) and first[1] <= now:
+            while (first := self._first_end()) and first[1] <= now:
                 self.pop(first[0])
+
+    def _first_end(self) -> tuple[str, float] | None:
+        while True:
+            try:
+                return next(iter(self._ends.items()), None)
+            except RuntimeError:  # it was written in between
+                continue
 
     def _make_room(self, key: str) -> None:
         if not self._evicts:
@@ -104,6 +114,11 @@ class Records:
                 return next((key for key in self._records if key not in self._in_flight), None)
             except RuntimeError:  # the collector closed an execution meanwhile, which wrote
                 continue
+
+
+def _used(kept: OrderedDict[str, Any], key: str) -> None:
+    with suppress(KeyError):  # it was dropped in between
+        kept.move_to_end(key)
 
 
 class Marks(TLRUCache[str, Mark]):

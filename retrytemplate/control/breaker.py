@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
-from attrs import define, field
+from attrs import field, frozen
 
 from retrytemplate._checks import (
     at_least_one,
@@ -34,7 +34,7 @@ from retrytemplate.control.events import (
 from retrytemplate.control.judging import cut_off, judge_of
 from retrytemplate.control.local import Local
 from retrytemplate.control.permit import Permit
-from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.threads import in_thread, to_its_end
 from retrytemplate.control.windows import Calls, Consecutive, Seconds
 from retrytemplate.errors import CircuitOpenError, CircuitStoreError
@@ -120,7 +120,8 @@ def _tell(told: ref[CircuitBreaker]) -> None:
         breaker._tell([])
 
 
-@define(eq=False, kw_only=True)
+@fixed()
+@frozen(eq=False, kw_only=True)
 class CircuitBreaker(Wraps):
     """Stops calling what keeps failing, and finds out later whether it works again.
 
@@ -223,14 +224,15 @@ class CircuitBreaker(Wraps):
             raise ValueError(
                 f"slow_rate must be left out without slow_call, got {self.slow_rate!r}"
             )
+        store = partial(object.__setattr__, self)
         if self.random is None:
             from random import Random
 
-            self.random = Random()
-        self._covers = judge_of("failures", self.failures, refusals=False)
-        self._ticks = ticking(self.clock)
-        self._slow = inf if self.slow_call is None else self.slow_call
-        self._timed = self.slow_call is not None or isinstance(self.window, Seconds)
+            store("random", Random())
+        store("_covers", judge_of("failures", self.failures, refusals=False))
+        store("_ticks", ticking(self.clock))
+        store("_slow", inf if self.slow_call is None else self.slow_call)
+        store("_timed", self.slow_call is not None or isinstance(self.window, Seconds))
         rules = Rules(
             window=self.window,
             minimum_calls=self.minimum_calls,
@@ -245,11 +247,11 @@ class CircuitBreaker(Wraps):
         )
         draw = partial(_drawn, self.reset_jitter, self.random)
         if self.store is None:
-            self._keeper = Local(rules, draw)
+            store("_keeper", Local(rules, draw))
         else:
             tell = partial(_tell, ref(self))
             place = self.store.place(self.name, rules, self.slow_call)
-            self._keeper = self.store.keeper(place, rules, draw, self._ticks, tell)
+            store("_keeper", self.store.keeper(place, rules, draw, self._ticks, tell))
 
     # Calls.
 

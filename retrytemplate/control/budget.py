@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, frozen
 
 from retrytemplate._checks import check_at_least, duration, span, text
+from retrytemplate._locks import Monitor, Reentered
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
@@ -83,7 +83,7 @@ class RetryBudget(Guard):
     _refund: float
     _listeners: tuple[Any, ...]
     _clock: Clock
-    _lock: threading.Lock
+    _monitor: Monitor
     _granted: int
     _refused: int
 
@@ -159,7 +159,7 @@ class RetryBudget(Guard):
         self._listeners = listeners_of(listeners)
         check_listeners("listeners", self._listeners)
         self._clock = given_or_system(clock)
-        self._lock = threading.Lock()
+        self._monitor = Monitor()
         self._granted = self._refused = 0
 
     def _cost_of(self, failure: BaseException | None) -> float:
@@ -208,17 +208,14 @@ class RetryBudget(Guard):
         5.0
         """
         cost, now = self._cost_of(failure), self._clock.monotonic()
-        with self._lock:
-            granted = self._fund.take(cost, now)
-            left = self._fund.available(now)
-            retry_after = None if granted else self._fund.wait_for(cost, now)
-            if granted:
-                self._granted += 1
-            else:
-                self._refused += 1
+        try:
+            granted, why, retry_after = self._monitor.run(self._take, cost, now)
+        except Reentered:
+            granted, why, retry_after = False, "this thread was interrupted inside of it", None
+            self._monitor.post(self._refuse)
         if not granted:
             error = RetryBudgetExhaustedError(
-                f"the budget {self.name!r} grants no retry: {cost:g} is needed, {left:.3g} is left",
+                f"the budget {self.name!r} grants no retry: {why}",
                 name=self.name,
                 retry_after=retry_after,
             )
@@ -231,45 +228,64 @@ class RetryBudget(Guard):
             try:
                 self.parent.take(failure)
             except BaseException:
-                self._put_back(cost, granted=-1)
+                self._put_back(cost)
                 raise
 
     def put_back(self, failure: BaseException | None = None) -> None:
         """The call that was paid for is not made."""
-        self._put_back(self._cost_of(failure), granted=-1)
+        self._put_back(self._cost_of(failure))
         if self.parent is not None:
             self.parent.put_back(failure)
 
     # Accounts.
 
+    def _take(self, cost: float, now: float) -> tuple[bool, str, float | None]:
+        """Whether it was paid; where it was not, why, and when there will be enough."""
+        if self._fund.take(cost, now):
+            self._granted += 1
+            return True, "", None
+        self._refuse()
+        why = f"{cost:g} is needed, {self._fund.available(now):.3g} is left"
+        return False, why, self._fund.wait_for(cost, now)
+
+    def _refuse(self) -> None:
+        self._refused += 1
+
     def _earn(self) -> None:
         if self not in COUNTED.get():
-            now = self._clock.monotonic()
-            with self._lock:
-                self._fund.call(now)
+            self._monitor.defer(self._fund.call, self._clock.monotonic())
 
     def _reward(self, amount: float, retried: bool = False) -> None:
         if self._refund and (retried or self not in COUNTED.get()):
-            self._put_back(amount, granted=0)
+            self._monitor.defer(self._fund.put_back, amount, self._clock.monotonic())
 
-    def _put_back(self, amount: float, *, granted: int) -> None:
-        now = self._clock.monotonic()
-        with self._lock:
-            self._fund.put_back(amount, now)
-            self._granted += granted
+    def _put_back(self, amount: float) -> None:
+        self._monitor.post(self._pay_back, amount, self._clock.monotonic())
+
+    def _pay_back(self, amount: float, now: float) -> None:
+        self._fund.put_back(amount, now)
+        self._granted -= 1
 
     # Looking.
 
     def snapshot(self) -> BudgetSnapshot:
         """All that can be known of it at this moment."""
-        now = self._clock.monotonic()
-        with self._lock:
-            return BudgetSnapshot(
-                name=self.name,
-                available=self._fund.available(now),
-                granted=self._granted,
-                refused=self._refused,
-            )
+        try:
+            return self._monitor.run(self._looked, self._clock.monotonic())
+        except Reentered:
+            return self._shown()
+
+    def _looked(self, now: float) -> BudgetSnapshot:
+        self._fund.available(now)
+        return self._shown()
+
+    def _shown(self) -> BudgetSnapshot:
+        return BudgetSnapshot(
+            name=self.name,
+            available=self._fund.left,
+            granted=self._granted,
+            refused=self._refused,
+        )
 
 
 def _costs(cost: Any, capacity: float) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from retrytemplate._checks import (
     at_least_one,
@@ -18,11 +18,12 @@ from retrytemplate._checks import (
     text,
     whole,
 )
+from retrytemplate._locks import Monitor, Reentered, is_interrupted
 from retrytemplate.clock import SystemClock, check_clock, ticking
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.room import Room, Ticket
 from retrytemplate.control.stops import ask, ask_async
-from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.waiters import ThreadWaiter, task_waiter
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import BulkheadFullError, MisuseError
@@ -87,7 +88,19 @@ class BulkheadSnapshot:
     refused: int
 
 
-@define(eq=False)
+def _no_step() -> int:
+    return 0
+
+
+def _wake(room: Room, tickets: list[Ticket]) -> None:
+    """Inside the monitor: to wake never waits."""
+    for ticket in tickets:
+        if not ticket.waiter.wake():  # its loop is closed: wake who comes in for it
+            tickets += room.leave(ticket)
+
+
+@fixed(limit="use resize()")
+@frozen(eq=False)
 class Bulkhead(Wraps):
     """Lets so many calls in at once, so that one slow dependency does not take every thread.
 
@@ -138,14 +151,14 @@ class Bulkhead(Wraps):
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
     _room: Room = field(init=False, repr=False)
-    _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
-    _admitted: int = field(init=False, default=0, repr=False)
-    _refused: int = field(init=False, default=0, repr=False)
+    _monitor: Monitor = field(init=False, factory=Monitor, repr=False)
     _ticks: Any = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._ticks = ticking(self.clock)
-        self._room = Room(self.limit, self.queue, len(self.priorities), self.per_key, self.fairness)
+        room = Room(self.limit, self.queue, len(self.priorities), self.per_key, self.fairness)
+        object.__setattr__(self, "_ticks", ticking(self.clock))
+        object.__setattr__(self, "_room", room)
+        self._monitor.forked = room.clear  # the calls are the parent's
 
     # Calls.
 
@@ -192,14 +205,13 @@ class Bulkhead(Wraps):
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Where a place is free no ticket is made out for a call that is nobody's."""
-        step_in, step_out, lock = self._room.step_in, self._step_out, self._lock
+        step_in, step_out, room = *self._steps(), self._room
         kind = type(None)  # of the last result: of this class none has to be awaited
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
-            with lock:
-                stepped = step_in()
-            if not stepped:
+            era = step_in()
+            if not era:
                 return self.call(fn, *args, **kwargs)
             try:
                 value = fn(*args, **kwargs)
@@ -208,24 +220,43 @@ class Bulkhead(Wraps):
                     kind = type(value)
                 return value
             finally:
-                step_out()
+                admitted = step_out() if era == room.era else None
+                if admitted or room.growth is not None:
+                    self._pass_on(admitted)
 
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        step_in, step_out, lock = self._room.step_in, self._step_out, self._lock
+        step_in, step_out, room = *self._steps(), self._room
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with lock:
-                stepped = step_in()
-            if not stepped:
+            era = step_in()
+            if not era:
                 return await self.call_async(fn, *args, **kwargs)
             try:
                 return await fn(*args, **kwargs)
             finally:
-                step_out()
+                admitted = step_out() if era == room.era else None
+                if admitted or room.growth is not None:
+                    self._pass_on(admitted)
 
         return wrapped
+
+    def _steps(self) -> tuple[Callable[[], int], Callable[[], list[Ticket] | None]]:
+        """In and out, for calls that need no ticket."""
+        monitor, step_out = self._monitor, self._room.step_out
+        return (
+            monitor.guarded(self._room.step_in, _no_step),
+            monitor.guarded(step_out, partial(monitor.later, self._step_out)),
+        )
+
+    def _step_out(self) -> None:
+        _wake(self._room, self._room.step_out())
+
+    def _pass_on(self, admitted: list[Ticket] | None) -> None:
+        if admitted:
+            self._monitor.post(_wake, self._room, admitted)
+        self._grow()
 
     # By hand.
 
@@ -245,39 +276,34 @@ class Bulkhead(Wraps):
         at_least_one("limit", limit)
         length = duration(over)
         delay("over", length)
-        room, now = self._room, self._ticks.now()
-        with self._lock:
-            self.limit = limit
-            awake = room.resize(limit, now, length)
-            if room.growth is not None:  # whoever waits has to know when its first step is due
-                awake += room.queued()
-        self._wake(awake)
+        self._monitor.post(self._resize, limit, self._ticks.now(), length)
+
+    def _resize(self, limit: int, now: float, length: float) -> None:
+        room = self._room
+        object.__setattr__(self, "limit", limit)
+        awake = room.resize(limit, now, length)
+        if room.growth is not None:  # whoever waits has to know when its first step is due
+            awake += room.queued()
+        _wake(room, awake)
 
     def snapshot(self) -> BulkheadSnapshot:
         """All that can be known of it at this moment."""
         self._grow()
+        return self._monitor.read(self._shown)
+
+    def _shown(self) -> BulkheadSnapshot:
         room = self._room
-        with self._lock:
-            return BulkheadSnapshot(
-                name=self.name,
-                limit=room.limit,
-                inside=room.inside,
-                waiting=room.waiting,
-                keys=len(room.keys),
-                admitted=self._admitted + room.stepped,
-                refused=self._refused,
-            )
+        return BulkheadSnapshot(
+            name=self.name,
+            limit=room.limit,
+            inside=room.inside,
+            waiting=room.waiting,
+            keys=len(room.keys),
+            admitted=room.admitted,
+            refused=room.rejected,
+        )
 
-    # What the slots ask for, and calls that need none.
-
-    def _step_out(self) -> None:
-        """A call that needed no ticket has ended."""
-        with self._lock:
-            admitted = self._room.step_out()
-        if admitted:
-            self._wake(admitted)
-        if self._room.growth is not None:
-            self._grow()
+    # What the slots ask for.
 
     def _enter(
         self, slot: Slot, ticket: Ticket, patience: float, waiter: Callable[[], Any]
@@ -287,48 +313,55 @@ class Bulkhead(Wraps):
         :raises BulkheadFullError: it does neither.
         :raises MisuseError: the slot has another one, which is in or waits.
         """
-        self._grow()
-        with self._lock:
-            if slot._ticket.state in ("in", "waiting"):
-                raise MisuseError(
-                    f"this slot of the bulkhead {self.name!r} is in use: each call at the same "
-                    "time takes a slot() of its own"
-                )
-            entered = self._room.enter(ticket, wait=patience > 0)
-            if entered:
-                slot._ticket = ticket
-            if ticket.state == "in":
-                self._admitted += 1
-                return True
-            if entered:
-                try:
-                    ticket.waiter = waiter()
-                except BaseException:  # a signal
-                    self._room.leave(ticket)
-                    raise
+        if self._room.growth is not None:
+            self._grow()
+        run = self._monitor.run
+        try:
+            entered = run(self._admit, slot, ticket, None)
+            if not entered and patience > 0 and not is_interrupted():
+                entered = run(self._admit, slot, ticket, waiter)
+        except Reentered:
+            entered = False
         if not entered:
             raise self._refusal()
-        return False
+        return ticket.state == "in"
+
+    def _admit(self, slot: Slot, ticket: Ticket, waiter: Callable[[], Any] | None) -> bool:
+        if slot._ticket.state in ("in", "waiting"):
+            raise MisuseError(
+                f"this slot of the bulkhead {self.name!r} is in use: each call at the same "
+                "time takes a slot() of its own"
+            )
+        room = self._room
+        entered = room.enter(ticket, wait=waiter is not None)
+        if not entered:
+            return False
+        slot._ticket = ticket
+        if waiter is not None and ticket.state == "waiting":
+            try:
+                ticket.waiter = waiter()
+            except BaseException:  # a signal
+                room.leave(ticket)
+                raise
+        return True
 
     def _leave(self, ticket: Ticket) -> None:
-        with self._lock:
-            admitted = self._room.leave(ticket)
-        self._wake(admitted)
-        self._grow()
+        self._monitor.post(self._give_up, ticket)
+        if self._room.growth is not None:
+            self._grow()
+
+    def _give_up(self, ticket: Ticket) -> None:
+        admitted = self._room.leave(ticket)
+        if admitted:
+            _wake(self._room, admitted)
 
     def _grow(self) -> None:
         """Let in those for whom the limit has grown by now."""
         if self._room.growth is not None:
-            now = self._ticks.now()
-            with self._lock:
-                admitted = self._room.look(now)
-            self._wake(admitted)
+            self._monitor.post(self._look, self._ticks.now())
 
-    def _wake(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            if not ticket.waiter.wake():  # its loop is closed: wake who comes in for it
-                with self._lock:
-                    tickets += self._room.leave(ticket)
+    def _look(self, now: float) -> None:
+        _wake(self._room, self._room.look(now))
 
     def _waits(self, ticket: Ticket, patience: float) -> Iterator[float]:
         """How long to wait next, until it is in or out of patience.
@@ -348,10 +381,8 @@ class Bulkhead(Wraps):
 
         :raises BulkheadFullError: and nobody has let it in.
         """
-        with self._lock:
-            if ticket.state == "in":
-                self._admitted += 1
-                return
+        if self._monitor.post(self._room.count, ticket):
+            return
         self._leave(ticket)
         if deadline is not None and deadline.expired():
             raise deadline.error(
@@ -360,13 +391,12 @@ class Bulkhead(Wraps):
         raise self._refusal()
 
     def _refusal(self) -> BulkheadFullError:
-        with self._lock:
-            room = self._room
-            self._refused += 1
-            message = (
-                f"the bulkhead {self.name!r} is full: {room.inside} of {room.limit} slots are "
-                f"taken, {room.waiting} of {room.queue} wait"
-            )
+        room = self._room
+        self._monitor.post(room.reject)
+        message = (
+            f"the bulkhead {self.name!r} is full: {room.inside} of {room.limit} slots are "
+            f"taken, {room.waiting} of {room.queue} wait"
+        )
         error = BulkheadFullError(message, name=self.name)
         tell(self.listeners, [CallRejected(name=self.name, error=error)])
         return error

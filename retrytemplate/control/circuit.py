@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     Verdict = Literal["success", "failure", "ignored", "cancelled"]
     State = Literal["closed", "open", "half-open", "forced open", "disabled", "metrics only"]
 
-__all__ = ["Change", "Circuit", "Manual", "Rules", "code_of"]
+__all__ = ["OPEN_TO_ALL", "Change", "Circuit", "Manual", "Rules", "code_of"]
+
+OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics only")
+"""The states in which a call needs no permit."""
 
 # How often the open time has grown before it stops growing: no float is too small for it.
 MOST_GROWN = 64
@@ -102,7 +105,7 @@ class Circuit:
     def admit(self, now: float) -> int | None:
         """The number of the permit, 0 where none is counted; None: no call now."""
         self.look(now)
-        if self.state in ("closed", "disabled", "metrics only"):
+        if self.state in OPEN_TO_ALL:
             return 0
         if self.state == "half-open":
             self._expire(now)
@@ -110,8 +113,12 @@ class Circuit:
                 self.issued += 1
                 self.probes[self.issued] = now + self.rules.permit_timeout
                 return self.issued
-        self.rejected += 1
+        self.reject()
         return None
+
+    def reject(self) -> None:
+        """Count a call that was not admitted."""
+        self.rejected += 1
 
     def look(self, now: float) -> None:
         """What has changed by the mere passing of time."""
@@ -133,8 +140,9 @@ class Circuit:
         """Seconds until it is worth to ask again; None: nobody knows."""
         if self.state == "open":
             return max(0.0, self.until - now)
-        if self.state == "forced open" and self.manual and self.manual.until is not None:
-            return max(0.0, self.manual.until - now)
+        manual = self.manual
+        if self.state == "forced open" and manual is not None and manual.until is not None:
+            return max(0.0, manual.until - now)
         return None
 
     def counted(self, now: float) -> Counter:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import define, field, frozen
 
 from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, text
+from retrytemplate._locks import Monitor
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.judging import ending, judge_of
@@ -116,7 +116,7 @@ class Fallback(Wraps):
     listeners: tuple[Any, ...]
     _covers: Callable[[BaseException], Any]
     _counts: Counter[str]
-    _lock: threading.Lock
+    _monitor: Monitor
     _clock: Clock
 
     def __init__(
@@ -136,7 +136,7 @@ class Fallback(Wraps):
         check_listeners("listeners", self.listeners)
         self._covers = judge_of("on", on)
         self._counts = Counter()
-        self._lock = threading.Lock()
+        self._monitor = Monitor()
         self._clock = given_or_system(clock)
 
     # Calls.  The links may give anything: hence ``T | Any``, which still is no other type.
@@ -229,8 +229,10 @@ class Fallback(Wraps):
         >>> dict(weather.counts())
         {'primary': 1}
         """
-        with self._lock:
-            return dict(self._counts)
+        return self._monitor.read(self._counts.copy)
+
+    def _count(self, who: str) -> None:
+        self._counts[who] += 1
 
     # What both have in common.
 
@@ -262,8 +264,7 @@ class Fallback(Wraps):
         failures: list[BaseException],
     ) -> FallbackOutcome[Any]:
         if who is not None:
-            with self._lock:
-                self._counts[who] += 1
+            self._monitor.post(self._count, who)
         if failures:
             event = FellBack(name=self.name, answered_by=who, error=failures[0])
             tell(self.listeners, [event])

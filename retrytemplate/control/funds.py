@@ -27,6 +27,11 @@ class Fund(Protocol):
         """What is there now."""
         ...
 
+    @property
+    def left(self) -> float:
+        """What there was at the last look; changes nothing."""
+        ...
+
     def take(self, cost: float, now: float) -> bool:
         """Pay for a retry; False: there is not enough, and nothing is taken."""
         ...
@@ -83,8 +88,14 @@ class Share:
         self._calls.add(1.0, now)
 
     def available(self, now: float) -> float:
-        earned = self.ratio * self._calls.look(now) + self.floor
-        return max(0.0, earned - self._taken.look(now))
+        self._calls.look(now)
+        self._taken.look(now)
+        return self.left
+
+    @property
+    def left(self) -> float:
+        earned = self.ratio * sum(self._calls.steps) + self.floor
+        return max(0.0, earned - sum(self._taken.steps))
 
     def take(self, cost: float, now: float) -> bool:
         if self.available(now) < cost - ROUNDING:
@@ -120,6 +131,10 @@ class Bucket:
             passed = 0.0 if self.at is None else now - self.at
             self.tokens = min(self.capacity, self.tokens + passed * self.per_second)
             self.at = now
+        return self.tokens
+
+    @property
+    def left(self) -> float:
         return self.tokens
 
     def take(self, cost: float, now: float) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
+from retrytemplate._locks import Monitor
 from retrytemplate.control.events import ControlEvent, tell
 
 if TYPE_CHECKING:
@@ -96,55 +97,56 @@ class HedgeSnapshot:
 
 @define(eq=False)
 class Steward:
-    """Counts for all calls of a hedge, and tells its listeners, without holding the lock."""
+    """Counts for all calls of a hedge, and notifies its listeners, outside of the monitor."""
 
     name: str
     listeners: tuple[Any, ...]
-    _calls: int = 0
-    _hedges: int = 0
-    _won: int = 0
-    _refused: int = 0
-    _left_behind: int = 0
-    _lock: threading.Lock = field(factory=threading.Lock)
+    _counts: Counter[str] = field(factory=Counter)
+    _monitor: Monitor = field(factory=Monitor)
 
     def began(self, runner: Runner) -> None:
-        first = runner.number == 1
-        with self._lock:
-            self._calls += first
-            self._hedges += not first
-        if not first:
+        if runner.number == 1:
+            self._count("calls")
+        else:
+            self._count("hedges")
             self._tell(HedgeStarted, number=runner.number, error=runner.after)
 
     def won(self, runner: Runner, started: int) -> None:
         if runner.number > 1:
-            with self._lock:
-                self._won += 1
+            self._count("won")
             self._tell(HedgeWon, number=runner.number, started=started)
 
     def refused(self, error: Exception) -> None:
-        with self._lock:
-            self._refused += 1
+        self._count("refused")
         self._tell(HedgeRefused, error=error)
 
     def left_behind(self, runner: Runner) -> None:
-        with self._lock:
-            self._left_behind += 1
+        self._count("left_behind")
         self._tell(CallLeftBehind, number=runner.number)
 
     def lost(self, runner: Runner, error: BaseException) -> None:
         self._tell(CallLost, number=runner.number, error=error)
 
     def snapshot(self, delay: float | None) -> HedgeSnapshot:
-        with self._lock:
-            return HedgeSnapshot(
-                name=self.name,
-                delay=delay,
-                calls=self._calls,
-                hedges=self._hedges,
-                won=self._won,
-                refused=self._refused,
-                left_behind=self._left_behind,
-            )
+        return self._monitor.read(self._shown, delay)
+
+    def _shown(self, delay: float | None) -> HedgeSnapshot:
+        counts = self._counts
+        return HedgeSnapshot(
+            name=self.name,
+            delay=delay,
+            calls=counts["calls"],
+            hedges=counts["hedges"],
+            won=counts["won"],
+            refused=counts["refused"],
+            left_behind=counts["left_behind"],
+        )
+
+    def _count(self, what: str) -> None:
+        self._monitor.post(self._add, what)
+
+    def _add(self, what: str) -> None:
+        self._counts[what] += 1
 
     def _tell(self, event: Any, **said: Any) -> None:
         tell(self.listeners, [event(name=self.name, **said)])

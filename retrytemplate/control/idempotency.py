@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4, uuid5
@@ -12,6 +11,7 @@ from uuid import UUID, uuid4, uuid5
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, plain, text, text_or_none
+from retrytemplate._locks import Monitor
 from retrytemplate.context import current_context
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.errors import IdempotencyRequiredError, MisuseError
@@ -39,8 +39,7 @@ ATTRIBUTE = "idempotency_key"
 ASKED = "idempotency_key_asked"
 OURS = UUID("5f0c4dd0-5c1e-4d0b-9d0a-6f6a3f7f2b1e")
 
-# The collector, or a signal, may ask for a key in the very thread that holds it.
-_lock = threading.RLock()
+_monitor = Monitor()
 _named: ContextVar[Named | None] = ContextVar("retrytemplate.operation", default=None)
 
 
@@ -162,19 +161,26 @@ def _is_keyed(context: RetryContext) -> bool:
 
 def _kept(context: RetryContext, source: Callable[[], str]) -> str:
     """The key that the execution has by now."""
-    with _lock:
-        key = _shelf(context).get(ATTRIBUTE)
+    key = _monitor.read(_found, context)
     if key is None:
         if _is_keyed(context):  # an attempt that died has left nothing but its state key
             made = derived(context._plan.scope, encode_key(context.key))
         else:
             made = source()
-        with _lock:
-            shelf = _shelf(context)
-            key = shelf.get(ATTRIBUTE)
-            if key is None:
-                key = shelf[ATTRIBUTE] = made
+        key = _monitor.read(_keep, context, made)
     return _checked(key)
+
+
+def _found(context: RetryContext) -> Any:
+    return _shelf(context).get(ATTRIBUTE)
+
+
+def _keep(context: RetryContext, made: str) -> Any:
+    """In one step: it may interrupt itself."""
+    shelf = _shelf(context)
+    if shelf.setdefault(ATTRIBUTE, made) is None:
+        shelf[ATTRIBUTE] = made
+    return shelf[ATTRIBUTE]
 
 
 def _shelf(context: RetryContext) -> Any:

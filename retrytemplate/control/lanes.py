@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from retrytemplate._locks import Monitor
 from retrytemplate._threads import uninterrupted
 from retrytemplate.attempt_timeout import takes_stop
 from retrytemplate.clock import in_trio
@@ -177,7 +178,7 @@ class PoolLanes:
         self._stops = takes_stop(partial(race.fn, **race.kwargs), race.args)
         self._places: list[_Place] = []  # of those that have not been heard of
         self._ended: SimpleQueue[_Place] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._monitor = Monitor()
         self._answered = self._closed = False
         self._idle = 0.0  # seconds for which no call was being made
 
@@ -216,17 +217,19 @@ class PoolLanes:
 
     def close(self) -> None:
         """Stop the calls that are left; once more does nothing."""
-        with self._lock:
-            self._closed = True
-            for place in self._places:
-                place.is_over = place.take() or place.is_over
-                place.runner.left_behind = not place.is_over
+        self._monitor.post(self._close)
         if self._places:
             uninterrupted(self._let_go, self._places)
         for place in self._places:
             if place.runner.left_behind:
                 self._race.steward.left_behind(place.runner)
         self._places.clear()  # one that was left behind holds the failure that it came after
+
+    def _close(self) -> None:
+        self._closed = True
+        for place in self._places:
+            place.is_over = place.take() or place.is_over
+            place.runner.left_behind = not place.is_over
 
     def _next(self, seconds: float) -> list[Runner]:
         from queue import Empty
@@ -287,11 +290,13 @@ class PoolLanes:
             self._report(place)
 
     def _report(self, place: _Place) -> None:
-        with self._lock:
-            place.is_over = True
-            self._answered |= place.runner.error is None
-            if not self._closed:
-                self._ended.put(place)
+        self._monitor.post(self._end, place)
         if place.runner.left_behind:
             self._race.lost(place.runner)
             place.runner.error = None
+
+    def _end(self, place: _Place) -> None:
+        place.is_over = True
+        self._answered |= place.runner.error is None
+        if not self._closed:
+            self._ended.put(place)

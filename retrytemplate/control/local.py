@@ -1,13 +1,13 @@
-"""The circuit of one process, behind a lock."""
+"""The circuit of one process, behind a monitor."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate.control.circuit import Circuit, Manual
+from retrytemplate._locks import Monitor, Reentered
+from retrytemplate.control.circuit import OPEN_TO_ALL, Circuit, Manual
 from retrytemplate.control.snapshot import CircuitSnapshot
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def drawn_anew(draw: Callable[[], float], before: float) -> float:
 
 
 class Local:
-    """A circuit that this process alone knows.  The lock is held by nothing but the rules.
+    """A circuit that this process alone knows.  Only the rules run inside the monitor.
 
-    :param draw: by chance, what an open time is multiplied by; called without the lock.
+    :param draw: a random factor of the open time; called outside of the monitor.
     """
 
     waits = False
@@ -96,31 +96,60 @@ class Local:
         self.happened: list[Any] = [] if happened is None else happened
         self.watched = self.circuit = Circuit(rules, stretch=draw(), changes=self.happened)
         self._draw = draw
-        self._lock = threading.Lock()
+        self._monitor = Monitor()
 
     def admit(self, now: float) -> Admission:
         """A permit, or none."""
-        circuit = self.circuit
-        with self._lock:
-            number = circuit.admit(now)
-            retry_after = circuit.retry_after(now) if number is None else None
-            return number, circuit.generation, circuit.state, retry_after
+        closed = self.circuit.closed
+        if closed is not None:  # nothing is written: as a wrapped function does
+            return 0, closed.generation, "closed", None
+        try:
+            return self._monitor.run(self._admit, now)
+        except Reentered:
+            return self._admit_by_state(now)
 
     admit_at_once = admit
+
+    def _admit(self, now: float) -> Admission:
+        circuit = self.circuit
+        number = circuit.admit(now)
+        retry_after = circuit.retry_after(now) if number is None else None
+        return number, circuit.generation, circuit.state, retry_after
+
+    def _admit_by_state(self, now: float) -> Admission:
+        """The same where nothing may be written: a state that needs a permit rejects."""
+        circuit = self.circuit
+        state, generation = circuit.state, circuit.generation
+        if state in OPEN_TO_ALL:
+            return 0, generation, state, None
+        self._monitor.post(circuit.reject)
+        return None, generation, state, circuit.retry_after(now)
 
     def report(
         self, generation: int, permit: int, verdict: Verdict, slow: bool, now: float
     ) -> bool:
         """How an admitted call ended; False: too late to count."""
-        with self._lock:
-            return self.circuit.report(generation, permit, verdict, slow, now)
+        closed = self.circuit.closed
+        if (
+            closed is not None
+            and generation == closed.generation
+            and verdict == "success"
+            and not slow
+            and now < closed.quiet
+        ):  # nothing else is written: as a wrapped function does
+            next(closed.ticks)
+            return True
+        counted = self._monitor.post(self.circuit.report, generation, permit, verdict, slow, now)
+        return counted is not False
 
     report_at_once = report
 
     def count(self, verdict: Verdict, slow: bool, now: float) -> None:
         """Count a call that was admitted elsewhere."""
-        with self._lock:
-            self.circuit.report(self.circuit.generation, 0, verdict, slow, now)
+        self._monitor.post(self._count, verdict, slow, now)
+
+    def _count(self, verdict: Verdict, slow: bool, now: float) -> None:
+        self.circuit.report(self.circuit.generation, 0, verdict, slow, now)
 
     def taken(self) -> list[Any]:
         """What has happened since this was asked last."""
@@ -129,41 +158,46 @@ class Local:
             while self.happened:
                 happened.append(self.happened.pop(0))
         if happened:
-            stretch = drawn_anew(self._draw, self.circuit.stretch)
-            with self._lock:
-                self.circuit.stretch = stretch
+            self.circuit.stretch = drawn_anew(self._draw, self.circuit.stretch)
         return happened
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot:
         """All that can be known of it at this moment."""
+        try:
+            return self._monitor.run(self._counted, name, now)
+        except Reentered:
+            return self._shown(name, now, self.circuit.counter.known_calls)
+
+    def _counted(self, name: str, now: float) -> CircuitSnapshot:
+        self.circuit.look(now)
+        return self._shown(name, now, self.circuit.counted(now).calls)
+
+    def _shown(self, name: str, now: float, calls: int) -> CircuitSnapshot:
         circuit = self.circuit
-        with self._lock:
-            circuit.look(now)
-            counter, manual = circuit.counted(now), circuit.manual
-            return CircuitSnapshot(
-                name=name,
-                state=circuit.state,
-                generation=circuit.generation,
-                calls=counter.calls,
-                failures=counter.failures,
-                slow=counter.slow,
-                retry_after=circuit.retry_after(now),
-                probes=len(circuit.probes),
-                successes=circuit.successes,
-                rejected=circuit.rejected,
-                late=circuit.late,
-                expired=circuit.expired,
-                by=None if manual is None else manual.by,
-                reason=None if manual is None else manual.reason,
-            )
+        counter, manual = circuit.counter, circuit.manual
+        return CircuitSnapshot(
+            name=name,
+            state=circuit.state,
+            generation=circuit.generation,
+            calls=calls,
+            failures=counter.failures,
+            slow=counter.slow,
+            retry_after=circuit.retry_after(now),
+            probes=len(circuit.probes),
+            successes=circuit.successes,
+            rejected=circuit.rejected,
+            late=circuit.late,
+            expired=circuit.expired,
+            by=None if manual is None else manual.by,
+            reason=None if manual is None else manual.reason,
+        )
 
     def put(
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
         """Put it into a state by hand; closed: as if it were new."""
         manual = Manual(by, reason, None if seconds is None else now + seconds)
-        with self._lock:
-            self.circuit.put(state, manual)
+        self._monitor.post(self.circuit.put, state, manual)
 
     def close(self) -> None:
         """Nothing is held."""

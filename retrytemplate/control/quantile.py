@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
@@ -11,6 +10,7 @@ from typing import Any
 from attrs import field, frozen
 
 from retrytemplate._checks import at_least_one, check_at_least, checked_by, delay, duration
+from retrytemplate._locks import Monitor
 
 __all__ = ["Quantile"]
 
@@ -63,7 +63,7 @@ class Quantile:
     )
     _last: deque[float] = field(init=False, factory=deque, repr=False)
     _sorted: list[float] = field(init=False, factory=list, repr=False)
-    _lock: threading.Lock = field(init=False, factory=threading.Lock, repr=False)
+    _monitor: Monitor = field(init=False, factory=Monitor, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.minimum > self.window:
@@ -79,17 +79,20 @@ class Quantile:
     def record(self, seconds: float) -> None:
         """A call answered after so long."""
         check_at_least("seconds", seconds, 0.0, finite=True)
-        with self._lock:
-            if len(self._last) == self.window:
-                del self._sorted[bisect_left(self._sorted, self._last.popleft())]
-            self._last.append(seconds)
-            insort(self._sorted, seconds)
+        self._monitor.post(self._add, seconds)
+
+    def _add(self, seconds: float) -> None:
+        if len(self._last) == self.window:
+            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+        self._last.append(seconds)
+        insort(self._sorted, seconds)
 
     def value(self) -> float | None:
         """The seconds that it is now; None: nobody knows yet."""
-        with self._lock:
-            known = len(self._sorted)
-            if known < self.minimum:
-                return self.initial
-            found = self._sorted[ceil(self.q * known) - 1]
-        return max(self.floor, found)
+        return self._monitor.read(self._found)
+
+    def _found(self) -> float | None:
+        known = len(self._sorted)
+        if known < self.minimum:
+            return self.initial
+        return max(self.floor, self._sorted[ceil(self.q * known) - 1])

@@ -31,6 +31,7 @@ class Ticket:
     waiter: Any = None
     number: int = 0
     state: str = "new"  # then "in", or "waiting", "in"; "gone"
+    era: int = 0  # of the room that it came to
     line: Line | None = None  # where it waits
 
 
@@ -68,21 +69,31 @@ class Room:
     inside: int = 0
     waiting: int = 0
     arrived: int = 0
-    stepped: int = 0  # in, so far
+    admitted: int = 0  # so far, as the rejected ones
+    rejected: int = 0
     passed: int = 0
     growth: Growth | None = None
-    keys: dict[Hashable, _Key] = field(factory=dict)
+    era: int = 0
+    keys: dict[Hashable, _Key] = field(init=False)
     _ready: list[Line] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin an era: forget everyone; what they do from now on changes nothing."""
+        self.era += 1
+        self.inside = self.waiting = 0
+        self.keys = {}
         self._ready = [Line() for _ in range(self.lanes)]
 
     def enter(self, ticket: Ticket, *, wait: bool) -> bool:
         """Come in, or wait if there is room for that; False: neither."""
         self.arrived += 1
-        ticket.number = self.arrived
+        ticket.number, ticket.era = self.arrived, self.era
         if self.inside < self.limit and self._takes_place(ticket):
             self._let_in(ticket)
+            self.admitted += 1
             return True
         if not wait or self.waiting >= self.queue:
             return False
@@ -91,23 +102,34 @@ class Room:
         self._line_up(ticket)
         return True
 
-    def step_in(self) -> bool:
-        """Come in, for somebody of no key; False: there is no place, or it has to be looked for."""
+    def reject(self) -> None:
+        """Count a call that was not admitted."""
+        self.rejected += 1
+
+    def count(self, ticket: Ticket) -> bool:
+        """Whether the ticket is in at the end of its wait; then it counts as admitted."""
+        is_in = ticket.state == "in"
+        self.admitted += is_in
+        return is_in
+
+    def step_in(self) -> int:
+        """Enter without a ticket and a key; the era, or 0 where a ticket is needed."""
         if self.inside >= self.limit or self.growth is not None:
-            return False
-        self.arrived += 1
+            return 0
         self.inside += 1
-        self.stepped += 1
-        return True
+        self.admitted += 1
+        return self.era
 
     def step_out(self) -> list[Ticket]:
-        """Whoever stepped in goes.  Those who are let in for it."""
+        """A call of this era ends that has no ticket; those that are admitted for it."""
         self.inside -= 1
         return self.admit() if self.waiting else []
 
     def leave(self, ticket: Ticket) -> list[Ticket]:
         """Somebody goes: who was in, or who waited no longer.  Those who are let in for it."""
         was, ticket.state = ticket.state, "gone"
+        if ticket.era != self.era:
+            return []
         if was == "in":
             self.inside -= 1
             self._give_place_back(ticket.key)
@@ -117,7 +139,7 @@ class Room:
             del ticket.line[ticket]
             if ticket.line is self._ready[ticket.lane]:
                 self._give_place_back(ticket.key)
-        return self.admit()
+        return self.admit() if self.waiting else []
 
     def admit(self) -> list[Ticket]:
         """Let in whoever can be."""

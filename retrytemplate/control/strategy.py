@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    C = TypeVar("C")
     F = TypeVar("F")
 
-__all__ = ["Strategy", "Wraps", "apply", "apply_async", "refuse_awaitable"]
+__all__ = ["Strategy", "Wraps", "apply", "apply_async", "fixed", "refuse_awaitable"]
 
 
 @runtime_checkable
@@ -91,6 +92,26 @@ async def apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
     """Call the function, and await what it returns if need be."""
     value = fn(*args, **kwargs)
     return await value if is_awaitable(value) else value
+
+
+def fixed(**instead: str) -> Callable[[type[C]], type[C]]:
+    """For a frozen class: say what to do where a setting is assigned.
+
+    :param instead: for the name of a setting, how it is changed.
+    """
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        kind = type(self).__name__
+        raise AttributeError(
+            f"{name} of a {kind} cannot be assigned after construction; "
+            + instead.get(name, f"make another {kind}")
+        )
+
+    def decorate(kind: type[C]) -> type[C]:
+        setattr(kind, "__setattr__", assign)  # noqa: B010  # mypy takes no assignment
+        return kind
+
+    return decorate
 
 
 def refuse_awaitable(value: Any, fn: Any) -> None:

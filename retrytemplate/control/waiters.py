@@ -23,7 +23,8 @@ class ThreadWaiter:
     """A thread that waits."""
 
     def __init__(self) -> None:
-        # No event: a signal that interrupts its wait() may leave it locked.
+        # No event: a signal that interrupts its wait() may leave it locked; and the collector may
+        # wake this thread inside of it, where its lock is held. SimpleQueue.put is reentrant.
         self._calls = SimpleQueue[None]()
 
     def wake(self) -> bool:

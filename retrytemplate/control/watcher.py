@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ class Watcher:
         # The collector may call back amid anything; a queue allows it, an event may lock for ever.
         calls = self._calls = SimpleQueue[None]()
         self._look = WeakMethod(look, lambda _: calls.put(None))
-        self._lock = threading.RLock()
+        self._turns = deque([None])  # of the one that starts the thread; no lock: it never waits
         self._thread: threading.Thread | None = None
 
     def forked(self) -> None:
@@ -46,10 +47,17 @@ class Watcher:
 
     def ensure(self) -> None:
         """See that the thread runs."""
-        if self._is_needed():
-            with self._lock:
-                if self._is_needed():
-                    self._start()
+        if not self._is_needed():
+            return
+        try:
+            self._turns.pop()
+        except IndexError:  # another thread is starting it, or the code that is interrupted
+            return
+        try:
+            if self._is_needed():
+                self._start()
+        finally:
+            self._turns.append(None)
 
     def _is_needed(self) -> bool:
         thread = self._thread
@@ -72,9 +80,8 @@ class Watcher:
 
     def close(self) -> None:
         """End the thread for good; return when it has ended."""
-        with self._lock:
-            self._closed = True
-            thread = self._thread
+        self._closed = True
+        thread = self._thread
         self._calls.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(PATIENCE)

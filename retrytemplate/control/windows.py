@@ -41,6 +41,11 @@ class Counter(Protocol):
         """How many are in the window."""
         ...
 
+    @property
+    def known_calls(self) -> int:
+        """How many there were when they were last counted; changes nothing."""
+        ...
+
     def add(self, code: int, now: float) -> None:
         """Count a call that ended."""
         ...
@@ -130,12 +135,26 @@ class _Tally:
     ticks: Iterator[int] = field(factory=count, init=False)
     _added: int = field(default=0, init=False)
     _looks: int = field(default=0, init=False)
+    _known: int = field(default=0, init=False)  # the total when it was last counted
 
     @property
     def total(self) -> int:
         """All calls, those that were ticked and those that were added."""
         looks, self._looks = self._looks, self._looks + 1
-        return next(self.ticks) - looks + self._added
+        self._known = total = next(self.ticks) - looks + self._added
+        return total
+
+    @property
+    def calls(self) -> int:
+        return self._within(self.total)
+
+    @property
+    def known_calls(self) -> int:
+        return self._within(self._known)
+
+    def _within(self, total: int) -> int:
+        """How many of all calls are in the window."""
+        raise NotImplementedError
 
     def _count(self, failures: int, slow: int) -> None:
         self.failures += failures
@@ -149,9 +168,8 @@ class _Last(_Tally):
     size: int
     bad: deque[tuple[int, int]] = field(factory=deque, init=False)  # which call it was, and what
 
-    @property
-    def calls(self) -> int:
-        return min(self.total, self.size)
+    def _within(self, total: int) -> int:
+        return min(total, self.size)
 
     def add(self, code: int, now: float) -> None:
         self._added += 1
@@ -185,9 +203,8 @@ class _Steps(_Tally):
     def __attrs_post_init__(self) -> None:
         self.quiet = -inf
 
-    @property
-    def calls(self) -> int:
-        return self.full + self.total - self.before
+    def _within(self, total: int) -> int:
+        return self.full + total - self.before
 
     def add(self, code: int, now: float) -> None:
         self.look(now)
@@ -224,8 +241,7 @@ class _Steps(_Tally):
 
 @define
 class _Row(_Tally):
-    @property
-    def calls(self) -> int:
+    def _within(self, total: int) -> int:
         return self.failures
 
     def add(self, code: int, now: float) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from math import exp, floor
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import field, frozen
 
 from retrytemplate import _checks
+from retrytemplate._locks import Monitor
 from retrytemplate.clock import SystemClock, check_clock, given_or_system
 from retrytemplate.errors import Rejected
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from retrytemplate.clock import Clock
     from retrytemplate.context import RetryContext
@@ -111,9 +110,7 @@ class RollingStatistics:
     _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)
     _faded: dict[Kind, tuple[float, float]] = field(init=False, repr=False, factory=_unseen)
     _attributes: dict[str, Any] = field(init=False, repr=False, factory=dict)
-    _new: deque[tuple[float, tuple[Kind, ...]]] = field(init=False, repr=False, factory=deque)
-    _counting: list[bool] = field(init=False, repr=False, factory=list)
-    _lock: Any = field(init=False, repr=False, factory=RLock)
+    _monitor: Monitor = field(init=False, repr=False, factory=Monitor)
 
     def increment(self, *kinds: Kind) -> None:
         """Count one of each kind, all at the same moment.
@@ -122,27 +119,13 @@ class RollingStatistics:
         """
         for kind in kinds:
             _check_kind(kind)
-        self._new.append((self.clock.monotonic(), kinds))
-        with self._lock:
-            self._count()
+        self._monitor.post(self._count, kinds, self.clock.monotonic())
 
-    def _count(self) -> None:
-        """Count what is new.  Whoever comes in between in this thread, leaves it to the outer one.
-
-        For the collector may close an abandoned execution at any moment, here too.
-        """
-        if self._counting:
-            return
-        self._counting.append(True)
-        try:
-            while self._new:
-                now, kinds = self._new.popleft()
-                for kind in kinds:
-                    value, since = self._faded[kind]
-                    self._counts[kind] += 1
-                    self._faded[kind] = (_fade(value, now - since, self.window) + 1, now)
-        finally:
-            self._counting.clear()
+    def _count(self, kinds: Iterable[Kind], now: float) -> None:
+        for kind in kinds:
+            value, since = self._faded[kind]
+            self._counts[kind] += 1
+            self._faded[kind] = (_fade(value, now - since, self.window) + 1, now)
 
     def rolled(self, kind: Kind) -> int:
         """The faded count, rounded half up."""
@@ -190,20 +173,16 @@ class RollingStatistics:
     @property
     def attributes(self) -> Mapping[str, Any]:
         """``circuit.open`` and ``circuit.short_count`` as last seen, where a breaker set them."""
-        with self._lock:
-            return dict(self._attributes)
+        return self._monitor.read(self._attributes.copy)
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Take over what a circuit breaker shows of itself."""
-        with self._lock:
-            self._attributes.update(attributes)
+        self._monitor.post(self._attributes.update, attributes)
 
     def snapshot(self) -> RetryStatistics:
         """All numbers at one moment, in agreement with each other."""
         now = self.clock.monotonic()
-        with self._lock:
-            counts, faded = self._counts.copy(), self._faded.copy()
-            attributes = self._attributes.copy()
+        counts, faded, attributes = self._monitor.read(self._copies)
         values = self._at(faded, now)
         return RetryStatistics(
             name=self.name,
@@ -218,9 +197,12 @@ class RollingStatistics:
 
     def _now(self) -> dict[Kind, float]:
         now = self.clock.monotonic()
-        with self._lock:
-            faded = self._faded.copy()
-        return self._at(faded, now)
+        return self._at(self._monitor.read(self._faded.copy), now)
+
+    def _copies(
+        self,
+    ) -> tuple[dict[Kind, int], dict[Kind, tuple[float, float]], dict[str, Any]]:
+        return self._counts.copy(), self._faded.copy(), self._attributes.copy()
 
     def _at(self, faded: dict[Kind, tuple[float, float]], now: float) -> dict[Kind, float]:
         return {k: _fade(value, now - since, self.window) for k, (value, since) in faded.items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retrytemplate import clock as system
+from retrytemplate._locks import Monitor
 from retrytemplate.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["no_waiting"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_lock = threading.Lock()
+_monitor = Monitor()
 _switched_on: list[VirtualClock] = []
 
 
@@ -77,11 +77,13 @@ class no_waiting:
 
     def __enter__(self) -> VirtualClock:
         clock = SkippingClock() if self._clock is None else self._clock
-        with _lock:
-            self._mine.append(clock)
-            _switched_on.append(clock)
-            system.put_in_place(clock)
+        _monitor.post(self._switch_on, clock)
         return clock
+
+    def _switch_on(self, clock: VirtualClock) -> None:
+        self._mine.append(clock)
+        _switched_on.append(clock)
+        system.put_in_place(clock)
 
     def __exit__(
         self,
@@ -89,12 +91,14 @@ class no_waiting:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with _lock:
-            clock = self._mine.pop()
-            _remove_last(_switched_on, clock)
-            # Whoever measures across this moment must not see the time go back.
-            system.ahead = max(system.ahead, clock.monotonic() - time.monotonic())
-            system.put_in_place(_switched_on[-1] if _switched_on else None)
+        _monitor.post(self._switch_off)
+
+    def _switch_off(self) -> None:
+        clock = self._mine.pop()
+        _remove_last(_switched_on, clock)
+        # Whoever measures across this moment must not see the time go back.
+        system.ahead = max(system.ahead, clock.monotonic() - time.monotonic())
+        system.put_in_place(_switched_on[-1] if _switched_on else None)
 
     def __call__(self, function: F) -> F:
         import inspect

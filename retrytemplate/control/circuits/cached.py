@@ -7,8 +7,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.control.circuit import code_of
-from retrytemplate.control.circuits.records import OPEN_TO_ALL
+from retrytemplate.control.circuit import OPEN_TO_ALL, code_of
 from retrytemplate.control.circuits.shared import Shared
 from retrytemplate.errors import CircuitStoreError
 
@@ -69,34 +68,31 @@ class Cached(Shared):
         found = super().admit_at_once(now)
         if found is not None:
             return found
-        with self._lock:
-            seen, age = self._seen, now - self._seen_at
-            if seen is not None and age < self._store.stale_after:
-                rest = None if seen.until is None else seen.until - seen.now - age
-                if rest is None or rest > 0:
-                    if seen.state in OPEN_TO_ALL:
-                        return "", seen, seen.state, None
-                    if seen.state != "half-open":
-                        self._rejected += 1
-                        return None, seen, seen.state, rest
+        seen, seen_at = self._monitor.read(self._known)
+        age = now - seen_at
+        if seen is not None and age < self._store.stale_after:
+            rest = None if seen.until is None else seen.until - seen.now - age
+            if rest is None or rest > 0:
+                if seen.state in OPEN_TO_ALL:
+                    return "", seen, seen.state, None
+                if seen.state != "half-open":
+                    self._monitor.post(self._reject)
+                    return None, seen, seen.state, rest
         self._watcher.ensure()
         return None
+
+    def _known(self) -> tuple[Seen | None, float]:
+        return self._seen, self._seen_at
 
     def _kept(self, ticket: Seen, verdict: Verdict, slow: bool) -> bool | None:
         """Leave it to the thread; what did not go well it shall report now."""
         bad = code_of(verdict, slow)
         if bad and self._unwatched:
             return None
-        with self._lock:
-            if self._seen is None or self._seen.era != ticket.era:
-                self._late += 1
-                return False
-            if not bad:
-                self._well += 1
-                return True
-            self._waiting.append((self._went_well(), bad))
-        self._watcher.wake()
-        return True
+        kept = self._monitor.post(self._keep, ticket, bad) is not False
+        if kept and bad:
+            self._watcher.wake()
+        return kept
 
     def _say_all(self, wanted: str = "") -> Seen:
         """Reports come one after the other, in the order of what happened; questions do not."""

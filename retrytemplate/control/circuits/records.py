@@ -14,10 +14,9 @@ from retrytemplate.errors import CircuitStoreError
 if TYPE_CHECKING:
     from retrytemplate.control.circuit import Rules, State
 
-__all__ = ["BY_HAND", "OPEN_TO_ALL", "Seen", "change", "note_of", "restored", "seen_in"]
+__all__ = ["BY_HAND", "Seen", "change", "note_of", "restored", "seen_in"]
 
 BY_HAND = ("forced open", "disabled", "metrics only")
-OPEN_TO_ALL = ("closed", "disabled", "metrics only")
 FIELDS = 16
 MICROSECONDS = 1_000_000
 

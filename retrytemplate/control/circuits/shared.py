@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.control.circuit import Manual, code_of
-from retrytemplate.control.circuits.records import BY_HAND, OPEN_TO_ALL, change, restored
+from retrytemplate._locks import Monitor, Reentered
+from retrytemplate.control.circuit import OPEN_TO_ALL, Manual, code_of
+from retrytemplate.control.circuits.records import BY_HAND, change, restored
 from retrytemplate.control.circuits.store import Move
 from retrytemplate.control.events import CircuitStoreBack, CircuitStoreLost
 from retrytemplate.control.local import Local, drawn_anew
@@ -65,7 +65,7 @@ class Shared:
 
     def _begin(self) -> None:
         self.happened: list[Any] = []
-        self._lock = threading.Lock()
+        self._monitor = Monitor()
         self._origin = os.urandom(8).hex()
         self._numbers = count(1)
         self._seen: Seen | None = None
@@ -120,9 +120,11 @@ class Shared:
             return "", seen, seen.state, None
         if seen.granted:
             return wanted, seen, seen.state, None
-        with self._lock:
-            self._rejected += 1
+        self._monitor.post(self._reject)
         return None, seen, seen.state, seen.retry_after
+
+    def _reject(self) -> None:
+        self._rejected += 1
 
     def _moved(self, seen: Seen, wanted: str = "") -> Seen:
         """The circuit after what time, and what others have reported, change by themselves."""
@@ -159,12 +161,18 @@ class Shared:
         """Keep a success back until something else is said."""
         if slow or verdict == "failure" or not ticket.quiet:
             return None
-        with self._lock:
-            if self._seen is None or self._seen.era != ticket.era:
-                self._late += 1
-                return False
+        return self._monitor.post(self._keep, ticket, 0) is not False
+
+    def _keep(self, ticket: Seen, bad: int) -> bool:
+        """Keep what has ended back, if its era is not over."""
+        if self._seen is None or self._seen.era != ticket.era:
+            self._late += 1
+            return False
+        if bad:
+            self._waiting.append((self._went_well(), bad))
+        else:
             self._well += 1
-            return True
+        return True
 
     def report(
         self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
@@ -195,9 +203,11 @@ class Shared:
         return True
 
     def _came_late(self) -> bool:
-        with self._lock:
-            self._late += 1
+        self._monitor.post(self._count_late)
         return False
+
+    def _count_late(self) -> None:
+        self._late += 1
 
     def _settle(self, seen: Seen, verdict: Verdict, slow: bool) -> None:
         """Let follow what follows from what has been counted."""
@@ -214,13 +224,18 @@ class Shared:
 
     def _to_report(self, era: str | None = None) -> tuple[str, list[tuple[int, int]]]:
         """What was kept back, and of which era it is; of another than the given one nothing."""
-        with self._lock:
-            if self._seen is None or era not in (None, self._seen.era):
-                return "", []
-            counted, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
-            if not self._waiting and (well := self._went_well()):
-                counted.append((well, -1))
-            return self._seen.era if counted else "", counted
+        try:
+            return self._monitor.run(self._taken_out, era)
+        except Reentered:  # the next report takes it
+            return "", []
+
+    def _taken_out(self, era: str | None) -> tuple[str, list[tuple[int, int]]]:
+        if self._seen is None or era not in (None, self._seen.era):
+            return "", []
+        counted, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+        if not self._waiting and (well := self._went_well()):
+            counted.append((well, -1))
+        return self._seen.era if counted else "", counted
 
     def _went_well(self) -> int:
         """How many calls went well since this was asked last."""
@@ -264,17 +279,17 @@ class Shared:
 
     def _take_in(self, seen: Seen, knew: Seen | None, asked: float) -> Seen:
         """Note what the store says, asked at that moment knowing that, and what happened since."""
-        with self._lock:
-            state = self._back() if self._lost_at is not None else self._state
-            self._expired += seen.expired
-            if self._is_news(seen, knew):
-                self._note(state, seen, asked)
+        self._monitor.post(self._take, seen, knew, asked, self._ticks.now())
         return seen
 
-    def _back(self) -> State:
+    def _take(self, seen: Seen, knew: Seen | None, asked: float, now: float) -> None:
+        state = self._state if self._lost_at is None else self._back(now - self._lost_at)
+        self._expired += seen.expired
+        if self._is_news(seen, knew):
+            self._note(state, seen, asked)
+
+    def _back(self, lost_for: float) -> State:
         """The store answers again; the state that this process has gone by meanwhile."""
-        assert self._lost_at is not None
-        lost_for = self._ticks.now() - self._lost_at
         self._lost_at = None
         self.happened.append(CircuitStoreBack(name=self._name, lost_for=lost_for))
         circuit = self._local.circuit
@@ -314,15 +329,18 @@ class Shared:
     def _lose(self, error: CircuitStoreError) -> None:
         """Judge by what this process sees, from what was known last on."""
         now, local = self._ticks.now(), Local(self._rules, self._draw, self.happened)
-        with self._lock:
-            if self._lost_at is not None:
-                return
-            self._lost_at = now
-            self.happened.append(CircuitStoreLost(name=self._name, error=error))
-            self._resume(local.circuit)
-            self._local = local
-        LOG.warning("the circuit %r has lost its store: %s", self._name, error)
-        self._watcher.ensure()
+        if self._monitor.post(self._go_alone, error, local, now) is not False:
+            LOG.warning("the circuit %r has lost its store: %s", self._name, error)
+            self._watcher.ensure()
+
+    def _go_alone(self, error: CircuitStoreError, local: Local, now: float) -> bool:
+        if self._lost_at is not None:
+            return False
+        self._lost_at = now
+        self.happened.append(CircuitStoreLost(name=self._name, error=error))
+        self._resume(local.circuit)
+        self._local = local
+        return True
 
     def _resume(self, circuit: Circuit) -> None:
         """Let it begin where the shared one was seen last."""
@@ -332,6 +350,8 @@ class Shared:
         if seen is not None:
             until = None if seen.until is None else seen.until - seen.now + self._seen_at
             circuit.state, circuit.until, circuit.opened = seen.state, until or 0.0, seen.opened
+            if seen.state != "closed":
+                circuit.closed = None
             if seen.state in BY_HAND:
                 circuit.manual = Manual(seen.by, seen.reason, until)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from retrytemplate._locks import Monitor
 from retrytemplate.clock import SystemClock
 from retrytemplate.control.switch.entries import Document
 from retrytemplate.control.switch.events import SwitchStoreBack, SwitchStoreLost
@@ -111,8 +112,8 @@ class Copy:
     known_at: float = -inf
     lost_at: float | None = None
     error: str | None = None
-    # The collector may run anything in the very thread that holds them.
-    _lock: Any = field(factory=threading.RLock)
+    _monitor: Monitor = field(factory=Monitor)
+    # Held while the store is asked; the same thread may have to ask it once more.
     _one_at_a_time: Any = field(factory=threading.RLock)
 
     @property
@@ -158,19 +159,24 @@ class Copy:
         :param began: when it was asked for, or was about to be written.
         :param restored: what was missing, and has been put back.
         """
-        ended = self.now()
-        with self._lock:
-            if self._is_outdated(view, began):
-                return []
-            self._replace(view, restored)
-            self.asked, self.known_at = max(began, self.asked), max(ended, self.known_at)
-            self.trusted_until = self.asked + self.stale_after
-            lost_at, self.lost_at, self.error = self.lost_at, None, None
+        lost_at = self._monitor.post(self._accept, view, began, self.now(), restored)
         if lost_at is None:
             return []
         lost_for = max(0.0, self.now() - lost_at)
         LOG.warning("%s: the store is back after %.3g s", self.name, lost_for)
         return [SwitchStoreBack(name=self.name, lost_for=lost_for)]
+
+    def _accept(
+        self, view: View, began: float, ended: float, restored: Mapping[SwitchScope, SwitchEntry]
+    ) -> float | None:
+        """When the store was lost that has answered."""
+        if self._is_outdated(view, began):
+            return None
+        self._replace(view, restored)
+        self.asked, self.known_at = max(began, self.asked), max(ended, self.known_at)
+        self.trusted_until = self.asked + self.stale_after
+        lost_at, self.lost_at, self.error = self.lost_at, None, None
+        return lost_at
 
     def _is_outdated(self, view: View, began: float) -> bool:
         """Whether it is an earlier one, that was on its way when the present one came."""
@@ -193,27 +199,30 @@ class Copy:
 
     def _lost(self, error: Exception, began: float) -> list[ControlEvent]:
         now, age = self.now(), self.age
-        with self._lock:
-            if began < self.known_at:  # it has answered somebody else since
-                return []
-            is_news = self.lost_at is None
-            if is_news:
-                self.lost_at = now
-            self.error = str(error)
-            self.trusted_until = now + self._patience(now - began)
-        if not is_news:
+        if not self._monitor.post(self._lose, str(error), began, now):
             return []
         known = "nothing is known" if age is None else f"what was known {age:.3g} s ago holds"
         LOG.error("%s: the store is lost, %s: %s", self.name, known, error)
         return [SwitchStoreLost(name=self.name, age=age, error=error)]
+
+    def _lose(self, error: str, began: float, now: float) -> bool:
+        """Whether that is news."""
+        if began < self.known_at:  # it has answered somebody else since
+            return False
+        is_news = self.lost_at is None
+        if is_news:
+            self.lost_at = now
+        self.error = error
+        self.trusted_until = now + self._patience(now - began)
+        return is_news
 
     def _patience(self, waited: float) -> float:
         """How long a lost store is asked by the watcher alone, which may wait as long again."""
         return self.stale_after + waited if self.stale_after else 0.0
 
     def forked(self) -> None:
-        """In a child process: others may have held the locks."""
-        self._lock, self._one_at_a_time = threading.RLock(), threading.RLock()
+        """In a child process: another thread may have held the lock."""
+        self._one_at_a_time = threading.RLock()
         self.trusted_until = -inf
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from attrs import define, frozen
 
+from retrytemplate._locks import Monitor, Reentered
 from retrytemplate.clock import given_or_system
-from retrytemplate.stores.forks import follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,8 +112,7 @@ class MemorySwitchStore:
         self._state = 0, ""
         self._records: dict[int, _Kept] = {}
         self._last = 0
-        self._lock = threading.RLock()
-        follow(self)
+        self._monitor = Monitor()
 
     def load(self, known: int | None) -> tuple[int, str] | None:
         """The version and the document; None: the version is still *known*."""
@@ -123,21 +121,26 @@ class MemorySwitchStore:
 
     def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
         """Write the document and the records, unless the version is no longer *expected*."""
-        with self._lock:
-            if self._state[0] != expected:
-                return False
-            for text in records:
-                self._last += 1
-                self._records[self._last] = _Kept(StoredRecord(self._last, text, told=False))
-            for number in list(islice(self._records, max(0, len(self._records) - KEPT))):
-                del self._records[number]
-            self._state = expected + 1, document
+        try:
+            return self._monitor.run(self._commit, expected, document, records)
+        except Reentered:  # the interrupted code is about to write
+            return False
+
+    def _commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        if self._state[0] != expected:
+            return False
+        for text in records:
+            self._last += 1
+            self._records[self._last] = _Kept(StoredRecord(self._last, text, told=False))
+        for number in list(islice(self._records, max(0, len(self._records) - KEPT))):
+            del self._records[number]
+        self._state = expected + 1, document
         return True
 
     def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
         """The newest records, newest first; of those with a number below *before*."""
-        with self._lock:
-            found = [each.record for each in reversed(self._records.values())]
+        kept = self._monitor.read(lambda: list(self._records.values()))
+        found = [each.record for each in reversed(kept)]
         if before is not None:
             found = [each for each in found if each.number < before]
         return found[:limit]
@@ -145,25 +148,29 @@ class MemorySwitchStore:
     def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed."""
         now = self._clock.monotonic()
-        with self._lock:
-            free = [each for each in self._records.values() if _is_free(each, worker, now)][:limit]
-            for each in free:
-                each.worker, each.until = worker, now + lease
-            return [each.record for each in free]
+        try:
+            return self._monitor.run(self._claim, worker, now, lease, limit)
+        except Reentered:  # they are claimed the next time
+            return []
+
+    def _claim(self, worker: str, now: float, lease: float, limit: int) -> list[StoredRecord]:
+        free = [each for each in self._records.values() if _is_free(each, worker, now)][:limit]
+        for each in free:
+            each.worker, each.until = worker, now + lease
+        return [each.record for each in free]
 
     def told(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these."""
-        with self._lock:
-            for number in numbers:
-                kept = self._records.get(number)
-                if kept is not None and kept.worker == worker:
-                    kept.record = StoredRecord(number, kept.record.text, told=True)
+        self._monitor.post(self._mark, numbers, worker)
+
+    def _mark(self, numbers: Sequence[int], worker: str) -> None:
+        for number in numbers:
+            kept = self._records.get(number)
+            if kept is not None and kept.worker == worker:
+                kept.record = StoredRecord(number, kept.record.text, told=True)
 
     def close(self) -> None:
         """Nothing is held that would have to be given back."""
-
-    def _forked(self) -> None:
-        self._lock = threading.RLock()
 
 
 def _is_free(kept: _Kept, worker: str, now: float) -> bool:

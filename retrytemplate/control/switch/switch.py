@@ -385,7 +385,6 @@ class KillSwitch(Commands):
 
     def _forked(self) -> None:
         self._copy.forked()
-        self._chronicle.forked()
         self._watcher.forked()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from attrs import define, field
 
 from retrytemplate._checks import close_unawaited, is_async, is_awaitable
+from retrytemplate._locks import Monitor, Reentered
 from retrytemplate.control.switch.audit import UnreadableRecord, read_record
 from retrytemplate.control.switch.events import SwitchChanged
 from retrytemplate.control.switch.report import span
@@ -64,7 +64,7 @@ class Chronicle:
     _seen: StoredRecord | None = None
     _began: float | None = None  # to tell what may not be told yet
     _left: int = 0  # the last record that was left to others
-    _lock: Any = field(factory=threading.RLock)
+    _monitor: Monitor = field(factory=Monitor)
 
     @property
     def has_to_try_again(self) -> bool:
@@ -75,9 +75,11 @@ class Chronicle:
         """What happened before is no news."""
         if self._seen is None:
             newest = self.store.records(limit=1)
-            with self._lock:
-                if self._seen is None:
-                    self._seen = newest[0] if newest else NOTHING
+            self._monitor.post(self._begin, newest[0] if newest else NOTHING)
+
+    def _begin(self, newest: StoredRecord) -> None:
+        if self._seen is None:
+            self._seen = newest
 
     def news(self) -> list[SwitchChanged]:
         """What has happened since this was last asked, oldest first; each once."""
@@ -90,11 +92,16 @@ class Chronicle:
     def _unheard(self) -> list[StoredRecord] | None:
         seen = self._seen or NOTHING
         new = self._since(seen)
-        with self._lock:
-            if self._seen is not seen:
-                return None
-            self._seen = new[-1] if new else seen
-        return new
+        try:
+            return new if self._monitor.run(self._go_past, seen, new) else None
+        except Reentered:  # the interrupted code tells
+            return []
+
+    def _go_past(self, seen: StoredRecord, new: list[StoredRecord]) -> bool:
+        if self._seen is not seen:
+            return False
+        self._seen = new[-1] if new else seen
+        return True
 
     def _since(self, seen: StoredRecord) -> list[StoredRecord]:
         """The records after this one, oldest first; all, where the store has begun anew."""
@@ -191,7 +198,3 @@ class Chronicle:
             changes,
             span(self.tell_back or 0.0),
         )
-
-    def forked(self) -> None:
-        """In a child process: a lock that nobody holds."""
-        self._lock = threading.RLock()
