@@ -367,7 +367,7 @@ SUBJECTS = {
         use_budget,
         attack_budget,
         check_budget,
-        stride=3,
+        stride=7,
     ),
     "budget of tokens": Subject(
         ("control/budget.py",),
@@ -375,7 +375,7 @@ SUBJECTS = {
         use_budget,
         attack_budget,
         check_budget,
-        stride=3,
+        stride=7,
     ),
     "fallback": Subject(
         ("control/fallback.py",),
@@ -390,7 +390,7 @@ SUBJECTS = {
         use_hedge,
         attack_hedge,
         check_hedge,
-        stride=5,
+        stride=23,
     ),
     "kill switch": Subject(
         ("control/switch/stores.py", "control/switch/telling.py", "control/switch/copies.py"),
@@ -398,7 +398,7 @@ SUBJECTS = {
         use_switch,
         attack_switch,
         check_switch,
-        stride=29,
+        stride=61,
     ),
     "idempotency key": Subject(
         ("control/idempotency.py",), RetryTemplate, use_key, use_key, use_key
@@ -411,7 +411,7 @@ SUBJECTS = {
         check_statistics,
     ),
     "template": Subject(
-        ("template.py",), RetryTemplate, use_template, use_template, check_template, stride=5
+        ("template.py",), RetryTemplate, use_template, use_template, check_template, stride=19
     ),
     "no_waiting": Subject(
         ("testing/waiting.py",),
@@ -426,7 +426,7 @@ SUBJECTS = {
         use_cache,
         attack_cache,
         check_cache,
-        stride=7,
+        stride=23,
     ),
     "cache of another": Subject(
         ("caches/simple.py",),
@@ -434,7 +434,7 @@ SUBJECTS = {
         use_cache,
         attack_cache,
         check_cache,
-        stride=7,
+        stride=23,
     ),
     "shared circuit": Subject(
         ("control/circuits/shared.py",),
@@ -442,7 +442,7 @@ SUBJECTS = {
         use_shared,
         use_shared,
         check_shared,
-        stride=11,
+        stride=41,
     ),
     "shared circuit, cached": Subject(
         ("control/circuits/cached.py",),
@@ -450,7 +450,7 @@ SUBJECTS = {
         use_shared,
         use_shared,
         check_shared,
-        stride=11,
+        stride=41,
     ),
 }
 
@@ -536,6 +536,7 @@ def collector(subject):
 def fork(subject):
     """A child is made while threads are inside the object."""
     made, over = subject.make(), threading.Event()
+    subject.use(made)  # no thread is to be importing a module at the fork
 
     def work():
         while not over.is_set():

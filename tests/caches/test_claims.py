@@ -1,6 +1,6 @@
 """What a cache gets whose claims are kept in this process: its part is done under the lock."""
 
-from threading import Lock
+from threading import Thread
 
 import pytest
 
@@ -27,7 +27,7 @@ class Guarded(dict):
 
     def _guarded(name):
         def method(self, *args):
-            assert self.lock.locked(), f"{name} without the lock"
+            assert self.lock._is_owned(), f"{name} without the lock"
             return getattr(dict, name)(self, *args)
 
         return method
@@ -42,7 +42,7 @@ class Dictionary(ClaimsInProcess):
     """The records in a dictionary."""
 
     def __init__(self):
-        super().__init__(None, Lock())
+        super().__init__(None)
         self.records = Guarded(self._lock)
 
     def _load(self, key):
@@ -88,9 +88,19 @@ def test_every_step_is_done_under_the_lock_and_gives_it_back(cache):
     assert cache.peek("key") is None
     assert cache.swap("other", Record(version=1), 0)
     assert not cache.swap("other", Record(version=1), 0)
-    cache.release(cache.begin("other", worker="one", fresh=True))
     cache.forget("other")
-    assert not cache._lock.locked()
+    assert not cache._lock._is_owned()
+
+
+def test_release_while_another_thread_holds_the_lock_does_not_wait():
+    cache = Dictionary()
+    claim = cache.begin("key", worker="one")
+    with cache._lock:
+        thread = Thread(target=cache.release, args=(claim,), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+    assert not cache.holds(claim)
 
 
 class Down(Dictionary):
