@@ -15,16 +15,16 @@ from tests.attacks import ATTACKS, SUBJECTS
 PACKAGE = Path(retrytemplate.__file__).parent
 ROOT = PACKAGE.parent
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier"}
+MODULES = ("threading", "asyncio", "trio")
 EXEMPT = {
     "_locks.py": "it is the mechanism",
     "attempt_timeout.py": "events of one call, which no other code reaches",
     "batch/drivers.py": "a lock of one chunk, which no other code reaches",
     "batch/heartbeat.py": "an event that its own thread waits for",
     "batch/repository.py": "a reentrant lock around the making of an engine",
-    "batch/signals.py": "made for signals: its lock is never waited for",
     "caches/claims.py": "the base class of the caches that are attacked",
-    "cli/_following.py": "an event that the command itself waits for",
     "control/circuits/cached.py": "attacked with the shared circuit; its reports come one by one",
+    "control/interrupts.py": "a lock of one run of a node, which asks in its own code alone",
     "control/waiters.py": "events of trio, set in its own thread",
     "control/switch/copies.py": "attacked with the switch; one thread at a time asks the store",
     "demo/job.py": "a program, which has no finalizers",
@@ -32,15 +32,32 @@ EXEMPT = {
     "stores/connections.py": "a semaphore of asyncio tasks",
     "stores/renewers.py": "reentrant; attacked by the tests of the durable caches",
     "testing/chance.py": "a reentrant lock of a test helper",
+    "testing/conformance/base.py": "a barrier of the kit's own threads",
     "testing/clock.py": "a reentrant lock of a test helper",
 }
 
 
 def locks_in(path):
-    names = {
-        getattr(node, "attr", None) or getattr(node, "id", None)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute | ast.Name)
+    """What a module makes: by a call, or with a factory that is an argument of one."""
+    tree = ast.parse(path.read_text())
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and node.module in ("threading", "asyncio", "retrytemplate._locks")
+        for alias in node.names
+    }
+    used = [
+        each
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for each in (node.func, *node.args, *(keyword.value for keyword in node.keywords))
+    ]
+    names = {each.id for each in used if isinstance(each, ast.Name)} & imported
+    names |= {
+        each.attr
+        for each in used
+        if isinstance(each, ast.Attribute) and ast.unparse(each.value) in MODULES
     }
     return names & (LOCKS | {"Monitor"})
 

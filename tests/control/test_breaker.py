@@ -951,3 +951,10 @@ def test_the_state_is_a_number_for_a_gauge_above_0_where_calls_are_refused(make,
         change(by="kim", reason="a test")
         gauges.append(breaker.snapshot().gauge)
     assert gauges == [0, 2, 1, 3, -1, -2]
+
+
+def test_setting_of_a_breaker_cannot_be_assigned():
+    breaker = CircuitBreaker("billing")
+    with pytest.raises(AttributeError, match=r"reset_timeout of a CircuitBreaker .*; make another"):
+        breaker.reset_timeout = 1.0
+    assert breaker.reset_timeout == 30.0

@@ -883,3 +883,12 @@ def test_another_number_that_makes_no_sense_is_refused(limit, given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         bulkhead.resize(limit, **given)
     assert (bulkhead.limit, bulkhead.snapshot().limit) == (50, 50)
+
+
+def test_setting_of_a_bulkhead_cannot_be_assigned():
+    bulkhead = Bulkhead("llm", limit=1)
+    with pytest.raises(AttributeError, match=r"limit of a Bulkhead .*; use resize\(\)"):
+        bulkhead.limit = 2
+    with pytest.raises(AttributeError, match="make another Bulkhead"):
+        bulkhead.queue = 2
+    assert (bulkhead.limit, bulkhead.queue) == (1, 100)
