@@ -11,7 +11,6 @@ from retrytemplate import (
     AlreadyCompletedError,
     AttemptInProgressError,
     AttemptLostError,
-    AttemptTimeoutError,
     BackoffInterruptedError,
     CircuitBreakerRetryPolicy,
     Deadline,
@@ -1066,17 +1065,19 @@ def test_a_policy_that_raises_before_the_first_attempt_is_said_to_and_no_attempt
 
 @every_way
 @pytest.mark.parametrize("limit", ["timeout", "deadline"])
-def test_an_attempt_that_outlasts_its_limit_unheard_fails(way, limit):
-    clock = VirtualClock()
-    template = made(1, clock=clock, attempt_timeout=1.0 if limit == "timeout" else None)
+def test_late_attempt_that_returned_completes_its_key(way, limit):
+    clock, calls = VirtualClock(), []
+    template = stateful(clock=clock, attempt_timeout=1.0 if limit == "timeout" else None)
 
     def slow(context):
+        calls.append(context.attempt)
         clock.advance(2)
         return "late"
 
-    expected = AttemptTimeoutError if limit == "timeout" else DeadlineExceededError
-    with Deadline(1.0 if limit == "deadline" else 60, clock=clock), pytest.raises(expected):
-        way(template, slow)
+    with Deadline(1.0 if limit == "deadline" else 60, clock=clock):
+        assert way(template, slow, state=KEY) == "late"
+    assert calls == [1]
+    assert kept(template) is None
 
 
 @pytest.mark.parametrize("ending", [None, KeyboardInterrupt])
