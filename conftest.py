@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -16,6 +18,7 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers import myst, rest
 
 import retrytemplate
+from tests.leftovers import Leftovers, Watchdog, adopt_orphans, kill_when_a_block_fails
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -83,19 +86,67 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 
 _begun = count()
+_leftovers = Leftovers()
+_watchdog = pytest.StashKey[Watchdog]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare for what a test leaves behind; the output is not captured yet."""
+    adopt_orphans()
+    kill_when_a_block_fails()
+    config.stash[_watchdog] = Watchdog(os.dup(2))
+
+
+def _reset_watchdog(config: pytest.Config, limit: float | None = None) -> None:
+    usual = float(config.getini("timeout"))
+    config.stash[_watchdog].reset(usual if limit is None else limit)
+
+
+def pytest_collection_finish() -> None:
+    """Start what starts processes for the tests: it stays until the end of the run."""
+    multiprocessing.resource_tracker.ensure_running()
+    if "tests.forking" in sys.modules:
+        multiprocessing.forkserver.ensure_running()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """What is there by now, thousands of tests and reports, no collection has to go through."""
     if next(_begun) % 100 == 0:
         gc.collect()
         gc.freeze()
+    own = item.get_closest_marker("timeout")
+    _reset_watchdog(item.config, own.args[0] if own else None)
+    _leftovers.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    """What a fixture of a module or of the run starts stays longer than a test."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = Leftovers()
+    try:
+        return (yield)
+    finally:
+        _leftovers.adopt(before)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Fail the test that leaves a thread or a process behind.
+
+    The examples of a page share what they make, until its end.
+    """
+    yield
+    if isinstance(item, pytest.Function) and (left := _leftovers.found(item.funcargs)):
+        pytest.fail(f"the test leaves behind: {', '.join(left)}", pytrace=False)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI on Linux, where everything can be had, a test that did not run fails the run."""
+    _reset_watchdog(session.config)
     if not os.environ.get("CI") or sys.platform != "linux":
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -1,6 +1,7 @@
 """The suite's own rules, tried on a small project that has them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,54 @@ def test_the_examples_of_a_page_keep_their_order_in_every_shuffle(project, seed)
     done = run(project, "README.md", "test_it.py", f"--randomly-seed={seed}")
     assert f"--randomly-seed={seed}" in done.stdout
     assert "12 passed" in done.stdout, done.stdout
+
+
+LEAVING = """
+import socket, subprocess, sys, threading
+kept = []
+def test_thread():
+    kept.append(threading.Event())
+    threading.Thread(target=kept[-1].wait, name="left", daemon=True).start()
+def test_process():
+    kept.append(subprocess.Popen(["sleep", "1000"]))
+def test_grandchild():
+    child = "import subprocess; subprocess.Popen(['sleep', '1000'])"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", child], check=True)
+def test_failing_block():
+    with subprocess.Popen(["sleep", "1000"]):
+        raise ValueError
+def test_unclosed():
+    socket.socket()
+def test_nothing():
+    threading.Thread(target=int).start()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_test_that_leaves_something_behind_fails(project):
+    (project / "test_it.py").write_text(LEAVING)
+    done = run(project, "test_it.py", "-p", "no:randomly", "--tb=line")
+    outcomes = set(re.findall(r"^(\w+) test_it.py::test_(\w+)", done.stdout, re.MULTILINE))
+    left = ["thread", "process", "grandchild"]
+    assert outcomes >= {("ERROR", name) for name in left} | {
+        ("FAILED", "failing_block"),
+        ("FAILED", "unclosed"),
+    }
+    assert "ResourceWarning: unclosed <socket.socket" in done.stdout
+    assert ("FAILED", "nothing") not in outcomes
+    assert done.returncode == 1
+
+
+def test_watchdog_ends_a_process_that_hangs():
+    program = (
+        "import sys, time; from tests.leftovers import Watchdog; Watchdog.MARGIN = 0.05\n"
+        "def hangs(): time.sleep(1000)\n"
+        "Watchdog(sys.stderr).reset(0.05); hangs()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, "in hangs" in done.stderr) == (1, True)
 
 
 def test_every_example_is_run_so_a_wrong_one_fails(project):

@@ -353,8 +353,11 @@ class TestGuard(GuardConformance):
     def make(self):
         switch = KillSwitch()
         stopped(switch, segment="search")
-        self.switch = switch
+        self.switch = switch  # which the guard does not hold
         return switch.guard(segment="billing")
+
+    def teardown_method(self):
+        vars(self).clear()
 
 
 def test_a_guard_can_wrap_functions_methods_and_coroutine_functions():
