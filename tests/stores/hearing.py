@@ -13,8 +13,8 @@ context knows: its *past*.  Calls are in the order of their fences.
   value, and is gone.
 - The recovery comes after so many failures, no callback does; after a recovery that is gone comes a
   recovery with the same past.
-- After the last call of a key comes none: it was accepted.  Of a key whose success is remembered
-  it is the only one that was.
+- The last call of a key was accepted.  A key whose success is remembered has no call after an
+  accepted callback; after an accepted recovery it starts again.
 
 *Gone* is who was killed, or was told by the store that the key is lost or the store away.
 """
@@ -171,12 +171,12 @@ class Hearing:
         return True
 
     def _results(self, key, calls):
-        """The last call was accepted; where a success is remembered, no other one was."""
+        """The last call was accepted; where a success is remembered, no callback before it was."""
         if not calls[-1].accepted and key not in self.completed:
             yield f"neither succeeded nor recovered: {calls[-1]}"
         if "." in key:
             for call in calls[:-1]:
-                if call.accepted:
+                if call.accepted and call.kind == "callback":
                     yield f"called again after it had succeeded: {call}; {calls[-1]}"
         lost = {each.split()[1] for call in calls for each in call.past if each.startswith("lost")}
         for call in calls:
