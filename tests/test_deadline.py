@@ -341,3 +341,10 @@ def test_with_nothing_left_on_entry_the_error_names_the_limit_and_nothing_is_cal
 def test_a_deadline_that_makes_no_sense_is_refused(given):
     with pytest.raises((TypeError, ValueError), match=f"{next(iter(given))} must be"):
         Deadline(**{"seconds": 1.0, **given})
+
+
+@pytest.mark.parametrize("unknown", [True, False])
+def test_error_of_shortened_deadline_keeps_outcome_unknown(clock, unknown):
+    with Deadline(1.0, kind="request", clock=clock), Deadline(2.0, clock=clock) as inner:
+        error = inner.error("too late", outcome_unknown=unknown)
+    assert (error.kind, error.outcome_unknown) == ("request", unknown)

@@ -97,3 +97,7 @@ def test_a_pool_of_processes_sends_an_error_back():
         pool.submit(too_early).result()
 
     assert caught.value.retry_after == 2.5
+
+
+def test_deadline_error_without_arguments_has_known_outcome():
+    assert errors.DeadlineExceededError().outcome_unknown is False
