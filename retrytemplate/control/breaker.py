@@ -31,7 +31,7 @@ from retrytemplate.control.events import (
     listeners_of,
     tell,
 )
-from retrytemplate.control.judging import cut_off, judge_of
+from retrytemplate.control.judging import failure_in, judge_of
 from retrytemplate.control.local import Local
 from retrytemplate.control.permit import Permit
 from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
@@ -455,7 +455,7 @@ class CircuitBreaker(Wraps):
     def _verdict(self, exc: BaseException | None) -> Verdict:
         if exc is None:
             return "success"
-        failure = cut_off(exc) if is_hard(exc) else exc
+        failure = failure_in(exc)
         if failure is None:
             return "cancelled"
         return "failure" if self._covers(failure) else "ignored"

@@ -15,7 +15,7 @@ from retrytemplate.verdicts import is_barred, is_hard, is_stopped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["but_cancelled", "cut_off", "ending", "judge_of"]
+__all__ = ["but_cancelled", "ending", "failure_in", "judge_of"]
 
 
 def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
@@ -71,13 +71,20 @@ def but_cancelled(exc: BaseException | None) -> BaseException | None:
     return exc
 
 
-def cut_off(exc: BaseException) -> BaseException | None:
-    """The error of the limit in force, where a cancellation comes from it: who was called has not
-    answered in time.  None where somebody else has cancelled, or it is no cancellation, nor a group
-    of nothing else."""
-    if but_cancelled(exc) is not None:
-        return None
+def failure_in(exc: BaseException) -> BaseException | None:
+    """The failure by which a call is judged that raised this exception; None: there is none.
+
+    The exception itself, if it is an ordinary one.  Of a group with cancellations or interrupts:
+    what remains without them.  Of a cancellation alone: the error of the limit in force, where its
+    time is over.
+    """
+    if not is_hard(exc):
+        return exc
+    if isinstance(exc, BaseExceptionGroup):
+        rest = exc.split(lambda each: not isinstance(each, BaseExceptionGroup) and is_hard(each))[1]
+        if rest is not None:
+            return rest
     deadline = Deadline.current()
-    if deadline is None or not deadline.expired():
+    if deadline is None or not deadline.expired() or but_cancelled(exc) is not None:
         return None
     return deadline.error("the time was over before there was an answer")

@@ -607,6 +607,66 @@ def test_a_cancellation_before_the_time_is_over_is_no_failure(loop):
     assert (breaker.state, breaker.snapshot().calls) == ("closed", 0)
 
 
+def failure_beside(*others):
+    return BaseExceptionGroup("both", [Down(), *others])
+
+
+INTERRUPTIONS = [asyncio.CancelledError, CancelledError, KeyboardInterrupt]
+
+
+@pytest.mark.parametrize("kind", INTERRUPTIONS)
+@pytest.mark.parametrize("failures", [Exception, Down])
+def test_failure_in_group_with_cancellation_counts(kind, failures):
+    breaker = CircuitBreaker("service", window=Consecutive(1), failures=failures)
+    group = failure_beside(BaseExceptionGroup("inner", [kind()]))
+    with pytest.raises(BaseExceptionGroup) as raised, breaker.permit():
+        raise group
+    assert (raised.value, breaker.state) == (group, "open")
+
+
+def test_failure_in_group_with_cancellation_not_listed_is_ignored():
+    breaker = CircuitBreaker("service", window=Consecutive(1), failures=ConnectionError)
+    with pytest.raises(BaseExceptionGroup), breaker.permit():
+        raise failure_beside(KeyboardInterrupt())
+    assert (breaker.state, breaker.snapshot().calls) == ("closed", 0)
+
+
+@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
+def test_asyncio_group_with_failure_counts_and_propagates(way):
+    breaker = CircuitBreaker("service", window=Consecutive(1))
+
+    async def fails():
+        raise failure_beside(asyncio.CancelledError())
+
+    with pytest.raises(BaseExceptionGroup):
+        asyncio.run(ways_in(breaker, fails)[way]())
+    assert breaker.state == "open"
+
+
+@pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
+def test_trio_cancelled_call_with_failing_task_counts_as_failure(way):
+    loop = LOOPS[1]
+    breaker, begun = CircuitBreaker("service", window=Consecutive(1)), []
+
+    async def fails_when_cancelled():
+        try:
+            begun.append(True)
+            await loop.forever()
+        finally:
+            raise Down
+
+    async def calls():
+        await loop.together(fails_when_cancelled, loop.forever)
+
+    async def main():
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await loop.cancelled(ways_in(breaker, calls)[way], lambda: begun)
+        assert raised.group_contains(Down)
+
+    loop.run(main)
+    assert breaker.state == "open"
+
+
 def test_a_call_whose_end_is_never_heard_of_loses_its_place(make, clock):
     breaker = half_open(make(half_open_calls=1, required_successes=1, permit_timeout=5), clock)
     lost = breaker.permit().__enter__()
