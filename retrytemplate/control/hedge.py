@@ -155,7 +155,7 @@ class Hedge(Wraps):
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call the function in a thread of the pool, and once more where it takes long.
 
-        :raises MisuseError: there is no pool.
+        :raises MisuseError: there is no pool, or it is shut down.
         :raises DeadlineExceededError: the deadline around the call is over first.
         """
         return self.outcome(fn, *args, **kwargs).unwrap()

@@ -19,6 +19,7 @@ from retrytemplate._locks import Monitor
 from retrytemplate._threads import uninterrupted
 from retrytemplate.attempt_timeout import takes_stop
 from retrytemplate.clock import in_trio
+from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
     import asyncio
@@ -195,9 +196,15 @@ class PoolLanes:
             return
         try:
             uninterrupted(self._submit, place)
-        except Exception:  # a pool that gets no new thread raises, and may have found an old one
+        except Exception as exc:
+            # A pool that gets no new thread raises, and may have found an old one.
             if place.take():
                 self._places.remove(place)
+                if isinstance(exc, RuntimeError) and "shutdown" in str(exc):
+                    raise MisuseError(
+                        f"the executor of the hedge {self._race.steward.name!r} is shut down: shut "
+                        "it down after the last call, or make the hedge with another executor"
+                    ) from exc
                 raise
 
     def wait(self, seconds: float) -> list[Runner]:

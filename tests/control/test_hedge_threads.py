@@ -363,11 +363,14 @@ def test_where_no_hedge_can_come_the_call_is_made_where_it_is(pool):
     assert made.delay.samples == 1
 
 
-def test_a_pool_that_is_shut_down_makes_no_call():
+def test_hedge_with_pool_that_is_shut_down_raises_misuse_error():
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
-    outcome = hedge(pool).outcome(str.upper, "rome")
-    assert (type(outcome.exception), outcome.attempts) == (RuntimeError, 0)
+    made = []
+    with pytest.raises(MisuseError, match="executor of the hedge 'hedge' is shut down") as raised:
+        hedge(pool).call(made.append, "rome")
+    assert type(raised.value.__cause__) is RuntimeError
+    assert made == []
 
 
 def test_a_pool_that_is_shut_down_meanwhile_starts_no_hedge():
@@ -380,7 +383,7 @@ def test_a_pool_that_is_shut_down_meanwhile_starts_no_hedge():
 
     with pytest.raises(Down):
         hedge(pool, NEVER, listeners=[heard], budget=budget).call(ask)
-    assert [type(each.error) for each in heard.events] == [RuntimeError]
+    assert [type(each.error) for each in heard.events] == [MisuseError]
     assert heard.kinds == [HedgeRefused]
     assert budget.snapshot().available == 10
 
