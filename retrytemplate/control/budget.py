@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, frozen
+from attrs import frozen
 
 from retrytemplate._checks import check_at_least, duration, span, text
 from retrytemplate._locks import Monitor, Reentered
@@ -14,6 +15,7 @@ from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.funds import Bucket, Share
+from retrytemplate.control.strategy import fixed
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.guards import Guard
 
@@ -47,7 +49,8 @@ class BudgetSnapshot:
     refused: int
 
 
-@define(eq=False, init=False)
+@fixed()
+@frozen(eq=False, init=False)
 class RetryBudget(Guard):
     """Grants retries as a share of the calls, so that a service in trouble is not drowned in them.
 
@@ -84,8 +87,7 @@ class RetryBudget(Guard):
     _listeners: tuple[Any, ...]
     _clock: Clock
     _monitor: Monitor
-    _granted: int
-    _refused: int
+    _counts: Counter[str]
 
     def __init__(
         self,
@@ -104,8 +106,8 @@ class RetryBudget(Guard):
         span("ttl", length)
         if not ratio and not min_per_second:
             raise ValueError("ratio and min_per_second are both 0: no retry would ever be granted")
-        self._fund = Share(ratio, min_per_second * length, length)
-        self._make(1.0, 0.0, parent, name, listeners, clock)
+        fund = Share(ratio, min_per_second * length, length)
+        self._make(fund, 1.0, 0.0, parent, name, listeners, clock)
 
     @classmethod
     def tokens(
@@ -139,12 +141,13 @@ class RetryBudget(Guard):
         check_at_least("refill_per_second", refill_per_second, 0.0, finite=True)
         check_at_least("refund", refund, 0.0, finite=True)
         made = cls.__new__(cls)
-        made._fund = Bucket(float(capacity), float(refill_per_second))
-        made._make(_costs(cost, capacity), float(refund), parent, name, listeners, clock)
+        fund = Bucket(float(capacity), float(refill_per_second))
+        made._make(fund, _costs(cost, capacity), float(refund), parent, name, listeners, clock)
         return made
 
     def _make(
         self,
+        fund: Fund,
         cost: Any,
         refund: float,
         parent: RetryBudget | None,
@@ -155,12 +158,12 @@ class RetryBudget(Guard):
         if not isinstance(parent, RetryBudget | None):
             raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
         text("name", name)
-        self._cost, self._refund, self.parent, self.name = cost, refund, parent, name
-        self._listeners = listeners_of(listeners)
-        check_listeners("listeners", self._listeners)
-        self._clock = given_or_system(clock)
-        self._monitor = Monitor()
-        self._granted = self._refused = 0
+        heard = listeners_of(listeners)
+        check_listeners("listeners", heard)
+        clock = given_or_system(clock)
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+            name, parent, fund, cost, refund, heard, clock, Monitor(), Counter()
+        )
 
     def _cost_of(self, failure: BaseException | None) -> float:
         if isinstance(self._cost, ExceptionClassifier):
@@ -242,14 +245,14 @@ class RetryBudget(Guard):
     def _take(self, cost: float, now: float) -> tuple[bool, str, float | None]:
         """Whether it was paid; where it was not, why, and when there will be enough."""
         if self._fund.take(cost, now):
-            self._granted += 1
+            self._counts["granted"] += 1
             return True, "", None
         self._refuse()
         why = f"{cost:g} is needed, {self._fund.available(now):.3g} is left"
         return False, why, self._fund.wait_for(cost, now)
 
     def _refuse(self) -> None:
-        self._refused += 1
+        self._counts["refused"] += 1
 
     def _earn(self) -> None:
         if self not in COUNTED.get():
@@ -264,7 +267,7 @@ class RetryBudget(Guard):
 
     def _pay_back(self, amount: float, now: float) -> None:
         self._fund.put_back(amount, now)
-        self._granted -= 1
+        self._counts["granted"] -= 1
 
     # Looking.
 
@@ -283,8 +286,8 @@ class RetryBudget(Guard):
         return BudgetSnapshot(
             name=self.name,
             available=self._fund.left,
-            granted=self._granted,
-            refused=self._refused,
+            granted=self._counts["granted"],
+            refused=self._counts["refused"],
         )
 
 

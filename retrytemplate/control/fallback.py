@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, text
 from retrytemplate._locks import Monitor
@@ -13,7 +13,7 @@ from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.judging import ending, judge_of
 from retrytemplate.control.stops import ask, ask_async
-from retrytemplate.control.strategy import Wraps, refuse_awaitable
+from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.together import failed_together
 from retrytemplate.endings import shown
 from retrytemplate.errors import UnacceptableResultError
@@ -76,7 +76,8 @@ def _check_or_none(name: str, value: Any) -> None:
         plain(name, value)
 
 
-@define(eq=False, init=False)
+@fixed()
+@frozen(eq=False, init=False)
 class Fallback(Wraps):
     """A chain of who else may answer: another provider, a cache, a simpler answer, a refusal.
 
@@ -128,16 +129,14 @@ class Fallback(Wraps):
         listeners: Any = (),
         clock: Clock | None = None,
     ) -> None:
-        _check_links("links", links)
         _check_or_none("accept", accept)
         text("name", name)
-        self.links, self.on, self.accept, self.name = links, on, accept, name
-        self.listeners = listeners_of(listeners)
-        check_listeners("listeners", self.listeners)
-        self._covers = judge_of("on", on)
-        self._counts = Counter()
-        self._monitor = Monitor()
-        self._clock = given_or_system(clock)
+        listeners = listeners_of(listeners)
+        check_listeners("listeners", listeners)
+        covers, clock = judge_of("on", on), given_or_system(clock)
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+            links, on, accept, name, listeners, covers, Counter(), Monitor(), clock
+        )
 
     # Calls.  The links may give anything: hence ``T | Any``, which still is no other type.
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
 
-from attrs import define
+from attrs import frozen
 
 from retrytemplate._checks import text
 from retrytemplate.clock import given_or_system
@@ -17,7 +17,7 @@ from retrytemplate.control.longest import calls, longest
 from retrytemplate.control.probing import title
 from retrytemplate.control.reading import described, number
 from retrytemplate.control.remarks import remarks
-from retrytemplate.control.strategy import Strategy, apply, apply_async
+from retrytemplate.control.strategy import Strategy, apply, apply_async, fixed
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.guards import Guard
@@ -75,7 +75,8 @@ def _check_ends(layers: tuple[Any, ...]) -> None:
             )
 
 
-@define(eq=False, init=False, repr=False)
+@fixed()
+@frozen(eq=False, init=False, repr=False)
 class Pipeline:
     """Strategies around a call, the outermost first.
 
@@ -107,15 +108,17 @@ class Pipeline:
     _inner_async: tuple[Callable[..., Any], ...]
 
     def __init__(self, *layers: Any, name: str = "pipeline", clock: Clock | None = None) -> None:
-        self.layers = _flat(layers)
-        _check_layers(self.layers)
-        _check_ends(self.layers)
+        layers = _flat(layers)
+        _check_layers(layers)
+        _check_ends(layers)
         text("name", name)
-        self.name = name
-        self._clock = given_or_system(clock)
-        self._first, *inner = _ways(self.layers, "call", apply)
-        self._first_async, *inner_async = _ways(self.layers, "call_async", apply_async)
-        self._inner, self._inner_async = tuple(inner[::-1]), tuple(inner_async[::-1])
+        clock = given_or_system(clock)
+        first, *inner = _ways(layers, "call", apply)
+        first_async, *inner_async = _ways(layers, "call_async", apply_async)
+        ways = first, tuple(inner[::-1]), first_async, tuple(inner_async[::-1])
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+            layers, name, clock, *ways
+        )
 
     # Calls.  A layer may give its own answer, as a fallback does: hence ``T | Any``.
 

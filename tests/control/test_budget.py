@@ -450,3 +450,10 @@ def test_a_refusal_leaves_no_cycle(clock):
 def test_a_budget_that_makes_no_sense_is_refused(make, given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         make(**given)
+
+
+@pytest.mark.parametrize("setting", ["ratio", "ttl", "capacity", "cost", "parent", "name"])
+@pytest.mark.parametrize("make", [RetryBudget, RetryBudget.tokens])
+def test_setting_of_a_budget_cannot_be_assigned(make, setting):
+    with pytest.raises(AttributeError, match=f"{setting} of a RetryBudget .*; make another"):
+        setattr(make(), setting, None)

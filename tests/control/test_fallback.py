@@ -321,3 +321,10 @@ def test_a_link_may_be_called_what_the_first_one_is():
 def test_a_fallback_that_makes_no_sense_is_refused(links, given, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
         Fallback(*links, **given)
+
+
+@pytest.mark.parametrize("setting", ["links", "on", "accept", "name", "listeners"])
+def test_setting_of_a_fallback_cannot_be_assigned(setting):
+    fallback = Fallback(refusal)
+    with pytest.raises(AttributeError, match=rf"{setting} of a Fallback .*; make another Fallback"):
+        setattr(fallback, setting, None)

@@ -355,3 +355,10 @@ def test_a_retry_that_nothing_would_ever_end_is_refused():
     assert Pipeline(Timeout(60.0), endless).worst_case() == 60.0
     bounded = endless.with_(policy=AlwaysRetryPolicy() & SimpleRetryPolicy(5))
     assert Pipeline(bounded).worst_case(attempt_duration=1.0) == 9.0
+
+
+@pytest.mark.parametrize("setting", ["layers", "name"])
+def test_setting_of_a_pipeline_cannot_be_assigned(setting):
+    pipeline = Pipeline(Timeout(1.0))
+    with pytest.raises(AttributeError, match=f"{setting} of a Pipeline .*; make another Pipeline"):
+        setattr(pipeline, setting, ())
