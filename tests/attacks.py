@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,11 +46,23 @@ from retrytemplate.control import (
 )
 from retrytemplate.control.circuits.store import RedisCircuitStore
 from retrytemplate.listeners.statistics import RollingStatistics
+from retrytemplate.stores.forks import follow
+from retrytemplate.stores.leases import LeasedClaim
+from retrytemplate.stores.renewers import RenewingThread
 from retrytemplate.testing import no_waiting
 
 LIBRARY = Path(retrytemplate.__file__).parent
 ATTACKED = tuple(
-    str(LIBRARY / each) for each in ("_locks.py", "caches", "control", "listeners", "testing")
+    str(LIBRARY / each)
+    for each in (
+        "_locks.py",
+        "caches",
+        "control",
+        "listeners",
+        "stores/leases.py",
+        "stores/renewers.py",
+        "testing",
+    )
 )
 SECONDS = 40  # until a deadlock is taken for one
 SIGNALS, FORKS = 60, 4
@@ -340,6 +353,44 @@ def check_shared(breaker):
     breaker.close()
 
 
+class Renewals:
+    """The leases of a cache: renewed by a thread of their own, by another one after a fork."""
+
+    def __init__(self):
+        self._forked()
+        follow(self)
+
+    def _forked(self):
+        self.renewer, self.claim = RenewingThread(self.renew, time.monotonic, well), held(1e-6)
+
+    def renew(self, claim):
+        raise ConnectionError
+
+    def use(self):
+        for lease in (3600.0, 1e-6):  # one that outlives a failure, and one that is over at once
+            self.claim = claim = held(lease)
+            self.renewer.add(claim)
+            self.renewer._turn(claim)  # of the thread, whose instructions are not traced
+            self.renewer.drop(claim)
+
+    def attack(self):
+        self.renewer.drop(self.claim)
+        other = held(3600.0)
+        self.renewer.add(other)
+        self.renewer.drop(other)
+
+    def check(self):
+        self.use()
+        assert not self.renewer._leases.has(self.claim)
+        assert self.renewer._thread.is_alive()
+
+
+def held(lease):
+    claim = LeasedClaim(f"key {next(KEYS)}", "me", None, 1)
+    claim.lease = lease
+    return claim
+
+
 def bulkhead(**settings):
     return Bulkhead("x", limit=2, queue=5, max_wait=0.001, **settings)
 
@@ -452,6 +503,9 @@ SUBJECTS = {
         use_shared,
         check_shared,
         stride=41,
+    ),
+    "renewed leases": Subject(
+        ("stores/renewers.py",), Renewals, Renewals.use, Renewals.attack, Renewals.check
     ),
 }
 

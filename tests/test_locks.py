@@ -30,7 +30,6 @@ EXEMPT = {
     "demo/job.py": "a program, which has no finalizers",
     "demo/service.py": "a program, which has no finalizers",
     "stores/connections.py": "a semaphore of asyncio tasks",
-    "stores/renewers.py": "reentrant; attacked by the tests of the durable caches",
     "testing/chance.py": "a reentrant lock of a test helper",
     "testing/conformance/base.py": "a barrier of the kit's own threads",
     "testing/clock.py": "a reentrant lock of a test helper",

@@ -47,7 +47,11 @@ class Lease:
 
 
 class Leases:
-    """The claims in hand, by key."""
+    """The claims in hand, by key.
+
+    A finalizer or a signal handler may end a claim between any two instructions here: each step
+    changes the table by one operation, which succeeds if the entry is gone.
+    """
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
@@ -64,17 +68,17 @@ class Leases:
 
     def failed(self, claim: LeasedClaim, now: float) -> None:
         """A renewal failed: it is tried again until the lease is over."""
-        if not self.has(claim):
+        lease = self._leases.get(claim.key)
+        if lease is None or lease.claim() is not claim:
             return
-        lease = self._leases[claim.key]
         lease.due = now + claim.lease * AFTER_FAILURE
         if lease.due >= lease.end:
-            del self._leases[claim.key]
+            self._leases.pop(claim.key, None)
 
     def drop(self, claim: Claim) -> None:
         """The claim has ended, or is lost."""
         if self.has(claim):
-            del self._leases[claim.key]
+            self._leases.pop(claim.key, None)
 
     def has(self, claim: Claim) -> bool:
         """Whether the claim is in hand; a later one of the same key is another."""
