@@ -631,6 +631,15 @@ def test_failure_in_group_with_cancellation_not_listed_is_ignored():
     assert (breaker.state, breaker.snapshot().calls) == ("closed", 0)
 
 
+@pytest.mark.parametrize("others", [[], [KeyboardInterrupt()]])
+@pytest.mark.parametrize(("failures", "state"), [(Exception, "closed"), (CircuitOpenError, "open")])
+def test_group_of_rejections_counts_where_failures_names_them(others, failures, state):
+    breaker = CircuitBreaker("service", window=Consecutive(1), failures=failures)
+    with pytest.raises(BaseExceptionGroup), breaker.permit():
+        raise BaseExceptionGroup("rejected", [CircuitOpenError("no"), *others])
+    assert breaker.state == state
+
+
 @pytest.mark.parametrize("way", ["called", "wrapped", "outcome", "block"])
 def test_asyncio_group_with_failure_counts_and_propagates(way):
     breaker = CircuitBreaker("service", window=Consecutive(1))
