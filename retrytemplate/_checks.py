@@ -134,10 +134,9 @@ def at_least_one(name: str, value: Any) -> None:
 
 def late_result(name: str, value: Any) -> None:
     """Raise unless *value* says how a value is used that was returned after its limit."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be 'return' or 'discard', got {value!r}")
     if value not in ("return", "discard"):
-        raise ValueError(f"{name} must be 'return' or 'discard', got {value!r}")
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{name} must be 'return' or 'discard', got {value!r}")
 
 
 def text(name: str, value: Any) -> None:

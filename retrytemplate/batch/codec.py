@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 from math import isfinite
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
-__all__ = ["STRICT", "Codec", "JsonCodec"]
+from retrytemplate.caches.fields import loads
+
+__all__ = ["Codec", "JsonCodec"]
 
 PLAIN = {str, int, bool, type(None)}
-
-
-def _reject(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-STRICT = json.JSONDecoder(parse_constant=_reject)
-"""JSON without NaN and infinity, which ``json.loads`` accepts."""
 
 
 class Codec(Protocol):
@@ -83,9 +77,9 @@ class JsonCodec:
     def decode(self, text: str) -> Any:
         """The item of its JSON.
 
-        :raises ValueError: it is no JSON.
+        :raises ValueError: it is not JSON, or has a number that is not finite.
         """
-        return STRICT.decode(text)
+        return loads(text)
 
     def __repr__(self) -> str:
         return "JsonCodec()"

@@ -21,7 +21,7 @@ from retrytemplate.batch.journal import now
 from retrytemplate.batch.letters import attempts_from, change, sought, storable
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.rows import LETTER, PHASES, STATES, check, parsed, readable
-from retrytemplate.caches.fields import LIST, OBJECT, TEXT, TIME, fault, or_null
+from retrytemplate.caches.fields import TEXT, TIME, objects, or_null
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,13 +73,7 @@ def audit_from(data: Any) -> tuple[AuditEntry, ...]:
 
     :raises ValueError: it holds something else.
     """
-    wrong = fault("", {"it": data}, {"it": LIST}, ())
-    for place, each in enumerate(() if wrong else data):
-        wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
-        wrong = wrong or fault(f"[{place}].", each, AUDIT, AUDIT)
-    if wrong:
-        raise ValueError(wrong)
-    return tuple(AuditEntry(**each) for each in data)
+    return tuple(AuditEntry(**each) for each in objects(data, AUDIT, AUDIT))
 
 
 @frozen(kw_only=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
-from retrytemplate.caches.fields import ATTEMPT, LIST, OBJECT, OF_EVERY_ATTEMPT, fault
+from retrytemplate.caches.fields import ATTEMPT, OF_EVERY_ATTEMPT, objects
 from retrytemplate.caches.record import Record, brief, shortened
 from retrytemplate.caches.sizes import fitting
 from retrytemplate.errors import RecordedFailure
@@ -108,15 +109,11 @@ def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
 
     :raises ValueError: it holds something else.
     """
-    wrong = fault("", {"it": data}, {"it": LIST}, ())
-    for place, each in enumerate(() if wrong else data):
-        wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
-        wrong = wrong or fault(f"[{place}].", each, ATTEMPT, OF_EVERY_ATTEMPT)
-        if not wrong and place and each["number"] <= data[place - 1]["number"]:
-            wrong = f"[{place}].number must be higher than the one before it"
-    if wrong:
-        raise ValueError(wrong)
-    return tuple(AttemptRecord(**each) for each in data)
+    attempts = tuple(AttemptRecord(**each) for each in objects(data, ATTEMPT, OF_EVERY_ATTEMPT))
+    for place, (before, each) in enumerate(pairwise(attempts), 1):
+        if each.number <= before.number:
+            raise ValueError(f"[{place}].number must be higher than the one before it")
+    return attempts
 
 
 def storable(text: str) -> str:

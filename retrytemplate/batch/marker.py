@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, field, frozen
 
 from retrytemplate.caches.fields import (
+    ANY,
     COUNT,
     FLAG,
     FORMAT_NUMBER,
@@ -137,7 +138,7 @@ class Marker:
 
 FIELDS: Mapping[str, Field] = {
     "format": FORMAT_NUMBER,
-    "position": (lambda value: True, "a JSON value"),
+    "position": ANY,
     "count": or_null(COUNT),
     "pending": LIST,
     "careful": FLAG,

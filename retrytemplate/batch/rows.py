@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
-from retrytemplate.batch.codec import STRICT
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.report import Status
 from retrytemplate.batch.tables import COUNTS
-from retrytemplate.caches.fields import SERIAL, TEXT, TIME, fault, or_null
+from retrytemplate.caches.fields import SERIAL, TEXT, TIME, fault, loads, or_null
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +61,7 @@ PROCESS: Field = (
     "the place of a process",
 )
 
-# Of each column what it must hold, and what readers that show damaged rows get in its place.
+# For each column: what it must hold, and the value that is shown if it is damaged.
 Columns = dict[str, tuple["Field", Any]]
 
 RUN_HOLD: Columns = {
@@ -157,7 +156,7 @@ def parsed(table: Table, row: StoredRow, column: str, parse: Callable[[Any], T])
     :raises JobRepositoryError: it is not JSON, or *parse* raised ValueError.
     """
     try:
-        return parse(STRICT.decode(row[column]))
+        return parse(loads(row[column]))
     except (ValueError, TypeError, RecursionError) as exc:
         raise damaged(table, row, f"{column}: {exc}") from exc
 

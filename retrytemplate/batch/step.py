@@ -275,7 +275,7 @@ class ChunkStep:
                 if run.status != "completed":
                     self._perform(run, transactions)
                 elif self.outbox is not None:
-                    driver = Driver(**self._parts(run, transactions, Heartbeat(never, inf)))
+                    driver = Driver(**self._parts(run, transactions))
                     driver.perform(self._machine(run).send(others=True))
                     run.unsent = transactions.alone(outbox.count, None, run.id)
             except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
@@ -302,7 +302,7 @@ class ChunkStep:
                     if run.status != "completed":
                         await self._perform_async(run, transactions)
                     elif self.outbox is not None:
-                        parts = self._parts(run, transactions, Heartbeat(never, inf))
+                        parts = self._parts(run, transactions)
                         await AsyncDriver(**parts).perform(self._machine(run).send(others=True))
                         run.unsent = await transactions.alone(outbox.count, None, run.id)
                 except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
@@ -381,7 +381,7 @@ class ChunkStep:
         self._check_outbox()
         self._check_blocking()
         transactions = self._transactions()
-        driver = Driver(**self._parts(None, transactions, Heartbeat(never, inf)))
+        driver = Driver(**self._parts(None, transactions))
         sent, failures = driver.perform(outbox.deliver(self.name))
         return _send_report(sent, failures, transactions.alone(outbox.count, self.name))
 
@@ -391,7 +391,7 @@ class ChunkStep:
         self._check_awaited()
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine)
-            driver = AsyncDriver(**self._parts(None, transactions, Heartbeat(never, inf)))
+            driver = AsyncDriver(**self._parts(None, transactions))
             sent, failures = await driver.perform(outbox.deliver(self.name))
             return _send_report(sent, failures, await transactions.alone(outbox.count, self.name))
 
@@ -492,7 +492,7 @@ class ChunkStep:
         return Machine(self._rules(), run, lambda: self._stop.asked)
 
     def _parts(
-        self, run: Run | Replaying | None, transactions: Any, heartbeat: Any
+        self, run: Run | Replaying | None, transactions: Any, heartbeat: Any = None
     ) -> dict[str, Any]:
         return {
             "reader": self.reader,
@@ -501,7 +501,7 @@ class ChunkStep:
             "concurrency": self.concurrency,
             "is_fatal": lambda failure: not self.skip.covers(failure),
             "transactions": transactions,
-            "heartbeat": heartbeat,
+            "heartbeat": heartbeat or Heartbeat(never, inf),
             "run": run,
             "listeners": self.listeners,
             "after_commit": self.after_commit,
@@ -509,7 +509,7 @@ class ChunkStep:
         }
 
     def _parts_of_replay(self, replaying: Replaying, transactions: Any) -> dict[str, Any]:
-        parts = self._parts(replaying, transactions, Heartbeat(never, inf))
+        parts = self._parts(replaying, transactions)
         # No failure of an item ends it, only what the template refuses.
         return parts | {"is_fatal": lambda _: False}
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
+    "ANY",
     "ATTEMPT",
     "COUNT",
     "FAILURE",
@@ -32,6 +33,7 @@ __all__ = [
     "check_all",
     "fault",
     "loads",
+    "objects",
     "or_null",
 ]
 
@@ -152,6 +154,20 @@ def fault(
         if wrong:
             return wrong
     return None
+
+
+def objects(data: Any, fields: Mapping[str, Field], needed: Iterable[str]) -> list[dict[str, Any]]:
+    """The objects of a JSON list, each with these fields.
+
+    :raises ValueError: it holds something else.
+    """
+    wrong = fault("", {"it": data}, {"it": LIST}, ())
+    for place, each in enumerate(() if wrong else data):
+        wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
+        wrong = wrong or fault(f"[{place}].", each, fields, needed)
+    if wrong:
+        raise ValueError(wrong)
+    return list(data)
 
 
 def _misfit(name: str, value: Any, field: Field) -> str | None:

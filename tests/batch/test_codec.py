@@ -106,7 +106,7 @@ def test_what_is_no_json_is_a_value_error():
         JsonCodec().decode("no JSON")
 
 
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}', "1e999"])
 def test_json_codec_decoding_nan_or_infinity_is_a_value_error(text):
-    with pytest.raises(ValueError, match="is not JSON"):
+    with pytest.raises(ValueError, match="is not a finite number"):
         JsonCodec().decode(text)
