@@ -2,15 +2,15 @@
 
 A thread can be interrupted between any two instructions by code that it does not call itself: the
 garbage collector closes an abandoned generator, a finalizer runs, a signal handler runs. That code
-may use the very object whose lock the interrupted code holds. With a plain lock it waits forever;
+may use the same object whose lock the interrupted code holds. With a plain lock it waits forever;
 with a reentrant lock it sees and changes a state that is half written.
 
 A ``Monitor`` never lets that code wait and never lets it write:
 
 - ``run`` raises ``Reentered`` instead. The caller then answers from what it can read, or rejects.
-- ``post`` appends the step to a queue. Whoever holds the lock applies the queue: on entry, so that
-  a later step sees what was posted before it, and after its release, so that nothing stays behind.
-  ``deque.append`` and ``deque.popleft`` are atomic.
+- ``post`` appends the step to a queue. The thread that holds the lock applies the queue: on entry,
+  so that a later step sees what was posted before it, and after its release, so that nothing stays
+  behind. ``deque.append`` and ``deque.popleft`` are atomic.
 
 No deadlock is possible: a thread that holds a monitor never waits for a monitor, neither for the
 same one (it owns the lock) nor for another one (``_wait`` looks for a critical section among its

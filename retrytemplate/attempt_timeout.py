@@ -128,13 +128,13 @@ def note_overrun(execution: Execution, limit: float, elapsed: float) -> None:
 
 
 def is_discarded(timeout: Any, elapsed: float) -> bool:
-    """Whether a value returned after this time is dropped: a limit around it never does that."""
+    """Whether a value returned after *elapsed* seconds is discarded by this limit."""
     seconds: float = timeout.seconds
     return elapsed > seconds and timeout.on_late_result == "discard"
 
 
 def warn_of_overrun(context: RetryContext, limit: float, elapsed: float) -> None:
-    """Log an overrun of a template's attempt: what ``on_overrun`` is without a listener."""
+    """Log an overrun of a template's attempt; used where no listener logs overruns."""
     log_overrun(f"{subject(context)}: attempt {context.attempt}", limit, elapsed)
 
 

@@ -55,7 +55,7 @@ __all__ = [
 # All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
 # call (so that child tasks never share what they write): the context or None while nobody asked for
 # it; who makes it on demand; the deadline in force; the cell outside; the settings it began with;
-# the function that is called; where there is somebody to make it under a deadline: when it began.
+# the function that is called; if the owner can make it under a deadline: when the call began.
 Cell = list[Any]
 CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
 # Whether any deadline was entered in this process: who uses none has nothing to look for.
@@ -261,7 +261,7 @@ class RetryContext:
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
     _unguarded: bool = False  # the store is away, and the execution goes on without its key
-    _error: BaseException | None = None  # what leaves, while the listeners are told of the end
+    _error: BaseException | None = None  # the final error, while listeners are notified of it
     _verdict: bool = True
     _policy_state: Any = None
     _backoff_state: Any = None

@@ -85,7 +85,7 @@ VETOED = "a listener vetoed the execution"
 
 
 class Ways(Protocol):
-    """What a driver lends the engine: ways to wait, to bound an attempt, to shield a step.
+    """What the engine needs of a driver: to wait, to bound an attempt, to shield a step.
 
     A shielded step ends however often its task is cancelled; the waiter's ``cut`` is then set.
     """

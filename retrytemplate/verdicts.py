@@ -141,7 +141,7 @@ def stop_reason(
 
 
 def reason_to_pass(failure: BaseException) -> StopReason | None:
-    """Why a failure left as it is; None: the execution was cancelled."""
+    """Why a failure was re-raised unchanged; None: the execution was cancelled."""
     parts = list(leaves(failure))
     if any(not isinstance(each, Exception) or is_signal(type(each)) for each in parts):
         return None

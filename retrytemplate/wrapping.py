@@ -81,7 +81,7 @@ class RetryWith:
 
     @classmethod
     def of(cls, fn: Any) -> RetryWith | None:
-        """That of this function; not one that ``functools.wraps`` has copied from another."""
+        """The one of this function itself, not a copy made by ``functools.wraps``."""
         found: Any = getattr(fn, "__dict__", {}).get("retry_with")
         if type(found) is cls and found._wrapped is not None and found._wrapped() is fn:
             return found

@@ -106,7 +106,7 @@ def stream(block):
 
 
 def abandon(block):
-    """Leave a generator inside of the block; whoever frees it, closes it."""
+    """Leave a generator inside of the block; the code that frees it closes it."""
     with suppress(RetryError):
         left = stream(block)
         next(left)

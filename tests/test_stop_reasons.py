@@ -45,7 +45,7 @@ class Ends(RetryListener):
 
 
 class Admits(Guard):
-    """Admits so many attempts."""
+    """Admits this number of attempts."""
 
     def __init__(self, attempts, rejection):
         self.attempts, self.rejection = attempts, rejection

@@ -320,7 +320,7 @@ class Machine:
         """Write the items part by part, and give up those at fault.
 
         :param together: in one transaction as far as it goes.
-        :returns: False: the transaction was lost, and what is still waiting is to be searched anew.
+        :returns: False: the transaction was lost; search the items that still wait again.
         """
         search = Search(written, halving=self.rules.isolate == "bisect")
         tried: list[Tried] = []

@@ -43,7 +43,7 @@ def stopped_by_signals(stop: Callable[[], None], notice: Callable[[str], None]) 
         else:
             os._exit(INTERRUPTED)
 
-    # What a shell has a process in the background ignore stays ignored.
+    # A shell starts background processes with SIGINT ignored: it stays ignored.
     heeded = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, handle) for each in heeded}
     try:

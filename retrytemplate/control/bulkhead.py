@@ -93,9 +93,9 @@ def _no_step() -> int:
 
 
 def _wake(room: Room, tickets: list[Ticket]) -> None:
-    """Inside the monitor: to wake never waits."""
+    """Wake their callers; called inside the monitor, since waking never waits."""
     for ticket in tickets:
-        if not ticket.waiter.wake():  # its loop is closed: wake who comes in for it
+        if not ticket.waiter.wake():  # its loop is closed: admit another one instead
             tickets += room.leave(ticket)
 
 
@@ -282,7 +282,7 @@ class Bulkhead(Wraps):
         room = self._room
         object.__setattr__(self, "limit", limit)
         awake = room.resize(limit, now, length)
-        if room.growth is not None:  # whoever waits has to know when its first step is due
+        if room.growth is not None:  # waiting callers have to know when its first step is due
             awake += room.queued()
         _wake(room, awake)
 

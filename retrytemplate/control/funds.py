@@ -29,7 +29,7 @@ class Fund(Protocol):
 
     @property
     def left(self) -> float:
-        """What there was at the last look; changes nothing."""
+        """The balance at the last update; changes nothing."""
         ...
 
     def take(self, cost: float, now: float) -> bool:

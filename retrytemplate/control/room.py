@@ -81,7 +81,7 @@ class Room:
         self.clear()
 
     def clear(self) -> None:
-        """Begin an era: forget everyone; what they do from now on changes nothing."""
+        """Begin an era: forget all tickets; those of earlier eras change nothing from now on."""
         self.era += 1
         self.inside = self.waiting = 0
         self.keys = {}
@@ -121,7 +121,7 @@ class Room:
         return self.era
 
     def step_out(self) -> list[Ticket]:
-        """A call of this era ends that has no ticket; those that are admitted for it."""
+        """End a call of this era that has no ticket; return the tickets that are admitted then."""
         self.inside -= 1
         return self.admit() if self.waiting else []
 

@@ -235,7 +235,7 @@ class Job:
         )
 
     def run(self, watch: Callable[[Tally], None] = lambda tally: None) -> Report:
-        """Do it all, or until ``step.stop()`` is called; *watch* is told of all that happens.
+        """Price all lines, or stop after ``step.stop()``; *watch* gets the tally after each event.
 
         Raises what ended the run: the database failed, or another run has taken it over.  That is
         not the line's fault, and no further attempt will mend it.

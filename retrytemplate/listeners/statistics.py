@@ -225,7 +225,7 @@ class StatisticsListener(RetryListener):
     Executions without a name are not counted.  The rules are Spring Retry's:
 
     * a failed attempt is an ``error``, and where the execution has no key also a ``started``;
-      one that ended with a ``Rejected`` is ``rejected`` in the place of ``error`` (ours);
+      one that ended with a ``Rejected`` is ``rejected`` instead of ``error`` (ours);
     * at the end, unless it is exhausted, the execution is a ``started``, and so is every one that a
       circuit breaker guards;
     * then it is a ``recovery`` if one answered, an ``abort`` if it was exhausted, ``complete`` if

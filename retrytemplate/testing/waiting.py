@@ -96,7 +96,7 @@ class no_waiting:
     def _switch_off(self) -> None:
         clock = self._mine.pop()
         _remove_last(_switched_on, clock)
-        # Whoever measures across this moment must not see the time go back.
+        # A measurement across this moment must not see the time go back.
         system.ahead = max(system.ahead, clock.monotonic() - time.monotonic())
         system.put_in_place(_switched_on[-1] if _switched_on else None)
 

@@ -100,7 +100,7 @@ def test_late_synchronous_call_is_returned_and_reported(on_timeout, clock, caplo
 
 
 def charging(clock, seconds):
-    """A function that takes so long and returns; its value says how often it was called."""
+    """A function that takes *seconds* and returns; its value says how often it was called."""
     calls = count(1)
 
     def charge():

@@ -95,7 +95,7 @@ def lines(log):
 
 
 def raising(*errors, seconds=0.0, clock=None):
-    """A function that takes so long and raises these, the last one for ever."""
+    """A function that takes *seconds* and raises these, the last one each time after."""
     left = list(errors)
 
     def pay_invoice(*arguments):
@@ -183,7 +183,7 @@ def test_line_of_a_rejection_is_no_failed_attempt(log):
 
 
 class Stopping(Guard):
-    """Admits so many attempts, and grants a retry where it may."""
+    """Admits this number of attempts, and grants retries if *retries* is True."""
 
     def __init__(self, attempts, rejection, retries=True):
         self.attempts, self.rejection, self.retries = attempts, rejection, retries

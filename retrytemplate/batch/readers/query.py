@@ -147,7 +147,7 @@ class _Pages:
         return self.further, values | after
 
     def nulls(self) -> Any:
-        """A row if there is a key with a null, which no page may come to."""
+        """The query for a row whose key has a null: no page would contain it."""
         from sqlalchemy import literal_column, or_, select
 
         inner = self.columns[0].table

@@ -164,7 +164,7 @@ class Shared:
         return self._monitor.post(self._keep, ticket, 0) is not False
 
     def _keep(self, ticket: Seen, bad: int) -> bool:
-        """Keep what has ended back, if its era is not over."""
+        """Queue the result of a call for the next report, unless its era is over."""
         if self._seen is None or self._seen.era != ticket.era:
             self._late += 1
             return False

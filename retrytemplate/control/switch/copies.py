@@ -169,7 +169,7 @@ class Copy:
     def _accept(
         self, view: View, began: float, ended: float, restored: Mapping[SwitchScope, SwitchEntry]
     ) -> float | None:
-        """When the store was lost that has answered."""
+        """Accept what the store has; return when the store was lost, None if it was not."""
         if self._is_outdated(view, began):
             return None
         self._replace(view, restored)
@@ -206,8 +206,8 @@ class Copy:
         return [SwitchStoreLost(name=self.name, age=age, error=error)]
 
     def _lose(self, error: str, began: float, now: float) -> bool:
-        """Whether that is news."""
-        if began < self.known_at:  # it has answered somebody else since
+        """Note a failed read; return whether the store was available before."""
+        if began < self.known_at:  # another caller has had an answer since
             return False
         is_news = self.lost_at is None
         if is_news:

@@ -94,7 +94,7 @@ class Chronicle:
         new = self._since(seen)
         try:
             return new if self._monitor.run(self._go_past, seen, new) else None
-        except Reentered:  # the interrupted code tells
+        except Reentered:  # the interrupted code notifies the listeners
             return []
 
     def _go_past(self, seen: StoredRecord, new: list[StoredRecord]) -> bool:

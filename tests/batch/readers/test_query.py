@@ -257,7 +257,7 @@ def test_key_that_only_the_database_takes_for_equal_is_an_error(place, insensiti
         whole(reader, limit)
 
 
-def test_several_columns_that_only_the_database_takes_for_equal_are_an_error(place, insensitive):
+def test_several_key_columns_equal_to_the_database_alone_are_an_error(place, insensitive):
     table = insensitive("a", "B", "b")
     statement = select(table.c.word, (table.c.number // 5).label("fifth"))
     with pytest.raises(ReaderError, match="query has two rows with the key"):
