@@ -9,15 +9,16 @@ which are written in C.  Other threads, where no signal handler runs, do everyth
 
 from __future__ import annotations
 
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import TIMEOUT_MAX, allocate_lock, get_ident, start_new_thread
 from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from queue import SimpleQueue
     from threading import Thread
 
-__all__ = ["Threads", "uninterrupted"]
+__all__ = ["Threads", "ticks", "uninterrupted"]
 
 T = TypeVar("T")
 
@@ -109,6 +110,17 @@ class Threads:
                 return
         self._over = True
         self._latch.release()
+
+
+def ticks(end: SimpleQueue[None], seconds: float) -> Iterator[None]:
+    """Yield after every *seconds* seconds, until an item is put into the queue."""
+    from queue import Empty
+
+    while True:
+        try:
+            return end.get(timeout=min(seconds, TIMEOUT_MAX))
+        except Empty:
+            yield
 
 
 def uninterrupted(fn: Callable[..., T], *args: object) -> T:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from retrytemplate._threads import Threads
+from retrytemplate._threads import Threads, ticks
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.stores.cancellation import over
 
@@ -46,9 +45,7 @@ class Heartbeat:
             raise self._lost
 
     def _run(self) -> None:
-        while True:
-            with suppress(Empty):
-                return self._over.get(timeout=min(self._rest, TIMEOUT_MAX))
+        for _ in ticks(self._over, self._rest):
             try:
                 self._renew()
             except RunLostError as lost:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define
 
-from retrytemplate._threads import Threads
+from retrytemplate._threads import Threads, ticks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.cli._run_words import suspicion
 from retrytemplate.cli._screen import Screen
@@ -45,9 +45,7 @@ def followed(find: Callable[[], RunStatus | None], tell: Teller, interval: float
     over = SimpleQueue[None]()
 
     def follow() -> None:
-        while True:
-            with suppress(Empty):
-                return over.get(timeout=interval)
+        for _ in ticks(over, interval):
             try:
                 run = find()
                 if run is not None:
