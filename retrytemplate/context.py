@@ -304,7 +304,7 @@ class RetryContext:
     def stop_reason(self) -> StopReason | None:
         """Why no further attempt follows, one of the words of ``StopReason``.
 
-        None while attempts go on (also those of the next delivery), after a success and after a
+        None while attempts continue (also with the next delivery), after a success and after a
         cancellation.  It stays where a recovery answers.
         """
         return getattr(self, "_stop", None)

@@ -106,7 +106,7 @@ class UnsentMessage:
     :param id: by which the receiver knows it, see ``Message``.
     :param run: the number of the run that has written the item.
     :param created: when the item was written, in seconds since the epoch by the database's clock.
-    :param problem: the damage of its row, None if there is none; a damaged one is not sent.
+    :param problem: the damage of its row, or None; a damaged message is not sent.
     """
 
     number: int

@@ -158,7 +158,7 @@ class _Stream:
             self.number = number
         elif number != self.number:
             raise ReaderError(
-                f"{self.name} was read up to item {self.number}, and cannot go on behind item "
+                f"{self.name} was read up to item {self.number}, and cannot continue behind item "
                 f"{number}: it is read forward only; give the step a new reader"
             )
 
@@ -171,7 +171,7 @@ class _Stream:
     def check(self) -> None:
         if self.error is not None:
             raise ReaderError(
-                f"{self.name} failed behind item {self.number} and cannot go on: "
+                f"{self.name} failed behind item {self.number} and cannot continue: "
                 f"{summary(self.error)}"
             ) from self.error
         if self._closed():

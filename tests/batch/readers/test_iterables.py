@@ -61,7 +61,7 @@ def test_in_another_process_the_numbers_go_on():
 def test_an_iterator_cannot_go_back():
     reader = ForwardReader(iter("abc"))
     reader.open().read(2)
-    with pytest.raises(ReaderError, match="items was read up to item 2, and cannot go on behind"):
+    with pytest.raises(ReaderError, match="read up to item 2, and cannot continue behind"):
         reader.open()
 
 
@@ -96,7 +96,7 @@ def test_a_signal_is_raised_at_once():
     with pytest.raises(KeyboardInterrupt):
         cursor.read(10)
     assert cursor.read(10).items == ["a"]
-    with pytest.raises(ReaderError, match="failed behind item 1 and cannot go on"):
+    with pytest.raises(ReaderError, match="failed behind item 1 and cannot continue"):
         cursor.read(10)
 
 
@@ -166,7 +166,7 @@ async def test_an_end_right_after_a_cancellation_does_not_pass_for_the_true_one(
     await cut_off(cursor, 2)
     assert (await cursor.read(2)).items == ["a"]
     for _ in range(2):
-        with pytest.raises(ReaderError, match="failed behind item 1 and cannot go on"):
+        with pytest.raises(ReaderError, match="failed behind item 1 and cannot continue"):
             await cursor.read(2)
 
 
