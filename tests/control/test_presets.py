@@ -594,7 +594,7 @@ def test_no_library_is_imported_by_its_preset():
 # The page.
 
 
-MADE_TWICE = {None: "nobody asks", True: "yes", False: "only with a key", BY_REQUEST: BY_REQUEST}
+MADE_TWICE = {None: "not checked", True: "yes", False: "only with a key", BY_REQUEST: BY_REQUEST}
 
 
 def row(made):
