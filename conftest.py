@@ -87,6 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 _begun = count()
 _leftovers = Leftovers()
+_sharing: list[Path] = []  # the module whose tests share what they start
 _watchdog = pytest.StashKey[Watchdog]()
 
 
@@ -117,7 +118,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.freeze()
     own = item.get_closest_marker("timeout")
     _reset_watchdog(item.config, own.args[0] if own else None)
-    _leftovers.start()
+    if _sharing != [item.path]:
+        _leftovers.start()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,14 +135,27 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """Fail the test that leaves a thread or a process behind.
 
-    The examples of a page share what they make, until its end.
+    The examples of a page share what they make, until its end.  So do the tests of a module from
+    the first one on that uses a fixture of the module: the last of them is compared with that one.
     """
     yield
-    if isinstance(item, pytest.Function) and (left := _leftovers.found(item.funcargs)):
+    if not isinstance(item, pytest.Function):
+        return
+    if _sharing == [item.path] or _has_module_fixture(item):
+        _sharing[:] = [item.path]
+        if nextitem is not None and nextitem.path == item.path:
+            return
+        _sharing.clear()
+    if left := _leftovers.found(item.funcargs):
         pytest.fail(f"the test leaves behind: {', '.join(left)}", pytrace=False)
+
+
+def _has_module_fixture(item: pytest.Function) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(each.scope == "module" for several in definitions for each in several)
 
 
 @pytest.hookimpl(trylast=True)

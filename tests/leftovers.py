@@ -26,7 +26,7 @@ KNOWN = (
 """Leftovers that belong to the run."""
 
 PR_SET_CHILD_SUBREAPER = 36
-SHORT, SOON = 0.02, 2.0
+SHORT, SOON = 0.02, 10.0
 """Seconds for what is ending, before and after the garbage collection."""
 
 
