@@ -66,6 +66,7 @@ ATTACKED = tuple(
 )
 SECONDS = 40  # until a deadlock is taken for one
 SIGNALS, FORKS = 60, 4
+EVERY = os.environ.get("RETRYTEMPLATE_TEST_EVERY_WAY")
 
 
 @define
@@ -76,7 +77,8 @@ class Subject:
     :param use: everything that is done with the object, in a thread of its own or interrupted.
     :param attack: what the interrupting code does with it.
     :param check: raises unless the object is as it was before.
-    :param stride: only each n-th instruction is attacked, where *use* is long.
+    :param stride: only each n-th instruction is attacked, where *use* is long; with the variable
+        ``RETRYTEMPLATE_TEST_EVERY_WAY`` every one is.
     """
 
     where: tuple[str, ...]
@@ -405,6 +407,7 @@ SUBJECTS = {
         use_bulkhead,
         attack_bulkhead,
         check_bulkhead,
+        stride=3,
     ),
     "breaker": Subject(
         ("control/local.py",),
@@ -412,6 +415,7 @@ SUBJECTS = {
         use_breaker,
         attack_breaker,
         check_breaker,
+        stride=3,
     ),
     "budget": Subject(
         ("control/budget.py",),
@@ -471,6 +475,7 @@ SUBJECTS = {
         use_switched_clock,
         lambda _: abandon(no_waiting()),
         check_switched_clock,
+        stride=11,
     ),
     "cache in memory": Subject(
         ("caches/memory.py",),
@@ -478,7 +483,7 @@ SUBJECTS = {
         use_cache,
         attack_cache,
         check_cache,
-        stride=23,
+        stride=61,
     ),
     "cache of another": Subject(
         ("caches/simple.py",),
@@ -486,7 +491,7 @@ SUBJECTS = {
         use_cache,
         attack_cache,
         check_cache,
-        stride=23,
+        stride=61,
     ),
     "shared circuit": Subject(
         ("control/circuits/shared.py",),
@@ -541,7 +546,7 @@ def instructions(subject):
         finally:
             sys.settrace(None)
         reached = interrupt.seen >= number
-        number += subject.stride
+        number += 1 if EVERY else subject.stride
         subject.check(made)
 
 

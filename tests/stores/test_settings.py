@@ -134,7 +134,10 @@ def test_a_url_that_cannot_serve_is_refused_by_the_caches_on_redis_too(kind, url
         ("socket_timeout=0", f"socket_timeout in url must be {SECONDS} from 0.01 to 1000000, got"),
         ("socket_connect_timeout=9300000000", "socket_connect_timeout in url must be .*, got 9300"),
         ("timeout=-1", "timeout in url must be .*, got -1"),
-        ("encoding=none", "url must have options that go together: LookupError: unknown encoding: none"),
+        (
+            "encoding=none",
+            "url must have options that go together: LookupError: unknown encoding: none",
+        ),
         ("protocol=9", "url must have options that go together: ConnectionError: protocol must be"),
         ("ssl_ca_certs=ca.pem", "url must have options that go together: .*'ssl_ca_certs'"),
     ],

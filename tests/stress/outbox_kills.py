@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -32,6 +33,7 @@ from tests.stores import postgres
 PARTS = 2
 LONGEST = 0.6  # seconds until a kill
 NEVER = 10**6  # crashes of an item: kills at random must not dead-letter it
+_taken = count(1)  # messages of this process that were taken
 
 
 @define
@@ -84,12 +86,16 @@ class Receiver:
 
 @frozen
 class Job:
-    """A step over numbers whose messages go to a receiver."""
+    """A step over numbers whose messages go to a receiver.
+
+    :param kill_at: the process is killed when this number of its messages was taken; None: never.
+    """
 
     url: str
     prefix: str
     port: int
     items: int
+    kill_at: int | None = None
 
     def repository(self):
         engine = databases.engine(databases.check_url(self.url), 20.0)
@@ -116,6 +122,8 @@ class Job:
             connection.sendall(text.encode())
             if connection.recv(10) != b"ok":
                 raise ConnectionError("the message was not taken")
+        if self.kill_at is not None and next(_taken) == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def run(self, part, delay=None):
         """In a process of its own, which is killed after *delay* seconds."""
@@ -144,10 +152,11 @@ def kill_after(delay):
     threading.Thread(target=kill, daemon=True).start()
 
 
-def campaign(forked, url, prefix, seed, *, items=40, kills=None):
-    """Run all parts to their end; what came of it.
+def campaign(forked, url, prefix, seed, *, items=40, kill_at=None):
+    """Run all parts to their end; return the counts.
 
-    :param kills: kill this many processes, the first ones; None: any of them.
+    :param kill_at: kill only the first process, when this number of its messages was taken; None:
+        kill any process at a random moment.
     """
     random = Random(seed)
     receiver = Receiver(Random(seed))
@@ -158,9 +167,9 @@ def campaign(forked, url, prefix, seed, *, items=40, kills=None):
         left = list(range(PARTS))
         while left:
             part = random.choice(left)
-            may_kill = kills is None or counts["kills"] < kills
-            delay = random.random() * LONGEST if may_kill else None
-            code = forked.run(job.run, part, delay)
+            delay = random.random() * LONGEST if kill_at is None else None
+            first = evolve(job, kill_at=None if counts["kills"] else kill_at)
+            code = forked.run(first.run, part, delay)
             counts["kills"] += code == -signal.SIGKILL
             if code == 0:
                 left.remove(part)
