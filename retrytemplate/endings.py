@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate._text import one_line, with_text
+from retrytemplate._text import one_line, printable, with_text
 from retrytemplate.errors import (
     BackoffInterruptedError,
     CacheUnavailableError,
@@ -139,9 +139,10 @@ def _note(context: RetryContext, error: BaseException) -> None:
 
 
 def _line(number: int, kind: str, message: str) -> str:
-    if not message.isprintable():
-        message = one_line(message)
-    return f"\n  {number}. {kind}: {message}" if message else f"\n  {number}. {kind}"
+    text = with_text(kind, message)
+    if not text.isprintable():
+        text = with_text(printable(kind), one_line(message))
+    return f"\n  {number}. {text}"
 
 
 def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate._text import with_text
+from retrytemplate._text import one_line, with_text
 from retrytemplate.attempt_timeout import log_failed_hook
 from retrytemplate.classify.exceptions import is_signal
 from retrytemplate.endings import (
@@ -341,7 +341,9 @@ class Execution:
         if error is None:
             error = TerminatedRetryError(VETOED)
         elif isinstance(error, Veto):
-            error = from_cause(TerminatedRetryError(with_text(VETOED, message_of(error))), error)
+            error = from_cause(
+                TerminatedRetryError(with_text(VETOED, one_line(message_of(error)))), error
+            )
         self.end, self.error = UNTOUCHED, error
 
     def refused(self, error: BaseException) -> None:

@@ -114,6 +114,23 @@ def test_note_with_messages_of_several_lines_has_one_line_per_failure(way):
     assert note.splitlines()[1:] == ["  1. OSError: first", "  2. ValueError: \\x1b[2J"]
 
 
+def test_note_with_a_hostile_class_name_is_escaped():
+    hostile = type("Evil\x1b[31m\nName", (Exception,), {})
+    with pytest.raises(KeyError) as caught:
+        made(2).execute(Script(hostile("a"), KeyError()))
+    assert caught.value.__notes__[0].splitlines()[1:] == ["  1. Evil\\x1b[31m\\nName: a"]
+
+
+def test_veto_with_control_characters_is_escaped():
+    class Vetoes(RetryListener):
+        def open(self, context):
+            raise Veto("red \x1b[31m\nforged")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        made(2, listeners=[Vetoes()]).call(int)
+    assert str(caught.value) == "a listener vetoed the execution: red \\x1b[31m"
+
+
 def stops(error):
     raise StopIteration
 

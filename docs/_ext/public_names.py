@@ -41,8 +41,14 @@ ROOMS = {
 }
 
 
+# Aliases of types: ``typing`` is their module.
+ALIASES = {"StopReason": "Context, state and outcome"}
+
+
 def heading_of(name: str, value: Any) -> str:
     """The heading under which a public object of the library is documented."""
+    if name in ALIASES:
+        return ALIASES[name]
     room = value.__module__.split(".")[1]
     if room not in ROOMS:
         raise ExtensionError(f"{name} is of {room!r}, which has no heading in ROOMS")

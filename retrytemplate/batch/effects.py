@@ -163,12 +163,14 @@ class FindUnsent:
     :param run: those of this run.
     :param others: True: also those of other runs, unless another process has the run.
     :param without: runs whose messages are left out.
+    :param after: only messages behind this number.
     """
 
     step: str
     run: int | None
     others: bool
     without: Collection[int]
+    after: int
 
 
 @frozen

@@ -259,7 +259,8 @@ def unsent(connection: Connection, tables: Tables, wanted: FindUnsent) -> list[U
     if wanted.others:
         without |= _taken(connection, tables, wanted.step) - {wanted.run}
     conditions = _Filter(wanted.step, None if wanted.others else wanted.run).conditions(table)
-    return _select(connection, table, [*conditions, table.c.run.not_in(without)], PAGE)
+    conditions += [table.c.run.not_in(without), table.c.id > wanted.after]
+    return _select(connection, table, conditions, PAGE)
 
 
 def _taken(connection: Connection, tables: Tables, step: str) -> set[int]:
@@ -313,7 +314,8 @@ def deliver(
     sent = 0
     failures: list[Exception] = []
     blocked: set[int] = set()
-    while page := (yield FindUnsent(step, run, others, frozenset(blocked))):
+    after = 0
+    while page := (yield FindUnsent(step, run, others, frozenset(blocked), after)):
         for message in page:
             if message.run in blocked:
                 continue
@@ -328,4 +330,8 @@ def deliver(
             else:
                 blocked.add(message.run)
                 failures.append(failure)
+        newest = max(message.number for message in page)
+        if newest <= after:  # only rows are left whose number is damaged
+            break
+        after = newest
     return sent, failures

@@ -60,17 +60,17 @@ class LoggingListener(RetryListener):
 
     Nothing is logged unless a template has this listener, and then:
 
-    ==============  ===============================================================  =============
-    ``event``       when                                                             default level
-    ==============  ===============================================================  =============
-    ``retry``       before the wait for the next attempt                             ``WARNING``
-    ``deferred``    a stateful failure is rethrown, and no attempt is left           ``WARNING``
-    ``overrun``     an attempt returned after its limit                              ``WARNING``
-    ``recovered``   a recovery returned                                              ``WARNING``
-    ``store_error`` the context cache failed, and the execution continues            ``WARNING``
-    ``rejected``    no attempt was admitted, or the only one was rejected inside     ``INFO``
-    ``given_up``    every other end with a ``stop_reason``                           ``INFO``
-    ==============  ===============================================================  =============
+    ===============  ===============================================================  =============
+    ``event``        when                                                             default level
+    ===============  ===============================================================  =============
+    ``retry``        before the wait for the next attempt                             ``WARNING``
+    ``deferred``     a stateful failure is rethrown, and no attempt is left           ``WARNING``
+    ``overrun``      an attempt returned after its limit                              ``WARNING``
+    ``recovered``    a recovery returned                                              ``WARNING``
+    ``store_error``  the context cache failed, and the execution continues            ``WARNING``
+    ``rejected``     no attempt was admitted, or the only one was rejected inside     ``INFO``
+    ``given_up``     every other end with a ``stop_reason``                           ``INFO``
+    ===============  ===============================================================  =============
 
     A success and a cancellation write no record.
 

@@ -319,11 +319,11 @@ def test_damaged_field_of_a_dead_letter_is_named_or_harmless(sequence, column):
     sequence.fail = False
 
 
-@pytest.mark.parametrize("column", ["message_id", "payload", "created"])
+@pytest.mark.parametrize("column", ["message_id", "payload", "created", "run"])
 def test_damaged_message_is_named_and_not_sent(sequence, column):
     sent = []
     step = sequence.step(outbox=Outbox(sent.append, lambda item: None))
-    for literal in ("x'00ff'", "-1" if column == "created" else "x'ff'"):
+    for literal in ("x'00ff'", "-1" if column in ("created", "run") else "x'ff'"):
         assert sequence.damage("batch_outbox", column, literal)
         report = step.send_outbox()
         assert (report.unsent, sent) == (1, [])
