@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from codecs import lookup
+from io import BufferedReader, FileIO
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -14,14 +15,15 @@ from retrytemplate.batch.readers.base import Cursor, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import BufferedReader
     from typing import TypeVar
+
+    from _typeshed import WriteableBuffer
 
     from retrytemplate.batch.readers.base import JSON, Records
 
     C = TypeVar("C", bound="LineCursor")
 
-__all__ = ["LineCursor", "LineFile", "checked_encoding", "checked_path", "opened"]
+__all__ = ["LineCursor", "LineFile", "RecordedFile", "checked_encoding", "checked_path", "opened"]
 
 BOM = b"\xef\xbb\xbf"
 # Bytes that are compared at the beginning of a file, and as many before a position.
@@ -56,12 +58,74 @@ def checked_encoding(encoding: Any) -> str:
     return encoding
 
 
+class RecordedFile(FileIO):
+    """A file that keeps the bytes it returned, to compare them with its content.
+
+    It keeps the first bytes, and all from shortly before the last records on.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._first = b""  # only while _kept does not begin with the file
+        self._start = 0
+        self._kept = bytearray()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read, and keep the bytes instead of those that were kept from here on."""
+        index = self.tell() - self._start
+        count = super().readinto(buffer)
+        self._kept[index:] = memoryview(buffer)[:count]
+        return count
+
+    def sample(self, end: int) -> tuple[bytes, bytes]:
+        """The first bytes of the file and the last ones before *end*, as they were read."""
+        index = end - self._start
+        first = self._first or bytes(self._kept[: min(index, SAMPLE)])
+        return first, bytes(self._kept[max(index - SAMPLE, 0) : index])
+
+    def load(self, end: int) -> None:
+        """Keep the sample that the file has now."""
+        self._start = max(end - SAMPLE, 0)
+        self._first = self._now(0, SAMPLE) if self._start else b""
+        self._kept = bytearray(self._now(self._start, end))
+
+    def forget(self, end: int) -> None:
+        """Keep no more than the sample of what was read before *end*."""
+        start = max(end - SAMPLE, 0)
+        if start > self._start:
+            self._first = self._first or bytes(self._kept[:SAMPLE])
+            del self._kept[: start - self._start]
+            self._start = start
+
+    def is_unchanged(self, end: int) -> bool:
+        """Whether the file has the bytes before *end* that are kept."""
+        found = self._now(self._start, end)
+        return (
+            len(found) == end - self._start
+            and self._kept.startswith(found)
+            and self._now(0, len(self._first)) == self._first
+        )
+
+    def _now(self, start: int, end: int) -> bytes:
+        here = self.tell()
+        try:
+            self.seek(start)
+            return self.read(end - start)
+        finally:
+            self.seek(here)
+
+
+def _check(first: bytes, last: bytes) -> int:
+    return crc32(last, crc32(first))
+
+
 @define
 class LineFile:
     """An open file, and how many records were read of it."""
 
     path: str
     file: BufferedReader
+    _raw: RecordedFile
     number: int = 0
     _start: int = 0
     _largest: int = 0
@@ -71,16 +135,16 @@ class LineFile:
     def open(cls, path: str) -> LineFile:
         """At the first byte behind a byte order mark."""
         try:
-            file = open(path, "rb")  # noqa: SIM115  # a cursor closes it
+            raw = RecordedFile(path)
         except OSError as exc:
             raise ReaderError(
                 f"{path} cannot be read (in {os.getcwd()}): {exc.strerror or exc}"
             ) from exc
-        opened = cls(path, file)
+        opened = cls(path, BufferedReader(raw), raw)
         try:
             opened._begin()
         except BaseException:
-            file.close()
+            raw.close()
             raise
         return opened
 
@@ -100,53 +164,60 @@ class LineFile:
         :param unclosed: whether the record that ends here is to have further lines.
         """
         offset = self.file.tell()
-        last = self._bytes(max(offset - 1, 0), offset)
+        first, last = self._raw.sample(offset)
         return {
             "offset": offset,
             "number": self.number,
-            "check": self._digest(offset),
-            "open": unclosed or (offset > self._start and last != b"\n"),
+            "check": _check(first, last),
+            "open": unclosed or (offset > self._start and not last.endswith(b"\n")),
         }
 
-    def _digest(self, offset: int) -> int:
-        first = self._bytes(0, min(offset, SAMPLE))
-        return crc32(self._bytes(max(offset - SAMPLE, 0), offset), crc32(first))
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        """These bytes as the file has them now, which its buffer may not."""
-        raw: Any = self.file.raw
-        here = raw.tell()
-        try:
-            raw.seek(start)
-            return raw.read(end - start) or b""
-        finally:
-            raw.seek(here)
+    def seek(self, offset: int) -> None:
+        """Continue at this byte of the file as it is now."""
+        self._raw.forget(offset)
+        self.file.seek(0, os.SEEK_END)  # drops the buffer, which a seek inside it does not
+        self.file.seek(offset)
 
     def go_to(self, position: JSON) -> None:
         """Continue at a position of this file; ``ReaderError`` if it has changed."""
         for name, kind in (("offset", int), ("number", int), ("check", int), ("open", bool)):
             part(position, name, kind, self.path)
-        self.verify(position)
+        offset = position["offset"]
+        self._verify_size(offset)
+        self._raw.load(offset)
+        if _check(*self._raw.sample(offset)) != position["check"]:
+            raise self._changed(offset)
+        self.verify(position, offset)
         self.number = position["number"]
 
-    def verify(self, position: Any) -> None:
-        """Raise ``ReaderError`` unless the file has what was read up to this position of it."""
-        offset, size = position["offset"], self.size()
-        before = max(offset, self._largest)
-        if offset < 0 or size < before:
+    def verify(self, position: Any, end: int) -> None:
+        """Raise ``ReaderError`` unless the file has the bytes that were read, up to *end*.
+
+        :param position: an earlier one; what is behind it must be another record.
+        """
+        size = self._verify_size(end)
+        if self._is_replaced():
+            raise ReaderError(f"{self.path} was replaced by another file: {REMEDY}")
+        if not self._raw.is_unchanged(end):
+            raise self._changed(end)
+        if position["open"] and size > position["offset"]:
+            raise ReaderError(
+                f"{self.path} has grown in the middle of its last record, number "
+                f"{position['number']}, behind byte {position['offset']}: {REMEDY}"
+            )
+
+    def _verify_size(self, end: int) -> int:
+        size = self.size()
+        before = max(end, self._largest)
+        if end < 0 or size < before:
             raise ReaderError(
                 f"{self.path} became shorter: it had {before} bytes, and has {size}: {REMEDY}"
             )
         self._largest = size
-        if self._is_replaced():
-            raise ReaderError(f"{self.path} was replaced by another file: {REMEDY}")
-        if self._digest(offset) != position["check"]:
-            raise ReaderError(f"{self.path} is not what was read, up to byte {offset}: {REMEDY}")
-        if position["open"] and size > offset:
-            raise ReaderError(
-                f"{self.path} has grown in the middle of its last record, number "
-                f"{position['number']}, behind byte {offset}: {REMEDY}"
-            )
+        return size
+
+    def _changed(self, end: int) -> ReaderError:
+        return ReaderError(f"{self.path} is not what was read, up to byte {end}: {REMEDY}")
 
     def _is_replaced(self) -> bool:
         """Whether the path names another file now; what was removed is still read."""
@@ -183,7 +254,7 @@ class LineCursor(Cursor):
         records, position = self._read_on(limit)
         if position["open"] and len(records) > 1:
             records, position = self._read_on(len(records) - 1)
-        self.verify()
+        self._file.verify(self.position, position["offset"])
         self._file.number += len(records)
         self.position = position
         return records
@@ -191,7 +262,7 @@ class LineCursor(Cursor):
     def _read_on(self, limit: int) -> tuple[Records, Any]:
         """The next records, and the position behind them."""
         file = self._file
-        file.file.seek(self.position["offset"])
+        file.seek(self.position["offset"])
         records = self._read(limit, file.number + 1)
         position = file.position(unclosed=self._unclosed)
         return records, {**position, "number": file.number + len(records)}
@@ -201,7 +272,7 @@ class LineCursor(Cursor):
 
     def verify(self) -> None:
         """Raise ``ReaderError`` if the file has changed; see ``Cursor.verify``."""
-        self._file.verify(self.position)
+        self._file.verify(self.position, self.position["offset"])
 
     @property
     def progress(self) -> float | None:

@@ -13,6 +13,7 @@ from retrytemplate.batch import (
     ReadError,
     SkipPolicy,
 )
+from retrytemplate.batch.readers.lines import RecordedFile
 from tests.batch.readers.reading import items, whole
 from tests.batch.world import run
 
@@ -43,6 +44,13 @@ def path(tmp_path):
 
 def append(path, text):
     with path.open("a") as file:
+        file.write(text)
+
+
+def rewrite(path, offset, text):
+    """Overwrite bytes in place: the file and its length stay."""
+    with path.open("r+") as file:
+        file.seek(offset)
         file.write(text)
 
 
@@ -254,6 +262,54 @@ def test_file_rewritten_in_place_behind_its_first_line_ends_the_run(source, sqli
 
     report = failed_run(source, sqlite, change, at=700)
     assert "is not what was read, up to byte" in str(report.exception)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_file_rewritten_in_place_behind_the_position_is_read_as_it_is(source, count):
+    """More lines than a buffer holds, so a buffer from before would end inside a line."""
+    source.path.write_text(lines(range(10_000, 14_000)))
+    with source.reader.open() as cursor:
+        found = list(cursor.read(count).items) if count else []
+        rewrite(source.path, 6 * count, lines(range(24_000 + count, 28_000)))
+        while records := cursor.read(100):
+            found += records.items
+    expected = [*range(10_000, 10_000 + count), *range(24_000 + count, 28_000)]
+    assert [source.number(item) for item in found] == expected
+
+
+def test_file_rewritten_in_place_inside_a_chunk_is_an_error(source, monkeypatch):
+    source.path.write_text(lines(range(10_000, 14_000)))
+    read = RecordedFile.readinto
+
+    def rewrite_and_read(file, buffer):
+        if file.tell() > 0:
+            rewrite(source.path, 6000, lines(range(25_000, 28_000)))
+        return read(file, buffer)
+
+    monkeypatch.setattr(RecordedFile, "readinto", rewrite_and_read)
+    error = pytest.raises(ReaderError, match="is not what was read, up to byte 24000")
+    with source.reader.open() as cursor, error:
+        cursor.read(4000)
+
+
+@pytest.mark.parametrize("changed", [3, 1500, 3000])
+def test_verify_compares_all_bytes_of_the_last_records(source, changed):
+    source.path.write_text(lines(range(1000, 2000)))
+    with source.reader.open() as cursor:
+        cursor.read(601)
+        rewrite(source.path, changed, "7")
+        with pytest.raises(ReaderError, match="is not what was read, up to byte 3005"):
+            cursor.verify()
+
+
+def test_read_compares_the_bytes_of_earlier_reads(source):
+    source.path.write_text(lines(range(1000, 2000)))
+    with source.reader.open() as cursor:
+        cursor.read(300)
+        cursor.read(1)
+        rewrite(source.path, 1400, "7")
+        with pytest.raises(ReaderError, match="is not what was read, up to byte"):
+            cursor.read(1)
 
 
 def test_file_replaced_by_another_ends_the_run(source, sqlite):
