@@ -154,6 +154,7 @@ class _Attempts(Guard):
 
     :param shared: the transaction that they share with other parts; None: each has its own.
     :param unsettled: whether the last one ended with a commit that was not answered.
+    :param _committed: whether one is committed; of a shared transaction: in it.
     """
 
     of: Any
@@ -205,12 +206,12 @@ class _Attempts(Guard):
 
     def share(self, outcome: Outcome[Any]) -> Outcome[Any] | None:
         """The outcome of a part of a shared transaction; None: that is lost, or in doubt."""
-        if outcome.ok and not isinstance(outcome.value, ENDING):
-            if self.shared.is_lost:
-                return None
+        if self.shared.is_lost:
+            return None
+        if self._stands(outcome):
             self.shared.messages += self._messages
             return self._succeeded(outcome)
-        return None if self.shared.is_lost or self._doubts(outcome) else outcome
+        return None if self._doubts(outcome) else outcome
 
     def _stands(self, outcome: Outcome[Any]) -> bool:
         """Whether it is written; also where that took too long, or was found out afterwards."""
@@ -266,6 +267,7 @@ class Attempts(_Attempts):
         if self.shared is not None:
             with self.shared.savepoint() as connection, _kept(connection):
                 self._fill(connection)
+            self._committed = True
             return
         if self.of.database is not None:
             with self.of.database.begin() as connection, _kept(connection):
@@ -545,6 +547,7 @@ class AsyncAttempts(_Attempts):
             async with self.shared.savepoint() as connection:
                 with _kept(connection):
                     await self._fill(connection)
+            self._committed = True
             return
         if self.of.database is not None:
             async with self.of.database.begin() as connection:

@@ -3,15 +3,18 @@
 import pytest
 from sqlalchemy import create_engine, event, text
 
-from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
+from retrytemplate import Deadline, FixedBackoff, Guard, RetryTemplate, SimpleRetryPolicy
+from retrytemplate import attempt_timeout as limits
 from retrytemplate.batch import (
     JobRepository,
     JsonLinesReader,
     Outbox,
     ReaderError,
     SkipPolicy,
+    transactions,
 )
 from retrytemplate.listeners import RetryListener
+from retrytemplate.testing import VirtualClock
 from tests.batch.killing import Bad
 from tests.batch.world import accounted, run
 
@@ -226,6 +229,69 @@ def test_commit_that_failed_is_searched_apart(sqlite):
     assert (report.status, report.written, report.dead) == ("completed", 7, 1)
     assert sqlite.rows() == [1, 2, 4, 5, 6, 7, 8]
     assert len(commits) > 4
+
+
+# A part is written, and its attempt fails afterwards.
+
+
+class Listening(RetryListener):
+    """Rejects the success of each first attempt to write, whose result is not empty."""
+
+    def on_success(self, context, result):
+        if result and context.retry_count == 0:
+            raise ConnectionError
+
+
+class Guarding(Guard):
+    """The same as a guard."""
+
+    on_success = Listening.on_success
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("observers", [{"listeners": [Listening()]}, {"guards": [Guarding()]}])
+def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, way, attempts, observers):
+    sent = []
+    template = RetryTemplate(policy=SimpleRetryPolicy(attempts), **observers)
+    step = sqlite.step(
+        range(1, 5),
+        processor=None,
+        write=fails(3),
+        outbox=Outbox(send=lambda each: sent.append(each.payload), message=lambda item: item),
+        **searching(retry=template, on=Exception),
+    )
+    report = run(step, way)
+    assert (sqlite.rows(), sqlite.letters(), sent) == ([1, 2, 4], [3], [1, 2, 4])
+    assert (report.written, report.dead) == (3, 1)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_part_that_a_deadline_cuts_at_its_end_is_written_once(sqlite, monkeypatch, is_over):
+    cuts, cut_after, emit = [], limits.cut_after, transactions._emit
+
+    def noted(seconds):
+        cuts.append(cut_after(seconds))
+        return cuts[-1]
+
+    def emitted(connection, statement):
+        is_end = statement == transactions.RELEASE_SAVEPOINT and sqlite.writes()[-1] == [1, 2]
+        if is_end and not is_over:  # while the statement is awaited
+            cuts[-1]._cut()
+        emit(connection, statement)
+        if is_end and is_over:  # nothing is awaited after it
+            cuts[-1]._cut()
+
+    monkeypatch.setattr(limits, "cut_after", noted)
+    monkeypatch.setattr(transactions, "_emit", emitted)
+    clock = VirtualClock()
+    # A template with a guard makes every attempt itself.
+    template = RetryTemplate(policy=SimpleRetryPolicy(2), guards=[Guard()], clock=clock)
+    step = sqlite.step(range(1, 5), processor=None, write=fails(3), **searching(retry=template))
+    with Deadline(30.0, clock=clock):
+        report = run(step, "async")
+    assert (sqlite.rows(), sqlite.letters()) == ([1, 2, 4], [3])
+    assert (report.status, report.written, report.dead) == ("completed", 3, 1)
+    assert sqlite.writes().count([1, 2]) == (1 if is_over else 2)
 
 
 # Engines of the caller, whose driver begins no transaction before a change.
