@@ -25,7 +25,7 @@ class Chunk:
 
     :param marker: what the journal has of it.
     :param left: those that are neither written nor filtered nor given up.
-    :param counts: what the journal does not know yet; so are *letters* and *gone*.
+    :param counts: what the journal does not know yet; so are *letters*, of the items given up.
     :param values: what the processor gave, None where it filtered or failed; None as a whole where
         items are written as they are, or processed in the transaction.
     """
@@ -36,8 +36,7 @@ class Chunk:
     counts: Counts = field(init=False)
     values: list[Any] | None = None
     histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
-    letters: list[Letter] = Factory(list)
-    gone: set[int] = Factory(set)
+    letters: dict[int, Letter] = Factory(dict)
 
     def __attrs_post_init__(self) -> None:
         size = len(self.read.records.items)
@@ -53,9 +52,9 @@ class Chunk:
     @property
     def waiting(self) -> Sequence[int]:
         """Those of the items left that are not given up either."""
-        if not self.gone:
+        if not self.letters:
             return self.left
-        return [index for index in self.left if index not in self.gone]
+        return [index for index in self.left if index not in self.letters]
 
     def items(self, indexes: Iterable[int]) -> list[Any]:
         """These items as they were read."""
@@ -83,9 +82,14 @@ class Chunk:
 
     def give_up(self, index: int, letter: Letter, *, skipped: bool) -> None:
         """This item is dead-lettered with the next closing."""
-        self.letters.append(letter)
-        self.gone.add(index)
+        self.letters[index] = letter
         self.count(dead=1, skipped=int(skipped))
+
+    def take_back(self, indexes: Iterable[int]) -> None:
+        """Those of them that were skipped wait again."""
+        for index in indexes:
+            if self.letters.pop(index, None) is not None:
+                self.count(dead=-1, skipped=-1)
 
     def closing(
         self, done: Collection[int] = (), written: int = 0, alone: int | None = None
@@ -98,17 +102,17 @@ class Chunk:
         return Closing(
             marker=self._marker(done, alone),
             counts=self.counts + Counts(written=written, filtered=len(done) - written),
-            letters=tuple(self.letters),
+            letters=tuple(self.letters.values()),
             progress=self.read.progress,
         )
 
     def _is_over(self, done: Collection[int]) -> bool:
-        return len(done) + len(self.gone) == len(self.left)
+        return len(done) + len(self.letters) == len(self.left)
 
     def _marker(self, done: Collection[int], alone: int | None) -> Marker:
         if self._is_over(done):
             return Marker(position=self.read.position)
-        over = {*done, *self.gone}
+        over = {*done, *self.letters}
         pending = ranges_of(index for index in self.left if index not in over)
         return evolve(self.marker, count=self.size, pending=pending, alone=alone)
 
@@ -117,6 +121,6 @@ class Chunk:
         if self._is_over(done):
             self.left = ()
         else:
-            over = {*done, *self.gone}
+            over = {*done, *self.letters}
             self.left = [index for index in self.left if index not in over]
-        self.marker, self.counts, self.letters, self.gone = marker, Counts(), [], set()
+        self.marker, self.counts, self.letters = marker, Counts(), {}

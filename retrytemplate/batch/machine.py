@@ -340,8 +340,9 @@ class Machine:
                 elif search.bad():
                     self._at_fault(chunk, part[0], outcome)
         except Fatal:
-            if tried:  # what is good stays
-                yield from self._commit(chunk, tried)
+            # What is good stays; and what was decided in a lost transaction is decided again.
+            if tried and not (yield from self._commit(chunk, tried)):
+                return False
             raise
         if not tried:
             return True
@@ -374,7 +375,11 @@ class Machine:
         done = [*(index for part, _ in good for index in part), *filtered]
         values = [value for _, written in good for value in written.values()]
         closing = chunk.closing(done, len(values))
-        committed: bool = yield Commit(closing)
+        try:
+            committed: bool = yield Commit(closing)
+        except Fatal:
+            yield from self._lost(chunk, tried)
+            raise
         if not committed:
             yield from self._lost(chunk, tried)
             return False
@@ -385,6 +390,8 @@ class Machine:
         return True
 
     def _lost(self, chunk: Chunk, tried: list[Tried]) -> Steps:
+        # They may have failed because of what is rolled back with them.
+        chunk.take_back(part[0] for part, outcome in tried if not outcome.ok and len(part) == 1)
         chunk.count(rollbacks=1)
         yield from self._tell(self._teller.searched(chunk, tried))
         tried.clear()
@@ -404,8 +411,7 @@ class Machine:
 
     def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
         assert outcome.exception is not None
-        chunk.histories[index] = joined(chunk.histories.get(index, ()), outcome.history)
-        self._give_up(chunk, index, "write", outcome.exception)
+        self._give_up(chunk, index, "write", outcome.exception, outcome.history)
 
     # A process died with this chunk.
 
@@ -427,7 +433,7 @@ class Machine:
             self._give_up(chunk, index, "read", broken[index])
             return
         yield from self._process(chunk, [index])
-        if index in chunk.gone:
+        if index in chunk.letters:
             return
         outcome = yield from self._write(chunk, [index], alone=self._next(chunk, index))
         if not outcome.ok:
@@ -442,17 +448,31 @@ class Machine:
 
     # Giving up.
 
-    def _give_up(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
+    def _give_up(
+        self,
+        chunk: Chunk,
+        index: int,
+        phase: str,
+        failure: BaseException,
+        attempts: Sequence[AttemptRecord] = (),
+    ) -> None:
         """Skip an item, if that may be."""
         if not self._covers(failure):
             raise Fatal(failure)
-        self._skip(chunk, index, phase, failure)
+        self._skip(chunk, index, phase, failure, attempts)
 
     def _covers(self, failure: BaseException) -> bool:
         with failing():
             return self.rules.skip.covers(failure)
 
-    def _skip(self, chunk: Chunk, index: int, phase: str, failure: BaseException) -> None:
+    def _skip(
+        self,
+        chunk: Chunk,
+        index: int,
+        phase: str,
+        failure: BaseException,
+        attempts: Sequence[AttemptRecord] = (),
+    ) -> None:
         skip, counts = self.rules.skip, self.run.counts + chunk.counts
         if not skip.has_room(skipped=counts.skipped, read=counts.read):
             error = SkipLimitExceededError(
@@ -461,7 +481,7 @@ class Machine:
             )
             error.__cause__ = failure
             raise Fatal(error)
-        self._bury(chunk, index, phase, recorded(failure), skipped=True)
+        self._bury(chunk, index, phase, recorded(failure), attempts, skipped=True)
 
     def _killer(self, chunk: Chunk, index: int, deaths: Sequence[tuple[str, float]]) -> None:
         name = type_name(ProcessDiedError)
@@ -470,11 +490,17 @@ class Machine:
             AttemptRecord(number, None, at, name, text, "", *place_of(worker))
             for number, (worker, at) in enumerate(deaths, 1)
         ]
-        chunk.histories[index] = tuple(died)
-        self._bury(chunk, index, "crash", RecordedFailure(name, text, None), skipped=False)
+        self._bury(chunk, index, "crash", RecordedFailure(name, text, None), died, skipped=False)
 
     def _bury(
-        self, chunk: Chunk, index: int, phase: str, failure: RecordedFailure, *, skipped: bool
+        self,
+        chunk: Chunk,
+        index: int,
+        phase: str,
+        failure: RecordedFailure,
+        attempts: Sequence[AttemptRecord],
+        *,
+        skipped: bool,
     ) -> None:
         records, rules = chunk.read.records, self.rules
         item = records.items[index]
@@ -491,7 +517,7 @@ class Machine:
             replayable=replayable,
             error_type=failure.type_name,
             error_message=failure.message,
-            attempts=chunk.histories.get(index, ()),
+            attempts=joined(chunk.histories.get(index, ()), attempts),
         )
         chunk.give_up(index, letter, skipped=skipped)
 

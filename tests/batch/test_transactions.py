@@ -2,15 +2,18 @@
 
 import pytest
 from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DataError, IntegrityError
 
 from retrytemplate import Deadline, FixedBackoff, Guard, RetryTemplate, SimpleRetryPolicy
 from retrytemplate import attempt_timeout as limits
 from retrytemplate.batch import (
+    Cursor,
     JobRepository,
     JsonLinesReader,
     Outbox,
     ReaderError,
     SkipPolicy,
+    StepListener,
     transactions,
 )
 from retrytemplate.listeners import RetryListener
@@ -29,7 +32,7 @@ def fails(*at_fault):
 
 def searching(**settings):
     """The settings of a step over eight items, of which some are given up."""
-    skip = SkipPolicy(on=settings.pop("on", Bad))
+    skip = SkipPolicy(on=settings.pop("on", Bad), limit=settings.pop("limit", None))
     return {"chunk_size": 8, "retry": SimpleRetryPolicy(2), "skip": skip, **settings}
 
 
@@ -292,6 +295,93 @@ def test_part_that_a_deadline_cuts_at_its_end_is_written_once(sqlite, monkeypatc
     assert (sqlite.rows(), sqlite.letters()) == ([1, 2, 4], [3])
     assert (report.status, report.written, report.dead) == ("completed", 3, 1)
     assert sqlite.writes().count([1, 2]) == (1 if is_over else 2)
+
+
+# An item is judged in a transaction that is lost afterwards.
+
+
+class Recorder(StepListener):
+    def __init__(self):
+        self.decided = []
+
+    def on_event(self, event):
+        if event.kind in ("written", "given up"):
+            self.decided += [(event.kind, number) for number in event.numbers]
+
+
+def with_parents(world, items, *, exists=IntegrityError, **settings):
+    """A step over pairs: an id, and a parent that must exist at the commit.
+
+    :param exists: raised for an id that is in the table.
+    """
+    table = world.out.name
+    with world.jobs.transaction() as transaction:
+        transaction.execute(
+            text(
+                f"ALTER TABLE {table} ADD COLUMN parent INTEGER REFERENCES {table} (id) "
+                "DEFERRABLE INITIALLY DEFERRED"
+            )
+        )
+    insert = text(f"INSERT INTO {table} (id, parent) VALUES (:id, :parent)")
+
+    def writer(items, transaction):
+        for number, parent in items:
+            try:
+                transaction.execute(insert, {"id": number, "parent": parent})
+            except IntegrityError as exc:
+                raise exists("the id is in the table", None, exc) from None
+
+    settings = searching(**settings)
+    return world.step(items, writer=writer, processor=None, **settings)
+
+
+def test_item_judged_in_a_transaction_that_fails_is_judged_again(sqlite, way):
+    recorder = Recorder()
+    step = with_parents(
+        sqlite,
+        [[1, 99], [1, 1], [2, 2]],
+        on=IntegrityError,
+        listeners=[recorder],
+    )
+    report = run(step, way)
+    assert (sqlite.rows(), sqlite.letters()) == ([1, 2], [1])
+    assert (report.written, report.dead, report.skipped) == (2, 1, 1)
+    assert sorted(recorder.decided) == [("given up", 1), ("written", 2), ("written", 3)]
+
+
+def test_letter_of_an_item_judged_twice_has_its_last_attempts(sqlite, way):
+    step = with_parents(sqlite, [[1, 1], [1, 1], [2, 99]], on=IntegrityError)
+    report = run(step, way)
+    assert (sqlite.rows(), sqlite.letters()) == ([1], [2, 3])
+    assert [len(sqlite.letter(number).attempts) for number in (2, 3)] == [2, 2]
+    assert (report.dead, report.skipped) == (2, 2)
+
+
+def test_skip_limit_counts_no_item_judged_in_a_lost_transaction(sqlite, way):
+    step = with_parents(sqlite, [[1, 99], [1, 1], [2, 2]], on=IntegrityError, limit=1)
+    report = run(step, way)
+    assert (report.status, sqlite.rows(), sqlite.letters()) == ("completed", [1, 2], [1])
+
+
+def test_failure_in_a_transaction_that_fails_does_not_end_the_run(sqlite, way):
+    items = [[1, 99], [1, 1], [2, 2]]
+    step = with_parents(sqlite, items, exists=DataError, on=IntegrityError)
+    report = run(step, way)
+    assert (report.status, sqlite.rows(), sqlite.letters()) == ("completed", [1, 2], [1])
+    assert accounted(report)
+
+
+def test_item_judged_before_the_source_fails_is_not_given_up(sqlite, way, monkeypatch):
+    failures = [ReaderError("the source cannot be read")]
+
+    def verify(cursor):
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(Cursor, "verify", verify)
+    report = run(sqlite.step(range(1, 5), write=fails(3), **searching()), way)
+    assert (report.status, sqlite.rows(), sqlite.letters()) == ("failed", [], [])
+    assert (report.pending, report.skipped) == (4, 0)
 
 
 # Engines of the caller, whose driver begins no transaction before a change.
