@@ -226,7 +226,8 @@ def test_the_command_looks_into_every_store(store, cache, capsys):
 
 def test_service_and_command_know_valkey_by_its_name(valkey, capsys):
     url = valkey.url.replace("redis://", "valkey://")
-    fail(RedisRetryContextCache(url, prefix=valkey.prefix), "a")
+    with RedisRetryContextCache(url, prefix=valkey.prefix) as cache:
+        fail(cache, "a")
 
     assert command("list", "--store", url.upper(), "--store-prefix", valkey.prefix) == 0
     assert '"a"' in capsys.readouterr().out
