@@ -317,25 +317,25 @@ class Bulkhead(Wraps):
             self._grow()
         run = self._monitor.run
         try:
-            entered = run(self._admit, slot, ticket, None)
-            if not entered and patience > 0 and not is_interrupted():
-                entered = run(self._admit, slot, ticket, waiter)
+            state = run(self._admit, slot, ticket, None)
+            if not state and patience > 0 and not is_interrupted():
+                state = run(self._admit, slot, ticket, waiter)
         except Reentered:
-            entered = False
-        if not entered:
+            state = ""
+        if not state:
             raise self._refusal()
-        return ticket.state == "in"
+        return state == "in"  # not the ticket's: another thread may have admitted it by now
 
-    def _admit(self, slot: Slot, ticket: Ticket, waiter: Callable[[], Any] | None) -> bool:
+    def _admit(self, slot: Slot, ticket: Ticket, waiter: Callable[[], Any] | None) -> str:
+        """The state of the ticket, "in" or "waiting"; empty where it is rejected."""
         if slot._ticket.state in ("in", "waiting"):
             raise MisuseError(
                 f"this slot of the bulkhead {self.name!r} is in use: each call at the same "
                 "time takes a slot() of its own"
             )
         room = self._room
-        entered = room.enter(ticket, wait=waiter is not None)
-        if not entered:
-            return False
+        if not room.enter(ticket, wait=waiter is not None):
+            return ""
         slot._ticket = ticket
         if waiter is not None and ticket.state == "waiting":
             try:
@@ -343,7 +343,7 @@ class Bulkhead(Wraps):
             except BaseException:  # a signal
                 room.leave(ticket)
                 raise
-        return True
+        return ticket.state
 
     def _leave(self, ticket: Ticket) -> None:
         self._monitor.post(self._give_up, ticket)

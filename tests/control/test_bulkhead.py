@@ -470,6 +470,29 @@ def test_many_threads_are_never_more_than_the_limit(way, switching):
     assert bulkhead.snapshot().admitted == 6400
 
 
+def test_slot_admitted_as_soon_as_it_waits_is_counted():
+    class Interleaved:
+        """Another thread leaves between the step that queues the slot and the next one."""
+
+        def __getattr__(self, name):
+            return getattr(monitor, name)
+
+        def run(self, step, *args):
+            result = monitor.run(step, *args)
+            if bulkhead._room.waiting:
+                first.__exit__(None, None, None)
+            return result
+
+    bulkhead = Bulkhead("llm", limit=1, queue=1, max_wait=PATIENCE)
+    first = bulkhead.slot()
+    first.__enter__()
+    monitor = bulkhead._monitor
+    object.__setattr__(bulkhead, "_monitor", Interleaved())
+    with bulkhead.slot():
+        pass
+    assert bulkhead.snapshot().admitted == 2
+
+
 @loops
 @pytest.mark.parametrize("seed", range(8))
 def test_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
