@@ -152,11 +152,11 @@ class StatementLimit:
         self._seconds = min(self.own, self._left)
         self._lock_seconds = min(self.lock, self._seconds)
         self._setting = True
+        self._began = time.monotonic()  # before the database measures: a thread may be held up
         try:
             self._database.set(self._seconds, self._lock_seconds)
         finally:
             self._setting = False
-        self._began = time.monotonic()
 
     def _exit(self, connection: Connection, exception: BaseException | None) -> None:
         from sqlalchemy import event

@@ -125,6 +125,28 @@ def test_a_statement_that_the_limit_of_an_attempt_cuts_has_failed_that_attempt(d
     assert (type(outcome.exception), outcome.attempts) == (AttemptTimeoutError, 2)
 
 
+def test_limit_of_a_thread_that_is_held_up_before_its_statement_is_named(tmp_path):
+    engine, limit = create_engine(f"sqlite:///{tmp_path}/a.db"), 0.03
+    with (
+        engine.connect() as connection,
+        fails("database statement"),
+        statement_limit(connection, own=limit) as held_up,
+    ):
+        held_up._database.set = then_held_up(held_up._database.set, limit / 2)
+        connection.execute(ENDLESS)
+    engine.dispose()
+
+
+def then_held_up(call, seconds):
+    def held_up(*args):
+        call(*args)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+
+    return held_up
+
+
 def test_a_statement_that_the_limit_of_an_attempt_refuses_leaves_the_connection_alone(database):
     engine, _ = database
     template = RetryTemplate(SimpleRetryPolicy(1), attempt_timeout=1.0, clock=VirtualClock())
