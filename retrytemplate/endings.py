@@ -119,20 +119,26 @@ def interrupted(error: BaseException) -> BaseException:
 
 
 NOTE = "retry: "
+LINE = "\n  "
+REASONS = {None: ""} | {each: f"; reason: {words}" for each, words in WORDS.items()}
 LONGEST_NOTE = 8 * 1024
 
 
 def _note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
     count = context.retry_count
-    earlier = [_line(stamp[0], kind.__qualname__, text) for stamp, kind, text in context._past]
+    earlier = [
+        line
+        if (line := f"{stamp[0]}. {kind.__qualname__}: {text}").isprintable() and text
+        else _line(stamp[0], kind.__qualname__, text)
+        for stamp, kind, text in context._past
+    ]
     # Nearly always these are all there were but the one that leaves.
     if len(earlier) + 1 != count or error is not context._last or context._same:
         earlier = _all_but(error, context, earlier)
-    before = "; before this one:" if earlier else ""
-    reason = context.stop_reason
-    why = f"; reason: {WORDS[reason]}" if reason else ""
-    text = f"{NOTE}{count} attempts failed{why}{before}{''.join(earlier)}"
+    before = "; before this one:\n  " if earlier else ""
+    why = REASONS[getattr(context, "_stop", None)]
+    text = f"{NOTE}{count} attempts failed{why}{before}{LINE.join(earlier)}"
     if len(text) > LONGEST_NOTE:
         text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
     put_note(error, text, NOTE)
@@ -142,7 +148,7 @@ def _line(number: int, kind: str, message: str) -> str:
     text = with_text(kind, message)
     if not text.isprintable():
         text = with_text(printable(kind), one_line(message))
-    return f"\n  {number}. {text}"
+    return f"{number}. {text}"
 
 
 def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
@@ -161,7 +167,7 @@ def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> li
             number = context._last_stamp[0]
             lines.append(_line(number, type(last).__qualname__, message_of(last)))
     if untold > 0:
-        lines.insert(HISTORY_FIRST, f"\n  ... {untold} more")
+        lines.insert(HISTORY_FIRST, f"... {untold} more")
     return lines[:-own] if own else lines
 
 
