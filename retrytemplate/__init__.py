@@ -57,11 +57,7 @@ if TYPE_CHECKING:
         RetryAfterBackoff,
         UniformRandomBackoff,
     )
-    from retrytemplate.caches import (
-        MemoryRetryContextCache,
-        RetryContextCache,
-        SimpleCacheAdapter,
-    )
+    from retrytemplate.caches import MemoryRetryContextCache, RetryContextCache
     from retrytemplate.classify import ExceptionClassifier, PatternClassifier
     from retrytemplate.clock import Clock, SystemClock
     from retrytemplate.deadline import Deadline
@@ -104,11 +100,7 @@ __getattr__ = lazily(
             "RetryAfterBackoff",
             "UniformRandomBackoff",
         ),
-        "retrytemplate.caches": (
-            "MemoryRetryContextCache",
-            "RetryContextCache",
-            "SimpleCacheAdapter",
-        ),
+        "retrytemplate.caches": ("MemoryRetryContextCache", "RetryContextCache"),
         "retrytemplate.classify": ("ExceptionClassifier", "PatternClassifier"),
         "retrytemplate.clock": ("Clock", "SystemClock"),
         "retrytemplate.deadline": ("Deadline",),
@@ -201,7 +193,6 @@ __all__ = [
     "RetryState",
     "RetryTemplate",
     "SQLRetryContextCache",
-    "SimpleCacheAdapter",
     "SimpleRetryPolicy",
     "StatefulRetryPolicy",
     "StatisticsListener",

@@ -30,7 +30,6 @@ from retrytemplate import (
     RetryListener,
     RetryState,
     RetryTemplate,
-    SimpleCacheAdapter,
     SimpleRetryPolicy,
 )
 from retrytemplate.control import (
@@ -305,11 +304,6 @@ def check_switched_clock(_):
     assert waiting._switched_on == []
 
 
-class Texts(dict):
-    put = dict.__setitem__
-    remove = dict.__delitem__
-
-
 def made_cached(cache):
     return RetryTemplate(SimpleRetryPolicy(2), FixedBackoff(0), name="work", cache=cache)
 
@@ -480,14 +474,6 @@ SUBJECTS = {
     "cache in memory": Subject(
         ("caches/memory.py",),
         lambda: made_cached(MemoryRetryContextCache(10, ttl=60, when_full="evict")),
-        use_cache,
-        attack_cache,
-        check_cache,
-        stride=61,
-    ),
-    "cache of another": Subject(
-        ("caches/simple.py",),
-        lambda: made_cached(SimpleCacheAdapter(Texts(), blocking=False)),
         use_cache,
         attack_cache,
         check_cache,

@@ -1,4 +1,4 @@
-"""Where contexts are kept: the protocol, the record, memory, a cache that is there already."""
+"""Storage of contexts: the protocol, the record, the cache in memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ from retrytemplate.caches.memory import MemoryRetryContextCache
 
 if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
-    from retrytemplate.caches.simple import SimpleCache, SimpleCacheAdapter
 
-__getattr__ = lazily(
-    __name__,
-    {
-        "retrytemplate.caches.record": ("Record",),
-        "retrytemplate.caches.simple": ("SimpleCache", "SimpleCacheAdapter"),
-    },
-)
+__getattr__ = lazily(__name__, {"retrytemplate.caches.record": ("Record",)})
 
 __all__ = [
     "AsyncRetryContextCache",
@@ -26,6 +19,4 @@ __all__ = [
     "MemoryRetryContextCache",
     "Record",
     "RetryContextCache",
-    "SimpleCache",
-    "SimpleCacheAdapter",
 ]

@@ -49,7 +49,7 @@ class ClaimsInProcess(ABC):
         self._claims: dict[str, Claim] = {}
         self._fences = count(1)
         # Its own thread gets in again: the collector may close an abandoned execution in the
-        # thread that holds it, and a cache that is adapted may use this one.
+        # thread that holds it.
         self._monitor = Monitor()
         self._lock = self._monitor.lock
         self._monitor.forked = self._claims.clear  # they are the parent's

@@ -14,13 +14,10 @@ from retrytemplate import (
     RecordedFailure,
     RetryState,
     RetryTemplate,
-    SimpleCacheAdapter,
     SimpleRetryPolicy,
-    TerminatedRetryError,
 )
 from retrytemplate.caches.record import Record, from_json, to_text
 from retrytemplate.caches.sizes import LEAST_LIMIT, RECORD_LIMIT, fitting
-from retrytemplate.testing import VirtualClock
 
 LONG = 8 * 1024
 
@@ -156,76 +153,17 @@ def test_a_state_that_is_beyond_the_limit_is_named(field, part):
         fitting(record(5, **{field: "x" * 9000}), 8192)
 
 
-# -- in a cache ----------------------------------------------------------------------------------
-
-
-class Texts(dict):
-    put = dict.__setitem__
-    remove = dict.__delitem__
-
-
-def template(cache):
-    return RetryTemplate(SimpleRetryPolicy(50), name="pins", cache=cache, clock=VirtualClock())
-
-
-def delivered(given, callback, times=1):
-    with pytest.raises(Exception) as left:
-        for _ in range(times - 1):
-            with pytest.raises(ValueError):
-                given.execute(callback, state=RetryState("key"))
-        given.execute(callback, state=RetryState("key"))
-    return left.value
-
-
-def failing(context):
-    raise ValueError("no price " * 2000)
-
-
-def test_a_key_that_fails_for_ever_takes_no_more_room_than_the_limit():
-    texts = Texts()
-    delivered(template(SimpleCacheAdapter(texts, record_limit=LEAST_LIMIT)), failing, times=30)
-
-    [text] = texts.values()
-    assert len(text) <= LEAST_LIMIT
-    assert json.loads(text)["failures"] == 30
-
-
-def test_without_another_word_a_record_has_64_kib():
-    texts = Texts()
-    delivered(template(SimpleCacheAdapter(texts)), failing, times=16)
-
-    [text] = texts.values()
-    assert 32 * 1024 < len(text) <= RECORD_LIMIT == 64 * 1024
-
-
-def grows(context):
-    context.attributes["orders"] = "x" * LEAST_LIMIT
-    raise ValueError("no price")
-
-
-def test_an_attribute_that_is_too_large_is_refused_when_it_is_saved_and_the_key_stays_as_it_was():
-    cache = SimpleCacheAdapter(Texts(), record_limit=LEAST_LIMIT)
-    given = template(cache)
-    delivered(given, failing)
-    before = cache.peek("pins/s:key")
-    left = delivered(given, grows)
-
-    assert type(left) is TerminatedRetryError
-    assert "attribute 'orders' of a stateful context takes" in str(left.__cause__)
-    after = cache.peek("pins/s:key")
-    assert (after.version, after.failures, after.attributes) == (before.version, 1, None)
-    assert type(delivered(given, failing)) is ValueError
+# -- in memory -----------------------------------------------------------------------------------
 
 
 def test_in_memory_there_is_no_limit():
     cache = MemoryRetryContextCache()
-    delivered(template(cache), failing, times=20)
+    template = RetryTemplate(SimpleRetryPolicy(50), name="pins", cache=cache)
+    for _ in range(20):
+        with pytest.raises(ValueError):
+            template.execute(failing, state=RetryState("key"))
     assert len(to_text(cache.peek("pins/s:key"))) > RECORD_LIMIT
 
 
-@pytest.mark.parametrize(
-    ("limit", "error"), [(0, ValueError), (LEAST_LIMIT - 1, ValueError), (None, TypeError)]
-)
-def test_a_limit_that_no_failure_would_fit_is_refused(limit, error):
-    with pytest.raises(error, match=rf"record_limit must be an int >= 8192, got {limit}"):
-        SimpleCacheAdapter(Texts(), record_limit=limit)
+def failing(context):
+    raise ValueError("no price " * 2000)

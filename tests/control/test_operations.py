@@ -25,7 +25,6 @@ from retrytemplate import (
     MemoryRetryContextCache,
     MisuseError,
     RetryTemplate,
-    SimpleCacheAdapter,
     SimpleRetryPolicy,
 )
 from retrytemplate.caches import Record
@@ -87,17 +86,8 @@ class Heard(ControlListener):
         self.events.append(event)
 
 
-class Texts(dict):
-    """A cache that somebody has already."""
-
-    put = dict.__setitem__
-    remove = dict.__delitem__
-
-
-CACHES = {
-    "memory": MemoryRetryContextCache,
-    "simple": lambda clock: SimpleCacheAdapter(Texts(), clock=clock, blocking=False),
-}
+class Blocking(MemoryRetryContextCache):
+    blocking = True
 
 
 @pytest.fixture
@@ -105,9 +95,9 @@ def clock():
     return VirtualClock()
 
 
-@pytest.fixture(params=CACHES)
-def cache(request, clock):
-    return CACHES[request.param](clock=clock)
+@pytest.fixture
+def cache(clock):
+    return MemoryRetryContextCache(clock=clock)
 
 
 @pytest.fixture
@@ -538,13 +528,6 @@ class Failing(dict):
 def test_a_result_that_fails_when_it_is_read_leaves_the_operation_as_failed(operations):
     with pytest.raises(RuntimeError):
         operations.call(KEY, lambda: Failing(a=1))
-    assert operations.start_once(KEY).outcome_unknown
-
-
-def test_a_result_beyond_the_limit_of_the_store_is_refused_and_the_operation_named():
-    operations = Operations(SimpleCacheAdapter(Texts(), record_limit=8192))
-    with pytest.raises(ValueError, match=r"the operation 'operations/.*' cannot be kept: .*result"):
-        operations.call(KEY, lambda: "x" * 10_000)
     assert operations.start_once(KEY).outcome_unknown
 
 
@@ -999,7 +982,7 @@ def test_a_coroutine_function_in_synchronous_use_is_an_error(operations, charge)
 
 
 def test_a_store_that_blocks_is_refused_in_asynchronous_use(charge):
-    operations = Operations(SimpleCacheAdapter(Texts()))
+    operations = Operations(Blocking())
 
     async def main():
         for use in (
@@ -1007,7 +990,7 @@ def test_a_store_that_blocks_is_refused_in_asynchronous_use(charge):
             operations.call_async(KEY, charge.awaited),
             operations.once(lambda: KEY).call_async(charge.awaited),
         ):
-            with pytest.raises(MisuseError, match="SimpleCacheAdapter blocks"):
+            with pytest.raises(MisuseError, match="Blocking blocks"):
                 await use
 
     asyncio.run(main())

@@ -6,13 +6,19 @@ from functools import cache
 
 import pytest
 
-from tests.caches.test_golden import KEYED
 from tests.golden import run
+from tests.golden.lines import SCENARIOS, lines_of
 from tests.stores.conftest import KINDS, opened
 
 # Some policies of the file never end, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
 
+KEYED = [
+    line
+    for line in lines_of(SCENARIOS)
+    if any(call.get("state", {}).get("key") is not None for call in line["scenario"]["calls"])
+    and "cache_capacity" not in line["scenario"]  # a store has no capacity
+]
 EVERY = "RETRYTEMPLATE_TEST_EVERY_WAY"
 WAYS = [(kind, mode) for kind in KINDS for mode in ("sync", "async")]
 

@@ -171,7 +171,7 @@ def test_a_fingerprint_outlives_the_death_of_its_process(store, operations):
 
 def test_a_result_beyond_the_limit_is_refused(store):
     operations = Operations(store.cache(record_limit=8192))
-    with pytest.raises(ValueError, match="record_limit is 8192"):
+    with pytest.raises(ValueError, match=r"operation '.*' cannot be kept: .* record_limit is 8192"):
         operations.call(KEY, lambda: "x" * 9000)
     assert operations.start_once(KEY).outcome_unknown
 

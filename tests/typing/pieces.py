@@ -21,7 +21,6 @@ from retrytemplate import (
     RetryPolicy,
     RetryState,
     RetryTemplate,
-    SimpleCacheAdapter,
     SimpleRetryPolicy,
     StatefulRetryPolicy,
     SystemClock,
@@ -64,24 +63,8 @@ class Switch(Guard):
     def admit(self, context: RetryContext) -> None: ...
 
 
-class Shelf:
-    """What an adapter takes: its own names for the arguments, more of them, other results."""
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return default
-
-    def put(self, name: str, text: str, seconds: int = 60) -> bool:
-        return True
-
-    def remove(self, name: str) -> None: ...
-
-    def contains(self, name: str) -> bool:
-        return False
-
-
 def pieces() -> None:
     cache: RetryContextCache = MemoryRetryContextCache(capacity=9, ttl=timedelta(hours=1))
-    cache = SimpleCacheAdapter(Shelf(), blocking=False, clock=VirtualClock(), redact=str.upper)
     RetryTemplate(
         FewFailures() & Counting(),
         Slower(),
