@@ -96,26 +96,19 @@ class RetryWith:
         return self._remake(changes)
 
 
-def _made(owner: Any, fn: Any) -> Any:
-    return WRAPPERS[kind_of(fn)](owner, fn)
-
-
-def wrap(
-    owner: Any, fn: Any, *, nested: bool = False, make: Callable[[Any, Any], Any] = _made
-) -> Any:
+def wrap(owner: Any, fn: Any, *, nested: bool = False) -> Any:
     """The function (or classmethod, staticmethod) with retry around each call.
 
     :param nested: whether the function may have retry already.
-    :param make: makes the wrapper from the template and the function.
     """
     if not nested:
         check_not_wrapped(fn)
 
     def made(inner: Any) -> Any:
         def remake(changes: Any) -> Any:
-            return wrap(owner._changed(changes), inner, nested=nested, make=make)
+            return wrap(owner._changed(changes), inner, nested=nested)
 
-        wrapped = make(owner, inner)
+        wrapped = WRAPPERS[kind_of(inner)](owner, inner)
         wrapped.retry_with = RetryWith(remake, wrapped)
         return wrapped
 

@@ -24,7 +24,6 @@ EXEMPT = {
     "batch/repository.py": "a reentrant lock around the making of an engine",
     "caches/claims.py": "the base class of the caches that are attacked",
     "control/circuits/cached.py": "attacked with the shared circuit; its reports come one by one",
-    "control/interrupts.py": "a lock of one run of a node, which asks in its own code alone",
     "control/waiters.py": "events of trio, set in its own thread",
     "control/switch/copies.py": "attacked with the switch; one thread at a time asks the store",
     "demo/job.py": "a program, which has no finalizers",

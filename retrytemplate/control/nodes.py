@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from inspect import ismethod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,7 +13,6 @@ from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
-from retrytemplate.control.interrupts import SameQuestions
 from retrytemplate.control.pipeline import Pipeline
 from retrytemplate.control.strategy import Strategy, Wraps
 from retrytemplate.control.timeout import RAISE, Timeout
@@ -63,13 +63,15 @@ def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Call
     if isinstance(seconds, Timeout):
         if on_timeout is not RAISE:
             raise MisuseError("on_timeout cannot stand next to a Timeout: put it into the Timeout")
-        return _around(seconds)
+        return _decorator(seconds.wrap)
     if on_timeout is RAISE:
-        return _around(Timeout(seconds, kind="node"))
+        return _decorator(Timeout(seconds, kind="node").wrap)
     if not callable(on_timeout):
-        return _around(Timeout(seconds, kind="node", on_timeout=on_timeout))
+        return _decorator(Timeout(seconds, kind="node", on_timeout=on_timeout).wrap)
     timeout = Timeout(seconds, kind="node", on_timeout=LATE)
-    return _decorator(lambda node: InTime(timeout, FromArguments("on_timeout", on_timeout, node)))
+    return _decorator(
+        lambda node: InTime(timeout, FromArguments("on_timeout", on_timeout, node)).wrap(node)
+    )
 
 
 def with_retry(
@@ -97,6 +99,8 @@ def with_retry(
     :raises TypeError: for what is no template, policy, class or backoff.
 
     Each run gets the same state: what a failed one has changed in it in place, the next one sees.
+    Do not call LangGraph's ``interrupt()`` inside: a further run repeats the question, or gets the
+    answer to another one.
 
     >>> from retrytemplate import NoBackoff
     >>> answers = iter([ConnectionError("reset"), "31"])
@@ -123,10 +127,10 @@ def with_retry(
     else:
         _check_kind("template", template, TEMPLATES, "a RetryTemplate or a RetryPolicy")
         _refuse_beside(template, given | {"backoff": backoff})
-        return _around(SameQuestions(template, nested))
+        return _decorator(partial(template.wrap, nested=nested))
     usual = ExponentialBackoff(0.2, maximum=2.0, jitter="full")
     made = RetryTemplate(template, usual if backoff is None else backoff)
-    return _around(SameQuestions(made, nested))
+    return _decorator(partial(made.wrap, nested=nested))
 
 
 def with_breaker(
@@ -161,17 +165,17 @@ def with_breaker(
     if fallback is None:
         if on is not REFUSED:
             raise MisuseError(f"on={on!r} says what a fallback answers for: there is none")
-        return _around(breaker)
+        return _decorator(breaker.wrap)
     if not callable(fallback):
         raise TypeError(f"fallback must be a function of the node's state, got {fallback!r}")
 
-    def strategy(node: Any) -> Pipeline:
+    def wrap(node: Any) -> Any:
         instead = FromArguments("fallback", fallback, node)
         return Pipeline(
             Fallback(instead, on=on, name=breaker.name, listeners=breaker.listeners), breaker
-        )
+        ).wrap(node)
 
-    return _decorator(strategy)
+    return _decorator(wrap)
 
 
 def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
@@ -188,7 +192,7 @@ def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
     {'city': 'Rome', 'answer': '31'}
     """
     _check_kind("bulkhead", bulkhead, Bulkhead, "a Bulkhead")
-    return _around(bulkhead)
+    return _decorator(bulkhead.wrap)
 
 
 def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
@@ -207,14 +211,14 @@ def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
     {'user': 'kim', 'answer': '31'}
     """
     if isinstance(guard, Strategy) and not isinstance(guard, type):
-        return _around(guard)
+        return _decorator(guard.wrap)
     choose: Any = guard
     if not callable(choose) or isinstance(choose, type) or is_async(choose):
         raise TypeError(
             "guard must be what a kill switch's guard() gives, or a plain function that gives it, "
             f"got {guard!r}"
         )
-    return _decorator(lambda node: ByArguments(FromArguments("guard", choose, node)))
+    return _decorator(lambda node: ByArguments(FromArguments("guard", choose, node)).wrap(node))
 
 
 @frozen
@@ -264,13 +268,9 @@ class FromArguments:
         return self._taker.function(*args, **kwargs)
 
 
-def _around(strategy: Any) -> Callable[[F], F]:
-    return _decorator(lambda node: strategy)
-
-
-def _decorator(strategy_for: Callable[[Any], Any]) -> Callable[[F], F]:
+def _decorator(wrap: Callable[[Any], Any]) -> Callable[[F], F]:
     def decorate(node: F) -> F:
-        wrapped = decorated(_function(node), lambda fn: strategy_for(fn).wrap(fn))
+        wrapped = decorated(_function(node), wrap)
         if not hasattr(node, "__name__"):
             wrapped.__name__ = type(node).__name__  # as a graph names an object
         return wrapped  # type: ignore[no-any-return]  # a node as before

@@ -1,11 +1,8 @@
 """The decorators in a real LangGraph graph: what it hands in, how it runs, what steers it."""
 
 import asyncio
-import logging
-from contextvars import copy_context
 from functools import partial
 from operator import add
-from types import SimpleNamespace
 from typing import Annotated, TypedDict
 
 import pytest
@@ -23,7 +20,6 @@ from retrytemplate.control import (
     CircuitBreaker,
     Consecutive,
     Fallback,
-    interrupts,
     with_breaker,
     with_bulkhead,
     with_retry,
@@ -32,13 +28,11 @@ from retrytemplate.control import (
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install langgraph")
 
-from langchain_core.runnables import RunnableConfig, RunnableLambda
-from langchain_core.tools import tool
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
-from langgraph.pregel import _algo
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -343,259 +337,6 @@ def test_who_names_what_steers_a_graph_as_worth_retrying_is_told(kind):
         with_retry(retryable=(OSError, kind))
 
 
-@pytest.mark.statement("S4-92")
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_further_attempt_finds_the_answers_that_were_given_to_the_one_before(asynchronous):
-    """Else it would ask the same once more, and take the answer for that of the next question."""
-    failures = [OSError(), OSError()]
-
-    def asked(state):
-        city = interrupt("which city?")
-        if failures:
-            raise failures.pop()
-        return {"city": city, "answer": interrupt("which day?")}
-
-    if asynchronous:
-
-        @retry(attempts=2, nested=True)
-        @retry(attempts=2)
-        async def ask(state: State) -> State:
-            return asked(state)
-    else:
-
-        @retry(attempts=2, nested=True)
-        @retry(attempts=2)
-        def ask(state: State) -> State:
-            return asked(state)
-
-    graph = graph_of(ask, checkpointer=InMemorySaver())
-
-    def go_on(given):
-        if asynchronous:
-            given = asyncio.run(graph.ainvoke(given, THREAD))
-        else:
-            given = graph.invoke(given, THREAD)
-        return [each.value for each in given.get("__interrupt__", ())] or given
-
-    assert go_on({}) == ["which city?"]
-    assert go_on(Command(resume="Rome")) == ["which day?"]
-    assert go_on(Command(resume="Monday")) == {"city": "Rome", "answer": "Monday", "path": []}
-
-
-def test_what_a_guard_outside_has_asked_is_not_counted_anew():
-    failures = [OSError()]
-
-    def confirmed(node):
-        async def asks(state: State) -> State:
-            sure = interrupt("sure?")
-            return {**await node(state), "path": [sure]}
-
-        return asks
-
-    @confirmed
-    @retry()
-    async def ask(state: State) -> State:
-        city = interrupt("which city?")
-        if failures:
-            raise failures.pop()
-        return {"city": city}
-
-    graph = StateGraph(State).add_node("ask", ask).add_edge(START, "ask")
-    graph = graph.compile(checkpointer=InMemorySaver())
-
-    async def answered():
-        await graph.ainvoke({}, THREAD)
-        await graph.ainvoke(Command(resume="yes"), THREAD)
-        return await graph.ainvoke(Command(resume="Rome"), THREAD)
-
-    assert asyncio.run(answered()) == {"city": "Rome", "path": ["yes"]}
-
-
-def test_what_is_asked_beside_a_function_that_is_retried_is_not_asked_again():
-    async def ask(state: State) -> State:
-        asked = asyncio.Event()
-        failures = [OSError()]
-
-        @retry()
-        async def lookup():
-            await asked.wait()
-            if failures:
-                raise failures.pop()
-
-        async def question():
-            try:
-                return interrupt("which city?")
-            finally:
-                asked.set()
-
-        _, city = await asyncio.gather(lookup(), question())
-        return {"city": city, "answer": interrupt("which day?")}
-
-    graph = graph_of(ask, checkpointer=InMemorySaver())
-
-    async def answered():
-        await graph.ainvoke({}, THREAD)
-        await graph.ainvoke(Command(resume="Rome"), THREAD)
-        return await graph.ainvoke(Command(resume="Monday"), THREAD)
-
-    assert asyncio.run(answered()) == {"city": "Rome", "answer": "Monday", "path": []}
-
-
-def test_what_is_left_of_a_failed_attempt_takes_no_number_of_the_next_one():
-    begun = []
-
-    @retry()
-    async def ask(state: State) -> State:
-        if not begun:
-            more = asyncio.Event()
-
-            async def late():
-                await more.wait()
-                return interrupt("which city?")
-
-            begun.append((asyncio.create_task(late()), more))
-            raise OSError
-        task, more = begun.pop()
-        more.set()
-        (given,) = await asyncio.gather(task, return_exceptions=True)
-        return {"city": interrupt("which city?"), "answer": given}
-
-    graph = graph_of(ask, checkpointer=InMemorySaver())
-
-    async def answered():
-        await graph.ainvoke({}, THREAD)
-        return await graph.ainvoke(Command(resume="Rome"), THREAD)
-
-    assert asyncio.run(answered()) == {"city": "Rome", "answer": "Rome", "path": []}
-
-
-def test_a_function_that_is_closed_from_elsewhere_changes_nothing_there():
-    failures = [OSError()]
-
-    async def ask(state: State) -> State:
-        @retry()
-        async def lookup():
-            await asyncio.Event().wait()
-
-        left = lookup()
-        copy_context().run(left.send, None)
-
-        @retry()
-        async def question():
-            city = interrupt("which city?")
-            left.close()
-            day = interrupt("which day?")
-            if failures:
-                raise failures.pop()
-            return {"city": city, "answer": day}
-
-        return await question()
-
-    graph = graph_of(ask, checkpointer=InMemorySaver())
-
-    async def answered():
-        await graph.ainvoke({}, THREAD)
-        await graph.ainvoke(Command(resume="Rome"), THREAD)
-        return await graph.ainvoke(Command(resume="Monday"), THREAD)
-
-    assert asyncio.run(answered()) == {"city": "Rome", "answer": "Monday", "path": []}
-
-
-def test_a_tool_that_is_handed_the_config_finds_its_answer_in_a_further_attempt():
-    failures = [OSError()]
-
-    @tool
-    async def which_day(city: str) -> str:
-        """Asks."""
-        return interrupt(f"which day in {city}?")
-
-    @retry()
-    async def ask(state: State, config: RunnableConfig) -> State:
-        day = await which_day.ainvoke({"city": "Rome"}, config)
-        if failures:
-            raise failures.pop()
-        return {"answer": day, "city": interrupt("really Rome?")}
-
-    graph = graph_of(ask, checkpointer=InMemorySaver())
-
-    async def answered():
-        await graph.ainvoke({}, THREAD)
-        await graph.ainvoke(Command(resume="Monday"), THREAD)
-        return await graph.ainvoke(Command(resume="yes"), THREAD)
-
-    assert asyncio.run(answered()) == {"answer": "Monday", "city": "yes", "path": []}
-
-
-def test_a_graph_inside_a_node_that_is_retried_has_questions_of_its_own():
-    @retry()
-    def day(state: State) -> State:
-        return {"answer": interrupt("which day?")}
-
-    inside = graph_of(day)
-
-    @retry()
-    def ask(state: State) -> State:
-        city = interrupt("which city?")
-        return {**inside.invoke({}), "city": city}
-
-    graph = graph_of(ask, checkpointer=InMemorySaver())
-    graph.invoke({}, THREAD)
-    graph.invoke(Command(resume="Rome"), THREAD)
-    given = graph.invoke(Command(resume="Monday"), THREAD)
-    assert (given["city"], given["answer"]) == ("Rome", "Monday")
-
-
-def with_another_counter(*, interrupt_counter, **notes):
-    """What a node's run is noted in, as a LangGraph to come may have it."""
-    return SimpleNamespace(**notes, question_counter=interrupt_counter)
-
-
-ELSEWHERE = {
-    "the counter": (_algo, "PregelScratchpad", with_another_counter),
-    "what has it": (interrupts, "SCRATCHPAD", "__pregel_notes"),
-}
-
-
-@pytest.fixture
-def said(caplog):
-    """The log of a process that has said nothing yet."""
-    interrupts.say_that_it_is_elsewhere.cache_clear()
-    yield caplog
-    interrupts.say_that_it_is_elsewhere.cache_clear()
-
-
-@pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_a_counter_that_is_not_where_it_was_is_said_once_and_the_node_runs(
-    said, monkeypatch, place
-):
-    runs = []
-
-    @retry()
-    def ask(state: State) -> State:
-        runs.append("run")
-        if len(runs) == 1:
-            raise OSError
-        return {"answer": "31"}
-
-    monkeypatch.setattr(*place)
-    graph = graph_of(ask)
-    assert [graph.invoke({})["answer"] for _ in range(2)] == ["31"] * 2
-    assert len(runs) == 3
-    ((logger, level, message),) = said.record_tuples
-    assert (logger, level) == ("retrytemplate.control", logging.WARNING)
-    assert "a further attempt may be given the answer to another question" in message
-
-
-def test_nothing_is_said_where_it_is_found_and_where_no_graph_runs(said):
-    @retry()
-    def ask(state: State) -> State:
-        return {"answer": "31"}
-
-    assert graph_of(ask).invoke({})["answer"] == "31"
-    assert RunnableLambda(ask).invoke({}) == ask({}) == {"answer": "31"}
-    assert said.record_tuples == []
-
-
 def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
     failures, of_flow = [OSError(), OSError()], [OSError()]
 
@@ -611,13 +352,11 @@ def test_an_entrypoint_and_its_tasks_are_guarded_as_nodes_are():
     @retry()
     def flow(number: int, config: RunnableConfig) -> str:
         doubled = double(number).result()
-        city = interrupt("which city?")
         if of_flow:
             raise of_flow.pop()
-        return f"{city} {doubled} {config['configurable']['thread_id']}"
+        return f"{doubled} {config['configurable']['thread_id']}"
 
-    assert "__interrupt__" in flow.invoke(21, THREAD)
-    assert flow.invoke(Command(resume="Rome"), THREAD) == "Rome 42 1"
+    assert flow.invoke(21, THREAD) == "42 1"
 
 
 # Limits and cancellation.
