@@ -68,7 +68,8 @@ class KillSwitch(Commands):
         others are refused.  None: any name is one.
     :param triggers: what may stop something automatically, and what.
     :param unknown: ``"stop"`` or ``"run"``, where the store has never answered this process.
-    :param reason_length: characters that the words of a reason or a justification have, at least.
+    :param reason_length: characters of a reason or a justification, at least; surrounding spaces
+        do not count.
     :param incident: a regular expression that the reason of a stop has to contain.
     :param listeners: told of changes, of a store that is lost, and of calls that are refused.
     :param notifiers: functions of an ``AuditRecord``, called once for each change by one of all
