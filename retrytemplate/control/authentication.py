@@ -11,13 +11,13 @@ from uuid import uuid4
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
-from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes, leaves
 from retrytemplate.control.codes import OwnClassifier
 from retrytemplate.control.libraries import CorrectedClassifier, said_at_login
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from retrytemplate.context import RetryContext
 
@@ -84,8 +84,8 @@ class AuthenticationAlert(RetryListener):
 
     :param notify: called with an ``AuthenticationFailed``, in the calling thread, with no lock
         held.  What it raises is logged, and the call goes on.
-    :param failures: an ``ExceptionClassifier`` that says which those are; causes, and what groups
-        hold, are looked at one by one.
+    :param failures: an ``ExceptionClassifier`` that says which those are; it classifies the failure
+        and its causes one by one, of a group each member and its causes.
     :raises TypeError: for what is no function or classifier.
 
     >>> import urllib.error
@@ -109,8 +109,8 @@ class AuthenticationAlert(RetryListener):
     _mark: str = field(init=False, repr=False, factory=lambda: uuid4().hex)
 
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
-        for chain in _chains(exception):
-            refused = [each for each in chain if self.failures.classify(each)]
+        for member in leaves(exception):
+            refused = [each for each in causes(member) if self.failures.classify(each)]
             if not refused:
                 continue
             if not context.rethrows(exception):  # what leaves is not retried here
@@ -140,19 +140,3 @@ class AuthenticationAlert(RetryListener):
                 LOG.error("%r has to be awaited: nobody does", self.notify)
         except Exception:
             LOG.exception("%r failed; the call goes on", self.notify)
-
-
-def _chains(exc: BaseException) -> Iterator[list[BaseException]]:
-    """The exception and its causes, and likewise each member of a group among them."""
-    waiting, seen = [exc], set[int]()
-    while waiting:
-        chain: list[BaseException] = []
-        for each in causes(waiting.pop()):
-            if id(each) in seen:
-                break
-            seen.add(id(each))
-            if isinstance(each, BaseExceptionGroup):
-                waiting += each.exceptions
-            else:
-                chain.append(each)
-        yield chain
