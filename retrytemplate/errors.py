@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from retrytemplate._text import with_text
-
 if TYPE_CHECKING:
     from retrytemplate.history import AttemptRecord
 
@@ -388,7 +386,7 @@ class RecordedFailure(RetryError):
     def __init__(
         self, type_name: str, message: str = "", cause: RecordedFailure | None = None
     ) -> None:
-        super().__init__(with_text(type_name, message))
+        super().__init__(f"{type_name}: {message}" if message else type_name)
         self.type_name = type_name
         self.message = message
         self.cause = cause
