@@ -49,7 +49,7 @@ class Connections:
 
     def ask(self, order: Order, step: str) -> Any:
         """The server's answer to one command, sent once."""
-        from redis import ConnectionError, RedisError
+        from redis import RedisError
 
         key, command, again = order
         try:
@@ -60,8 +60,8 @@ class Connections:
         try:
             return self._answer(command, again)
         except RedisError as exc:
-            if isinstance(exc, ConnectionError):
-                self.let_go()
+            if _is_lost(exc):
+                self.let_go(close=True)
             raise _meaning(exc, step, key, self._owner) from exc
         finally:
             self._turns.put(None)
@@ -91,13 +91,18 @@ class Connections:
         self._pool.release(connection)
         return self._pool.get_connection()
 
-    def let_go(self) -> None:
-        """Give back what is ready: as one was cut, the others may be."""
+    def let_go(self, *, close: bool = False) -> None:
+        """Release the connections that are ready to the pool.
+
+        :param close: close them first; the next use opens them again.
+        """
         while self._ready:
             try:
                 connection = self._ready.pop()
             except IndexError:  # another thread was faster
                 return
+            if close:
+                connection.disconnect()
             self._pool.release(connection)
 
 
@@ -120,7 +125,7 @@ class AsyncConnections:
         """The server's answer to one command, sent once."""
         import asyncio
 
-        from redis import ConnectionError, RedisError
+        from redis import RedisError
 
         key, command, again = order
         try:
@@ -132,8 +137,8 @@ class AsyncConnections:
                 finally:
                     self._ready.append(connection)
         except (RedisError, TimeoutError) as exc:
-            if isinstance(exc, ConnectionError):
-                await self.let_go()
+            if _is_lost(exc):
+                await self.let_go(close=True)
             raise _meaning(exc, step, key, CONTEXT_CACHE) from exc
 
     async def _take(self, again: bool) -> Any:
@@ -145,21 +150,35 @@ class AsyncConnections:
         await self._pool.release(connection)
         return await self._pool.get_connection()
 
-    async def let_go(self) -> None:
-        """Give back what is ready: as one was cut, the others may be."""
+    async def let_go(self, *, close: bool = False) -> None:
+        """Release the connections that are ready to the pool."""
         while self._ready:
-            await self._pool.release(self._ready.pop())
+            connection = self._ready.pop()
+            if close:
+                await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether all connections may lead nowhere: one was cut, or leads to a primary of the past.
+
+    A primary that a failover has made a replica keeps its connections; a new one is opened by name,
+    and leads to the new primary.
+    """
+    from redis import ConnectionError
+
+    return isinstance(error, ConnectionError) or "read only replica" in str(error)
 
 
 def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> CacheUnavailableError:
     """An error of redis-py as the cache raises it; without what was to be written."""
-    from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
+    from redis.exceptions import NoScriptError, TimeoutError
 
     text = one_line(str(error)) or "no answer in time"
     message = _failure(step, key, text, owner)
     if isinstance(error, NoScriptError):
         return ScriptMissingError(message)
-    if isinstance(error, ConnectionError):
+    if _is_lost(error):
         return AnswerLostError(message)
     if isinstance(error, TimeoutError):
         return AnswerLateError(message)

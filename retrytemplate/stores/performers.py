@@ -22,7 +22,7 @@ __all__ += ["perform_async", "twice"]
 
 
 class AnswerLostError(CacheUnavailableError):
-    """Raised by a cache: no connection, or it was cut, and it is not known what was done."""
+    """Raised by a cache: no connection to a primary, or it was cut; the effect is unknown."""
 
 
 class AnswerLateError(CacheUnavailableError):

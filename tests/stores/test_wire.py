@@ -16,6 +16,7 @@ from retrytemplate import (
     RetryTemplate,
 )
 from retrytemplate.caches import Record
+from tests.stores import postgres
 from tests.stores import valkey as servers
 from tests.stores.conftest import Awaited, failing, opened
 from tests.stores.kinds import awaited, blocking
@@ -414,3 +415,43 @@ async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
 
 def asking(cache):
     return not cache._connections._ready
+
+
+# -- a server that becomes a replica ---------------------------------------------------------------
+
+
+def test_claim_after_failover_is_taken_on_new_primary(server, valkey, made_on):
+    with Proxy(server.port) as proxy:
+        cache = made_on(f"redis://127.0.0.1:{proxy.port}", prefix=valkey.prefix)
+        fill_pool(cache, 3)
+        cache.peek(KEY)
+        with servers.opened(server.url) as client:
+            client.replicaof("127.0.0.1", postgres.free_port())
+        proxy.redirect(urlsplit(valkey.url).port)
+        claim = cache.begin(KEY, worker="one")
+        assert valkey.row(KEY)["worker"] == "one"
+        cache.succeed(claim)
+
+
+def test_replica_without_new_primary_is_a_store_error(server, on):
+    cache = on()
+    cache.peek(KEY)
+    with servers.opened(server.url) as client:
+        client.replicaof("127.0.0.1", postgres.free_port())
+        for _ in range(2):
+            with pytest.raises(CacheUnavailableError, match=r"begin of .* read only replica"):
+                cache.begin(KEY, worker="one")
+        client.replicaof("NO", "ONE")
+    assert cache.begin(KEY, worker="one").record is None
+
+
+def fill_pool(cache, number):
+    """Open that many connections, and leave them ready."""
+    if isinstance(cache, Awaited):
+
+        async def take():
+            return [await cache.cache._pool.get_connection() for _ in range(number)]
+
+        cache.cache._connections._ready.extend(cache.run(take()))
+    else:
+        cache._connections._ready.extend(cache._pool.get_connection() for _ in range(number))
