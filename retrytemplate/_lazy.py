@@ -1,4 +1,4 @@
-"""Public names whose modules are loaded when they are first asked for (PEP 562)."""
+"""The names of modules: public names loaded on first access (PEP 562), the library's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from retrytemplate._suggestions import nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["lazily"]
+__all__ = ["is_own", "lazily"]
+
+OWN = __name__.partition(".")[0] + "."
+# The demo stands for a program of a user.
+DEMO = f"{OWN}demo."
 
 # Where users import from.
 PUBLIC = (
@@ -23,6 +27,11 @@ PUBLIC = (
     "retrytemplate.testing",
     "retrytemplate.simulation",
 )
+
+
+def is_own(module: str | None) -> bool:
+    """Whether a module, given by its name, is part of the library."""
+    return f"{module}.".startswith(OWN) and not f"{module}.".startswith(DEMO)
 
 
 def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from retrytemplate._lazy import is_own
 from retrytemplate.context import (
     CURRENT,
     DEADLINE,
@@ -148,7 +149,7 @@ def warn_unbounded(plan: Any) -> None:
     """Say once per template that nothing will ever end its retries."""
     plan.unbounded = False
     here, level = sys._getframe(1), 2
-    while here.f_back is not None and here.f_globals.get("__package__") == __package__:
+    while here.f_back is not None and is_own(here.f_globals.get("__name__")):
         here, level = here.f_back, level + 1
     warn(
         f"{type(plan.policy).__name__} never ends and nothing waits between its attempts: "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from retrytemplate._lazy import is_own
 from retrytemplate.attempt_timeout import warn_of_overrun
 from retrytemplate.clock import ticking
 from retrytemplate.guards import Guard
@@ -192,7 +193,7 @@ def _shelter(guards: tuple[Any, ...]) -> Deadline | None:
 
 def _is_ours(policy: Any) -> bool:
     """Whether every policy of the tree is the library's: those always allow the first attempt."""
-    if not type(policy).__module__.startswith("retrytemplate.policies."):
+    if not is_own(type(policy).__module__):
         return False
     if not attrs.has(type(policy)):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._lazy import is_own
 from retrytemplate.classify.exceptions import is_signal, leaves
 from retrytemplate.errors import (
     AttemptLostError,
@@ -173,7 +174,7 @@ def unfit(function: Callable[..., Any], failure: BaseException, which: str) -> B
     traceback = failure.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is not None and traceback.tb_frame.f_globals.get("__package__") != __package__:
+    if traceback is not None and not is_own(traceback.tb_frame.f_globals.get("__name__")):
         return failure  # raised inside the function
     if takes_context(function):
         return failure

@@ -44,6 +44,7 @@ from retrytemplate import (
     retryable,
 )
 from retrytemplate.caches.base import METHODS
+from retrytemplate.control import Bulkhead
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.simulation import simulate
 from retrytemplate.testing import (
@@ -415,6 +416,11 @@ def test_a_function_without_a_parameter_given_to_execute_says_use_call(settings)
 async def test_a_coroutine_function_without_a_parameter_says_so_too(settings):
     with pytest.raises(MisuseError, match=r"nothing_awaited .*use call"):
         await made(**settings).execute_async(nothing_awaited)
+
+
+def test_execute_of_function_wrapped_by_strategy_without_context_says_use_call():
+    with pytest.raises(MisuseError, match=r"nothing_wanted .*use call\(\)"):
+        made().execute(Bulkhead("files").wrap(nothing_wanted))
 
 
 def test_it_is_said_once_and_not_retried_or_recovered():

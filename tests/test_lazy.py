@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import retrytemplate
+from retrytemplate._lazy import is_own
 
 WRONG = {
     "from retrytemplate import Pipeline": "'retrytemplate'; Pipeline is in retrytemplate.control",
@@ -57,3 +58,20 @@ def test_hint_knows_all_names_of_the_public_modules():
 
     for module in PUBLIC:
         assert list(_names_of(module)) == list(importlib.import_module(module).__all__)
+
+
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [
+        ("retrytemplate", True),
+        ("retrytemplate.policies.simple", True),
+        ("retrytemplate.demo", False),
+        ("retrytemplate.demo.orders", False),
+        ("retrytemplate_plugin", False),
+        ("tests.test_lazy", False),
+        ("__main__", False),
+        (None, False),
+    ],
+)
+def test_is_own_given_a_module_excludes_users_code_and_demo(module, own):
+    assert is_own(module) is own
