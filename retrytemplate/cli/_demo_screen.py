@@ -61,10 +61,9 @@ class Screen:
         """Print the figures, and the command to continue with."""
         for table in (_lines(report), self._attempts(report), _answers(report)):
             self.console.print(table)
-        self._say(f"Database: {job.tables.path}")
-        self._say("Tables: orders, written, dead_letters (each letter with its history)")
+        self._say(f"Database: {job.database}")
         verb = "dlq list" if report.dead else "batch status"
-        store = job.tables.repository.engine.url.set(drivername="sqlite")
+        store = job.repository.engine.url.set(drivername="sqlite")
         self._say(f"Next: retrytemplate {verb} --store {quote(str(store))}")
 
     @contextmanager

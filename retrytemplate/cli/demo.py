@@ -60,8 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "--database",
         type=Path,
         metavar="FILE",
-        help="where to write; what an earlier run wrote there is replaced "
-        "(default: a new file in the temporary directory)",
+        help="where to write, a new file (default: one in the temporary directory)",
     )
     add("--port", type=_port, default=0, help="the service's port (default: a free one)")
     add("--seed", type=int, default=SEED, help="the faults (default: %(default)s)")
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             return _reprocess(job, screen, args)
         finally:
             job.service.close()
-            job.tables.close()
+            job.close()
 
 
 def _prepare(args: argparse.Namespace) -> Job:
@@ -91,7 +90,6 @@ def _prepare(args: argparse.Namespace) -> Job:
         NotAnOrdersFile,
         OrdersFile,
         PricingService,
-        Tables,
         shipped,
     )
 
@@ -103,7 +101,7 @@ def _prepare(args: argparse.Namespace) -> Job:
     except OSError as problem:
         raise UsageError(f"--port: cannot listen on {args.port}: {problem.strerror}") from problem
     try:
-        return Job(orders.lines, service, Tables(args.database or _new_file()))
+        return Job(orders.lines, service, args.database or _new_file())
     except DatabaseRefused as problem:
         service.close()
         raise UsageError(f"--database: {problem}") from problem
@@ -113,17 +111,14 @@ def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int
     from sqlalchemy.exc import SQLAlchemyError
 
     from retrytemplate.batch import JobRepositoryError
-    from retrytemplate.demo import DatabaseRefused
 
     try:
         report = _watched(job, screen)
     except KeyboardInterrupt:
         return _complain(_interrupted(job), INTERRUPTED)
-    except DatabaseRefused as problem:
-        raise UsageError(f"--database: {problem}") from problem
     except (SQLAlchemyError, JobRepositoryError) as problem:
         reason = getattr(problem, "orig", None) or problem
-        return _complain(f"the database {job.tables.path} failed: {reason}", 1)
+        return _complain(f"the database {job.database} failed: {reason}", 1)
     if report.stopped:
         return _complain(_interrupted(job), INTERRUPTED)
     if screen is None:
@@ -162,7 +157,7 @@ def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
         "client_saw": {kind: report.seen.get(kind, 0) for kind in ANSWERS},
         "problems": list(report.problems),
         "input": None if args.input is None else str(args.input),
-        "database": str(job.tables.path),
+        "database": str(job.database),
         "seed": args.seed,
         "port": job.service.port,
     }
@@ -173,7 +168,7 @@ def _interrupted(job: Job) -> str:
     tally = job.tally
     return (
         f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead} "
-        f"dead-lettered, the others are not processed; database: {job.tables.path}"
+        f"dead-lettered, the others are not processed; database: {job.database}"
     )
 
 

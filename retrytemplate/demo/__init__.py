@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
-from retrytemplate.demo.job import Job, Priced, Report, StopWatch, Tally
+from retrytemplate.demo.job import DatabaseRefused, Job, Report, StopWatch, Tally
 from retrytemplate.demo.orders import (
     InvalidOrder,
     Line,
@@ -14,7 +14,6 @@ from retrytemplate.demo.orders import (
     shipped,
 )
 from retrytemplate.demo.service import PricingService
-from retrytemplate.demo.tables import DatabaseRefused, Tables
 
 __all__ = [
     "DatabaseRefused",
@@ -25,14 +24,12 @@ __all__ = [
     "NotAnOrdersFile",
     "Order",
     "OrdersFile",
-    "Priced",
     "PricingClient",
     "PricingError",
     "PricingService",
     "Report",
     "ServiceUnavailable",
     "StopWatch",
-    "Tables",
     "Tally",
     "shipped",
 ]

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, asdict, define, field, frozen
 
 from retrytemplate import (
     ExceptionClassifier,
@@ -24,24 +24,29 @@ from retrytemplate import (
 )
 from retrytemplate.batch import (
     ChunkStep,
-    JobRepositoryError,
+    DeadLetters,
+    JobRepository,
     SequenceReader,
     SkipPolicy,
     StepListener,
+    UpsertWriter,
 )
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
 from retrytemplate.demo.orders import InvalidOrder, LineCodec
+from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Table
 
     from retrytemplate import Clock, RetryContext
     from retrytemplate.batch import Event
-    from retrytemplate.demo.orders import Line, Order
+    from retrytemplate.demo.orders import Line
     from retrytemplate.demo.service import PricingService
-    from retrytemplate.demo.tables import Tables
 
-__all__ = ["ATTEMPTS", "WORTH_RETRYING", "Job", "Priced", "Report", "StopWatch", "Tally"]
+__all__ = ["ATTEMPTS", "WORTH_RETRYING", "DatabaseRefused", "Job", "Report", "StopWatch", "Tally"]
 
 ATTEMPTS = 5
 # Lines a transaction, and prices asked for at once: while one waits, others go on.
@@ -73,14 +78,12 @@ GIVEN_UP = SkipPolicy(on=(InvalidOrder, PricingError, ConnectionError, TimeoutEr
 """The line's fault, or its service's: it is given up, and the others go on."""
 
 
-@frozen
-class Priced:
-    """A line that has its price."""
+class DatabaseRefused(Exception):
+    """The database file exists already, or cannot be written."""
 
-    line: int
-    order: Order
-    cents: int
-    attempts: int
+
+class Priced(dict[str, Any]):
+    """The row of a line that has its price."""
 
 
 @define
@@ -193,22 +196,29 @@ class Report:
 
 @define
 class Job:
-    """Reads *lines*, has them priced by *service*, writes to *tables*."""
+    """Reads *lines*, has them priced by *service*, writes to *database*, a new SQLite file.
+
+    Raises ``DatabaseRefused`` if the file exists and is not empty, or cannot be written.
+    """
 
     lines: Sequence[Line]
     service: PricingService
-    tables: Tables
+    database: Path
     timeout: float = 0.5
     """How long to wait for an answer (seconds)."""
     clock: StopWatch = Factory(StopWatch)
     tally: Tally = field(init=False)
     template: RetryTemplate = field(init=False)
 
+    repository: JobRepository = field(init=False)
     step: ChunkStep = field(init=False)
+    _written: Table = field(init=False)
     _client: threading.local = field(init=False, factory=threading.local)
     _clients: list[PricingClient] = field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
+        self._written = written_table()
+        self.repository = self._new_database()
         self.tally = Tally(total=len(self.lines))
         self.template = RetryTemplate(
             policy=SimpleRetryPolicy(max_attempts=ATTEMPTS, classifier=WORTH_RETRYING),
@@ -223,9 +233,9 @@ class Job:
             "reprocess-orders",
             reader=SequenceReader(self.lines, name="orders"),
             processor=self._price,
-            writer=self.tables.write,
+            writer=UpsertWriter(self._written, key=("line",)),
             chunk_size=CHUNK,
-            repository=self.tables.repository,
+            repository=self.repository,
             retry=self.template,
             skip=GIVEN_UP,
             key=lambda line: line.number,
@@ -234,20 +244,36 @@ class Job:
             listeners=(self.tally,),
         )
 
+    def _new_database(self) -> JobRepository:
+        from sqlalchemy import URL
+        from sqlalchemy.exc import OperationalError
+
+        path = self.database
+        if path.is_dir() or (path.exists() and path.stat().st_size):
+            raise DatabaseRefused(f"{path} exists already: name a new file")
+        repository = JobRepository(URL.create("sqlite", database=str(path)))
+        try:
+            with repository.transaction() as transaction:
+                self._written.create(transaction)
+        except OperationalError as problem:
+            repository.close()
+            raise DatabaseRefused(f"cannot write the database {path}: {problem.orig}") from problem
+        return repository
+
+    def close(self) -> None:
+        """Close the database file."""
+        self.repository.close()
+
     def run(self, watch: Callable[[Tally], None] = lambda tally: None) -> Report:
         """Price all lines, or stop after ``step.stop()``; *watch* gets the tally after each event.
 
-        Raises what ended the run: the database failed, or another run has taken it over.  That is
-        not the line's fault, and no further attempt will mend it.
+        Raises the exception that ended the run, a failure of the database for example.
         """
         self.tally.watch = watch
         began = self.clock.monotonic()
         with self.service:
             try:
                 ended = self.step.run()
-            except JobRepositoryError:
-                self.tables.check()
-                raise
             finally:
                 for client in self._clients:
                     client.close()
@@ -260,7 +286,7 @@ class Job:
         cents = self._own_client().price(order, key=f"line-{line.number}")
         context = current_context()
         assert context is not None
-        return Priced(line.number, order, cents, context.attempt)
+        return Priced(line=line.number, cents=cents, attempts=context.attempt, **asdict(order))
 
     def _own_client(self) -> PricingClient:
         """This thread's, which keeps its connection."""
@@ -272,8 +298,16 @@ class Job:
         return client
 
     def _report(self, seconds: float, stopped: bool) -> Report:
-        written, dead = self.tables.written(), self.tables.dead()
-        attempts = self.tables.attempts()
+        from sqlalchemy import select
+
+        with self.repository.engine.connect() as connection:
+            columns = select(self._written.c.line, self._written.c.attempts)
+            rows = connection.execute(columns).all()
+        letters = list(DeadLetters(self.repository).each())
+        written = {line for line, _ in rows}
+        dead = {LineCodec().decode(letter.payload).number for letter in letters}
+        attempts = Counter(made for _, made in rows)
+        attempts.update(letter.attempts for letter in letters)
         due = self.lines[: self.tally.read] if stopped else self.lines
         sent, seen = self.service.sent, dict(self.tally.seen)
         return Report(
@@ -281,8 +315,8 @@ class Job:
             written=len(written),
             dead=len(dead),
             retried=sum(lines for made, lines in attempts.items() if made > 1),
-            attempts=attempts,
-            dead_by_error=self.tables.dead_by_error(),
+            attempts=dict(sorted(attempts.items())),
+            dead_by_error=dict(Counter(each.error_type for each in letters).most_common()),
             asked=self.tally.asked,
             waited=self.clock.slept,
             seconds=seconds,
@@ -294,6 +328,25 @@ class Job:
                 *differences(sent, seen),
             ),
         )
+
+
+def written_table() -> Table:
+    """The table of the lines that have a price."""
+    with extra("batch", "the demo"):
+        from sqlalchemy import Column, Date, Integer, MetaData, String, Table
+
+    return Table(
+        "written",
+        MetaData(),
+        Column("line", Integer, primary_key=True),
+        Column("order_id", String),
+        Column("placed_on", Date),
+        Column("customer", String),
+        Column("sku", String),
+        Column("quantity", Integer),
+        Column("cents", Integer),
+        Column("attempts", Integer),
+    )
 
 
 def unaccounted(lines: Iterable[int], written: set[int], dead: set[int]) -> Iterator[str]:

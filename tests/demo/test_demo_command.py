@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from retrytemplate.demo import Tables, shipped
+from retrytemplate.demo import shipped
 
 # The longest takes seven seconds where nothing else runs.
 PATIENCE = 170.0
@@ -65,15 +66,19 @@ def run_status(database):
         return status
 
 
-def numbers(database, table):
+def numbers(database, query):
     with closing(sqlite3.connect(database)) as connection:
-        return [number for (number,) in connection.execute(f"SELECT line FROM {table}")]
+        return [int(number) for (number,) in connection.execute(query)]
+
+
+WRITTEN = "SELECT line FROM written"
+DEAD = "SELECT item_key FROM batch_letters"
 
 
 def assert_every_line_is_in_one_place(path, database):
     content = Path(path).read_bytes().removesuffix(b"\n")
     expected = list(range(2, content.count(b"\n") + 2))
-    found = numbers(database, "written") + numbers(database, "dead_letters")
+    found = numbers(database, WRITTEN) + numbers(database, DEAD)
     assert sorted(found) == expected
 
 
@@ -84,8 +89,8 @@ def test_every_line_of_the_shipped_file_is_written_or_dead_lettered(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert_every_line_is_in_one_place(shipped(), database)
     assert figures["read"] == 3000 == figures["written"] + figures["dead"]
-    assert figures["written"] == len(numbers(database, "written"))
-    assert figures["dead"] == len(numbers(database, "dead_letters")) > 0
+    assert figures["written"] == len(numbers(database, WRITTEN))
+    assert figures["dead"] == len(numbers(database, DEAD)) > 0
     assert figures["retried"] > 200
     assert figures["service_sent"] == figures["client_saw"]
     assert all(figures["service_sent"].values())
@@ -102,8 +107,10 @@ def test_a_file_of_ones_own(orders, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_figures(orders, tmp_path):
+    files = (tmp_path / f"{number}.db" for number in count())
+
     def figures(seed):
-        done = demo("--json", "--input", orders, "--database", tmp_path / "x.db", "--seed", seed)
+        done = demo("--json", "--input", orders, "--database", next(files), "--seed", seed)
         found = json.loads(done.stdout)
         same = ("read", "written", "dead", "retried", "retries", "attempts", "service_sent")
         return {name: found[name] for name in same}
@@ -122,7 +129,7 @@ def test_the_tables_say_what_happened_and_where_it_is(orders):
     assert int(rows["retried"]) > 0
     assert "time waited" in done.stdout
     database = re.search(r"^Database: (.*\.db)$", done.stdout, re.MULTILINE)[1]
-    assert len(numbers(database, "written")) == int(rows["written"])
+    assert len(numbers(database, WRITTEN)) == int(rows["written"])
     os.unlink(database)
 
 
@@ -133,7 +140,7 @@ def test_next_command_of_the_demo_lists_its_dead_letters(orders, tmp_path):
     listed = subprocess.run(
         [*COMMAND[:-1], *command], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
-    assert listed.stdout.count("reprocess-orders") == len(numbers(database, "dead_letters")) > 0
+    assert listed.stdout.count("reprocess-orders") == len(numbers(database, DEAD)) > 0
 
 
 def test_without_a_terminal_progress_is_plain_lines(orders, tmp_path):
@@ -192,7 +199,7 @@ def test_first_interrupt_stops_the_demo_after_its_chunk(tmp_path):
         r"retrytemplate demo: interrupted: \d+ of 3000 lines are written, .*x\.db\n",
         complaint,
     )
-    written, dead = numbers(database, "written"), numbers(database, "dead_letters")
+    written, dead = numbers(database, WRITTEN), numbers(database, DEAD)
     assert f"interrupted: {len(written)} of" in complaint
     assert sorted(written + dead) == list(range(2, len(written + dead) + 2))
     assert len(written + dead) % 500 == 0
@@ -223,14 +230,13 @@ def test_interrupts_while_the_demo_ends_leave_no_traceback(tmp_path):
     assert "Traceback" not in complaint
 
 
-def test_a_run_whose_database_another_run_takes_over_ends_with_one_line(tmp_path):
+def test_database_of_an_earlier_run_is_rejected(tmp_path):
     database = tmp_path / "x.db"
-    with demo_at_work(database) as process:
-        Tables(database).close()
-        _, complaint = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, complaint) == (
+    database.write_text("notes")
+    done = demo("--database", database)
+    assert (done.returncode, done.stderr) == (
         2,
-        f"retrytemplate demo: --database: another run has replaced the tables of {database}\n",
+        f"retrytemplate demo: --database: {database} exists already: name a new file\n",
     )
 
 

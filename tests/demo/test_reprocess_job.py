@@ -4,10 +4,19 @@ import itertools
 import json
 import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
-from retrytemplate.demo import Job, Line, PricingClient, PricingService, StopWatch, Tables
+from retrytemplate.batch import DeadLetters, UpsertWriter
+from retrytemplate.demo import (
+    DatabaseRefused,
+    Job,
+    Line,
+    PricingClient,
+    PricingService,
+    StopWatch,
+)
 from retrytemplate.demo.job import ATTEMPTS, WORTH_RETRYING, differences, unaccounted
 from retrytemplate.demo.service import CATALOGUE, MOST_FAULTS, faults
 from retrytemplate.testing import VirtualClock
@@ -37,10 +46,8 @@ def line(number, order="O-1", sku="SKU-0042", quantity="3"):
 
 
 @pytest.fixture
-def tables(tmp_path):
-    tables = Tables(tmp_path / "job.db")
-    yield tables
-    tables.close()
+def database(tmp_path):
+    return tmp_path / "job.db"
 
 
 class Clients:
@@ -63,27 +70,41 @@ class Clients:
 
 
 @pytest.fixture
-def job_for(tables, monkeypatch):
+def job_for(database, monkeypatch):
     monkeypatch.setattr("retrytemplate.demo.job.PricingClient", Clients)
+    jobs = []
 
     def job_for(*lines):
-        service = PricingService(seed=SEED)
-        return Job(lines, service, tables, timeout=30.0, clock=StopWatch(VirtualClock()))
+        service, clock = PricingService(seed=SEED), StopWatch(VirtualClock())
+        jobs.append(Job(lines, service, database, timeout=30.0, clock=clock))
+        return jobs[-1]
 
-    return job_for
+    yield job_for
+    for job in jobs:
+        job.close()
 
 
 @pytest.fixture
-def rows(tables):
-    """What another connection finds in the file."""
-    reader = sqlite3.connect(tables.path)
-    yield lambda query: reader.execute(query).fetchall()
-    reader.close()
+def rows(database):
+    """Queries the file on a connection of its own."""
+
+    def rows(query):
+        with closing(sqlite3.connect(database)) as reader:
+            return reader.execute(query).fetchall()
+
+    return rows
+
+
+def dead_letters(job):
+    return list(DeadLetters(job.repository).each())
 
 
 def test_a_line_that_is_served_is_written_at_the_first_attempt(job_for, rows):
     report = job_for(line(SERVED[0])).run()
-    assert rows("SELECT * FROM written") == [(SERVED[0], "O-1", 3 * CATALOGUE["SKU-0042"], 1)]
+    cents = 3 * CATALOGUE["SKU-0042"]
+    assert rows("SELECT * FROM written") == [
+        (SERVED[0], "O-1", "2026-11-20", "Sato Ltd", "SKU-0042", 3, cents, 1)
+    ]
     assert (report.read, report.written, report.retried, report.dead) == (1, 1, 0, 0)
 
 
@@ -115,14 +136,20 @@ def test_other_lines_go_on_while_a_failed_one_waits(job_for, rows, monkeypatch):
     assert (report.written, report.retried) == (2, 1)
 
 
-def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(job_for, rows):
-    report = job_for(line(POISONED)).run()
-    [(number, content, attempts, error, message, history)] = rows("SELECT * FROM dead_letters")
-    assert (number, content, attempts) == (POISONED, line(POISONED).text, ATTEMPTS)
-    assert (error, message) == ("retrytemplate.demo.client.ServiceUnavailable", "503: overloaded")
-    records = json.loads(history)
-    assert [record["number"] for record in records] == [1, 2, 3, 4, 5]
-    assert [record["type_name"].rpartition(".")[2] for record in records] == [
+def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(job_for):
+    job = job_for(line(POISONED))
+    report = job.run()
+    [letter] = dead_letters(job)
+    content = json.loads(letter.payload)["text"]
+    assert (letter.key, content, letter.attempts) == (
+        str(POISONED),
+        line(POISONED).text,
+        ATTEMPTS,
+    )
+    error = "retrytemplate.demo.client.ServiceUnavailable"
+    assert (letter.error_type, letter.error_message) == (error, "503: overloaded")
+    assert [record.number for record in letter.history] == [1, 2, 3, 4, 5]
+    assert [record.type_name.rpartition(".")[2] for record in letter.history] == [
         "ServiceUnavailable",
         "ConnectionResetError",
         "ServiceUnavailable",
@@ -143,39 +170,27 @@ def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(
     ],
     ids=["bad number", "missing field", "blank", "unknown product"],
 )
-def test_what_will_not_mend_is_given_up_after_one_attempt(job_for, rows, faulty, error, message):
-    report = job_for(faulty).run()
-    [(number, attempts, kind, text)] = rows(
-        "SELECT line, attempts, error, message FROM dead_letters"
-    )
-    assert (number, attempts, kind.rpartition(".")[2]) == (faulty.number, 1, error)
-    assert text.startswith(message)
+def test_what_will_not_mend_is_given_up_after_one_attempt(job_for, faulty, error, message):
+    job = job_for(faulty)
+    report = job.run()
+    [letter] = dead_letters(job)
+    kind = letter.error_type.rpartition(".")[2]
+    assert (letter.key, letter.attempts, kind) == (str(faulty.number), 1, error)
+    assert letter.error_message.startswith(message)
     assert (report.dead, report.retried, report.problems) == (1, 0, ())
 
 
 def test_a_failed_line_leaves_no_trace(job_for, rows):
     job_for(line(POISONED, order="O-poison"), line(SERVED[0], order="O-good")).run()
-    assert rows("SELECT order_id FROM orders") == [("O-good",)]
-
-
-@pytest.mark.parametrize("amended", [1, 2], ids=["both at once", "the first comes again, late"])
-def test_of_two_lines_of_one_order_the_later_in_the_file_counts(job_for, rows, amended):
-    first, second = (
-        (SERVED[0], SERVED[1])
-        if amended == 1
-        else next((u, s) for u in UNAVAILABLE for s in SERVED if u < s)
-    )
-    job_for(line(first, quantity="1"), line(second, quantity="2")).run()
-    assert rows("SELECT line, quantity FROM orders") == [(second, 2)]
-    assert rows("SELECT line FROM written ORDER BY line") == [(first,), (second,)]
+    assert rows("SELECT order_id FROM written") == [("O-good",)]
 
 
 def test_every_line_is_in_exactly_one_place_and_both_counts_agree(job_for, rows):
     mixed = [line(number, order=f"O-{number}") for number in (*SERVED[:20], *UNAVAILABLE[:9])]
     mixed += [line(RESET_TWICE), line(SLOW), line(POISONED), Line(SERVED[30], b"what?")]
     report = job_for(*mixed).run()
-    found = rows("SELECT line FROM written UNION ALL SELECT line FROM dead_letters")
-    assert sorted(number for (number,) in found) == sorted(each.number for each in mixed)
+    found = rows("SELECT line FROM written UNION ALL SELECT item_key FROM batch_letters")
+    assert sorted(int(number) for (number,) in found) == sorted(each.number for each in mixed)
     assert report.problems == ()
     assert (report.read, report.written, report.dead) == (33, 31, 2)
     assert report.attempts == {1: 21, 2: 10, 3: 1, ATTEMPTS: 1}
@@ -195,28 +210,51 @@ def test_the_wait_that_a_503_asks_for_is_waited(job_for):
     assert report.waited == pytest.approx(report.asked)  # no other line could go on meanwhile
 
 
-def fails(tables, monkeypatch, failure):
-    def write(items, transaction):
-        type(tables).write(tables, items, transaction)
+def fails(monkeypatch, failure):
+    written = UpsertWriter.__call__
+
+    def write(writer, items, transaction):
+        written(writer, items, transaction)
         raise failure
 
-    monkeypatch.setattr(tables, "write", write)
+    monkeypatch.setattr(UpsertWriter, "__call__", write)
 
 
-def test_a_failing_database_stops_the_job_and_nothing_is_written(
-    job_for, rows, tables, monkeypatch
-):
-    fails(tables, monkeypatch, sqlite3.OperationalError("database or disk is full"))
+def test_failing_database_stops_the_job_and_nothing_is_written(job_for, rows, monkeypatch):
+    job = job_for(line(SERVED[0]), line(SERVED[1]))
+    fails(monkeypatch, sqlite3.OperationalError("database or disk is full"))
     with pytest.raises(sqlite3.OperationalError, match="disk is full"):
-        job_for(line(SERVED[0]), line(SERVED[1])).run()
-    assert rows("SELECT * FROM orders") == []
+        job.run()
+    assert rows("SELECT * FROM written") == []
 
 
-def test_an_interrupted_transaction_is_rolled_back(job_for, rows, tables, monkeypatch):
-    fails(tables, monkeypatch, KeyboardInterrupt)
+def test_an_interrupted_transaction_is_rolled_back(job_for, rows, monkeypatch):
+    job = job_for(line(SERVED[0]))
+    fails(monkeypatch, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        job_for(line(SERVED[0])).run()
-    assert rows("SELECT * FROM orders") == []
+        job.run()
+    assert rows("SELECT * FROM written") == []
+
+
+def test_database_file_that_exists_is_rejected_and_unchanged(database):
+    database.write_text("notes")
+    service = PricingService(seed=SEED)
+    with closing(service), pytest.raises(DatabaseRefused, match="exists already"):
+        Job([], service, database)
+    assert database.read_text() == "notes"
+
+
+def test_database_in_missing_directory_is_rejected(tmp_path):
+    service = PricingService(seed=SEED)
+    with closing(service), pytest.raises(DatabaseRefused, match="cannot write the database"):
+        Job([], service, tmp_path / "missing" / "job.db")
+
+
+def test_closed_job_leaves_one_database_file(job_for, database):
+    job = job_for(line(SERVED[0]))
+    job.run()
+    job.close()
+    assert list(database.parent.iterdir()) == [database]
 
 
 def test_the_nearest_class_says_what_is_worth_another_attempt():
