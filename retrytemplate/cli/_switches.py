@@ -121,7 +121,9 @@ class Change:
 
     def as_json(self) -> dict[str, Any]:
         """All that is known of it."""
-        data: dict[str, Any] = json.loads(self.record.to_text())
+        from retrytemplate.control.switch.entries import encode_record
+
+        data: dict[str, Any] = json.loads(encode_record(self.record))
         del data["v"]
         return {**data, "told": self.told}
 

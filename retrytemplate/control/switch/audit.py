@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from retrytemplate.control.switch.entries import AuditRecord, is_later
+from retrytemplate.control.switch.entries import AuditRecord, decode_record, is_later
 from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
@@ -41,6 +41,6 @@ def read_record(stored: StoredRecord) -> AuditRecord | UnreadableRecord:
     """
     number, text = stored.number, stored.text
     try:
-        return AuditRecord.from_text(text, f"record {number}")
+        return decode_record(text, f"record {number}")
     except SwitchStoreError as exc:
         return UnreadableRecord(number=number, why=str(exc), later=is_later(text))

@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from retrytemplate._locks import Monitor
 from retrytemplate.clock import SystemClock
-from retrytemplate.control.switch.entries import Document
+from retrytemplate.control.switch.entries import Document, decode_document
 from retrytemplate.control.switch.events import SwitchStoreBack, SwitchStoreLost
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.history import summary
@@ -78,7 +78,7 @@ def _view(answer: Any) -> View:
         version = text = None
     if type(version) is not int or not isinstance(text, str):
         raise SwitchStoreError(f"the store of the kill switch answers with {answer!r}")
-    return View(version, text, Document.from_text(text))
+    return View(version, text, decode_document(text))
 
 
 def ticks_of(clock: Clock) -> Callable[[], float]:

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
     from retrytemplate.caches.fields import Field
 
-__all__ = ["ACTIONS", "AuditRecord", "Decision", "Document", "SwitchEntry", "is_later"]
+__all__ = [
+    "ACTIONS",
+    "AuditRecord",
+    "Decision",
+    "Document",
+    "SwitchEntry",
+    "decode_document",
+    "decode_record",
+    "encode_document",
+    "encode_record",
+    "is_later",
+]
 
 FORMAT = 1
 ACTIONS = (
@@ -106,19 +117,6 @@ class AuditRecord:
     override: bool = False
     id: str = field(factory=lambda: uuid4().hex)
 
-    def to_text(self) -> str:
-        """As JSON, in ASCII."""
-        return _text(_flat(self))
-
-    @classmethod
-    def from_text(cls, text: str, what: str = "the record") -> AuditRecord:
-        """The record that a text holds.
-
-        :param what: it is, for the error.
-        :raises SwitchStoreError: it holds none.
-        """
-        return cls(**_scoped(what, _object(what, text), RECORD))
-
     def __str__(self) -> str:
         how = f" ({self.share:g} % of the keys)" if self.action == "advanced" else ""
         override = ", with an override" if self.override else ""
@@ -172,29 +170,6 @@ class Document:
 
     entries: Mapping[SwitchScope, SwitchEntry] = field(factory=dict)
     store: str | None = None
-
-    def to_text(self) -> str:
-        """As JSON, in ASCII."""
-        store = self.store or uuid4().hex
-        entries = [_flat(each) for each in self.entries.values()]
-        return _text({"store": store, "entries": entries})
-
-    @classmethod
-    def from_text(cls, text: str) -> Document:
-        """The document that a text holds; an empty text is an empty document.
-
-        :raises SwitchStoreError: it holds none.
-        """
-        if not text:
-            return cls()
-        what = "the document"
-        data = _object(what, text)
-        _refuse(what, fields.fault("", data, DOCUMENT, DOCUMENT))
-        entries = [_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
-        found = {each.scope: each for each in entries}
-        if len(found) < len(entries):
-            raise _rubbish(what, "a scope is in it twice")
-        return cls(found, data["store"])
 
 
 # To JSON.
@@ -261,6 +236,44 @@ RECORD: Mapping[str, Field] = {
     "override": fields.FLAG,
     "id": fields.TEXT,
 }
+
+
+def encode_record(record: AuditRecord) -> str:
+    """Return the record as JSON, in ASCII."""
+    return _text(_flat(record))
+
+
+def decode_record(text: str, what: str = "the record") -> AuditRecord:
+    """Return the record that a JSON text holds.
+
+    :param what: the name of the text in an error.
+    :raises SwitchStoreError: the text is not a record.
+    """
+    return AuditRecord(**_scoped(what, _object(what, text), RECORD))
+
+
+def encode_document(document: Document) -> str:
+    """Return the document as JSON, in ASCII."""
+    store = document.store or uuid4().hex
+    entries = [_flat(each) for each in document.entries.values()]
+    return _text({"store": store, "entries": entries})
+
+
+def decode_document(text: str) -> Document:
+    """Return the document that a JSON text holds; an empty text is an empty document.
+
+    :raises SwitchStoreError: the text is not a document.
+    """
+    if not text:
+        return Document()
+    what = "the document"
+    data = _object(what, text)
+    _refuse(what, fields.fault("", data, DOCUMENT, DOCUMENT))
+    entries = [_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
+    found = {each.scope: each for each in entries}
+    if len(found) < len(entries):
+        raise _rubbish(what, "a scope is in it twice")
+    return Document(found, data["store"])
 
 
 def is_later(text: str) -> bool:

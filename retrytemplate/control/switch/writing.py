@@ -9,7 +9,12 @@ from attrs import define
 
 from retrytemplate.control.switch import rules
 from retrytemplate.control.switch.copies import Copy, View, read
-from retrytemplate.control.switch.entries import AuditRecord, Document
+from retrytemplate.control.switch.entries import (
+    AuditRecord,
+    Document,
+    encode_document,
+    encode_record,
+)
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.history import summary
 
@@ -59,8 +64,8 @@ class Writer:
                 self.tell(copy.accept(view, began, missing))
                 return ()
             document = Document(change.entries, view.document.store or uuid4().hex)
-            if self._commit(view.version, document.to_text(), records):
-                made = View(view.version + 1, document.to_text(), document)
+            if self._commit(view.version, encode_document(document), records):
+                made = View(view.version + 1, encode_document(document), document)
                 self.tell(copy.accept(made, began, missing))
                 return records
         raise SwitchStoreError(f"others change {copy.name!r} all the time: nothing was changed")
@@ -76,7 +81,7 @@ class Writer:
             raise SwitchStoreError(f"{exc}: nothing was changed") from exc
 
     def _commit(self, expected: int, document: str, records: Sequence[AuditRecord]) -> bool:
-        texts = [each.to_text() for each in records]
+        texts = [encode_record(each) for each in records]
         try:
             return self.copy.store.commit(expected, document, texts)
         except Exception as exc:
