@@ -4,14 +4,16 @@ import dis
 import gc
 import os
 import random
+import signal
 import sys
+import time
 from functools import cache
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread, main_thread
 
 import retrytemplate
 
-__all__ = ["CutsIn", "OrdinarySignal", "Signal", "left_behind"]
+__all__ = ["CutsIn", "InterruptsOnly", "OrdinarySignal", "Signal", "left_behind"]
 
 LIBRARY = Path(retrytemplate.__file__).parent
 # After these the interpreter looks whether a signal has come.
@@ -73,6 +75,38 @@ class CutsIn:
         self.last.clear()
 
 
+class InterruptsOnly:
+    """A real signal that interrupts one function of the main thread, once.
+
+    The handler ignores a signal that arrives in another frame: Python swallows an exception of a
+    finalizer or of a weakref callback, and both run at any time.
+    """
+
+    def __init__(self, function):
+        self.code, self.is_over, self.sending = function.__code__, False, Lock()
+
+    def send(self):
+        """Send the signal from another thread until it has interrupted the function."""
+        with self.sending:
+            while not self.is_over:
+                signal.pthread_kill(main_thread().ident, signal.SIGUSR1)
+                time.sleep(0.001)
+
+    def _handle(self, number, frame):
+        if frame.f_code is self.code and not self.is_over:
+            self.is_over = True
+            raise KeyboardInterrupt
+
+    def __enter__(self):
+        self.before = signal.signal(signal.SIGUSR1, self._handle)
+        return self
+
+    def __exit__(self, *_):
+        self.is_over = True
+        with self.sending:  # a signal without its handler would end the process
+            signal.signal(signal.SIGUSR1, self.before)
+
+
 @cache
 def is_ours(code):
     """Whether it is library code that drives executions."""
@@ -115,11 +149,11 @@ def left_behind(run, kind=Signal):
 
 
 def _after(run, number, kind):
-    signal, left = CutsIn(number, kind), []
+    cuts_in, left = CutsIn(number, kind), []
     # In a thread of its own: a trace function that raises may leave the interpreter thinking that
     # an exception is being handled.
-    thread = Thread(target=lambda: left.extend(run(signal)))
+    thread = Thread(target=lambda: left.extend(run(cuts_in)))
     thread.start()
     thread.join()
     gc.collect(0)
-    return left, signal.looks
+    return left, cuts_in.looks

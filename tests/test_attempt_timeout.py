@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import signal
 import threading
 import traceback
 import types
@@ -26,7 +25,9 @@ from retrytemplate import (
     SystemClock,
     current_context,
 )
+from retrytemplate._threads import Threads
 from retrytemplate.testing import AsyncRecorder, Recorder, run, run_trio
+from tests.cutting import InterruptsOnly
 from tests.garbage import left_by
 from tests.ways import Script, every_way, in_block, in_thread, made
 
@@ -761,25 +762,18 @@ def test_arguments_that_do_not_fit_are_the_functions_own_error():
         made(1, attempt_timeout=in_a_thread()).call(copy_range, 1, 5, 9)
 
 
-def test_an_attempt_whose_caller_is_interrupted_is_left_behind_counted_and_told_to_stop():
-    def interrupted(number, frame):
-        raise KeyboardInterrupt
-
+def test_interrupted_caller_abandons_and_stops_the_attempt():
     flags, ended = [], threading.Event()
 
     def hangs(stop):
         flags.append(stop)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        interrupts.send()
         stop.wait(PATIENCE)
         ended.set()
 
     limit = in_a_thread()
-    before = signal.signal(signal.SIGUSR1, interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            made(2, attempt_timeout=limit).call(hangs)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with InterruptsOnly(Threads.wait) as interrupts, pytest.raises(KeyboardInterrupt):
+        made(2, attempt_timeout=limit).call(hangs)
     assert (flags[0].is_set(), limit.abandoned) == (True, 1)
     assert ended.wait(PATIENCE)
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from _thread import interrupt_main
 from itertools import count
 
 import pytest
 from sqlalchemy import event
 
 from retrytemplate import NeverRetryPolicy
+from retrytemplate._threads import Threads
 from retrytemplate.batch import (
     ForwardReader,
     JobRepository,
@@ -21,6 +21,7 @@ from retrytemplate.batch.signals import uncut
 from retrytemplate.stores.cancellation import over, whole
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
+from tests.cutting import InterruptsOnly
 
 EVER = 3600
 
@@ -122,14 +123,14 @@ async def test_several_tasks_are_over_before_the_cancellation_goes_on():
     assert all(task.done() for task in tasks)
 
 
-def test_a_last_step_is_done_however_the_waiting_for_it_is_interrupted():
+def test_last_step_ends_before_the_interrupt_of_the_wait_is_raised():
     ended = []
 
     def work():
-        interrupt_main()
+        interrupts.send()
         ended.append(1)
 
-    with pytest.raises(KeyboardInterrupt):
+    with InterruptsOnly(Threads.wait) as interrupts, pytest.raises(KeyboardInterrupt):
         uncut(work)
     assert ended == [1]
 

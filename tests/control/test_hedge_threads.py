@@ -1,6 +1,5 @@
 """A hedge in threads: those that lost are left behind, and a pool that is full holds nobody up."""
 
-import _thread
 import asyncio
 import threading
 from concurrent.futures import (
@@ -33,6 +32,7 @@ from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.hedges import Down, Heard
 from tests.control.hedges import hedge as asynchronous
+from tests.cutting import InterruptsOnly
 from tests.garbage import left_by
 
 AT_ONCE, NEVER = 0.0, PATIENCE
@@ -188,16 +188,16 @@ def test_no_longer_is_waited_than_the_deadline_leaves(pool):
         assert made.snapshot().left_behind == outcome.attempts
 
 
-def test_ctrl_c_passes_and_leaves_behind_what_runs(pool):
+def test_interrupted_caller_abandons_and_stops_what_runs(pool):
     flags = []
 
     def ask(stop):
         flags.append(stop)
-        _thread.interrupt_main()
+        interrupts.send()
         assert stop.wait(PATIENCE)
 
     made = hedge(pool, NEVER)
-    with pytest.raises(KeyboardInterrupt):
+    with InterruptsOnly(lanes.PoolLanes._next) as interrupts, pytest.raises(KeyboardInterrupt):
         made.call(ask)
     assert (made.snapshot().left_behind, flags[0].wait(PATIENCE)) == (1, True)
 

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-import signal
 import sys
 import threading
 from types import SimpleNamespace
@@ -1151,19 +1150,18 @@ def test_a_stuck_thread_fails_the_test(monkeypatch):
         release.set()
 
 
-def test_an_interrupt_while_threads_work_is_passed_on_at_once():
+def test_interrupt_of_the_wait_for_threads_is_raised_at_once(monkeypatch):
     release = threading.Event()
-    main = threading.get_ident()
 
-    def work(place):
-        if place == 0:
-            signal.pthread_kill(main, signal.SIGINT)  # wakes it, as an interrupt of the user does
-        release.wait()
+    class Interrupted(threading.Thread):
+        def join(self, timeout=None):
+            raise KeyboardInterrupt
 
+    monkeypatch.setattr(threading, "Thread", Interrupted)
     interval = sys.getswitchinterval()
     try:
         with pytest.raises(KeyboardInterrupt):
-            base.in_threads(work)
+            base.in_threads(lambda place: release.wait())
     finally:
         release.set()
     assert sys.getswitchinterval() == interval
