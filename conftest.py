@@ -6,22 +6,23 @@ import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
+import re
 import signal
 import sys
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from sybil import Sybil
-from sybil.integration.pytest import SybilItem
+from sybil.integration.pytest import SybilFile, SybilItem
 from sybil.parsers import myst, rest
 
 import retrytemplate
 from tests.leftovers import Leftovers, Watchdog, adopt_orphans, kill_when_a_block_fails
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 # The same examples on every run and every machine; how long one takes is no test of anything here.
@@ -59,30 +60,42 @@ docstrings = Sybil(
     setup=_public_names,
 )
 
-_collect_pages = pages.pytest()
-_collect_docstrings = docstrings.pytest()
+
+class Examples(SybilItem):
+    """All examples of a page, in their order: they build on each other."""
+
+    def runtest(self) -> None:
+        for example in self.example.document.examples():
+            self.example = example  # which a report names
+            example.evaluate()
+
+
+class Page(SybilFile):
+    """A page is one test, so that no two processes share it."""
+
+    def collect(self) -> Iterator[Examples]:
+        for first in islice(super().collect(), 1):
+            yield Examples.from_parent(self, sybil=self.sybils[0], example=first.example)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    return _collect_pages(file_path, parent) or _collect_docstrings(file_path, parent)
+    for sybil in (pages, docstrings):
+        if sybil.should_parse(file_path):
+            return Page.from_parent(parent, path=file_path, sybils=[sybil])
+    return None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Put the examples of a page back in order after the shuffle: they build on each other."""
-    yield
-    examples: dict[pytest.Item, list[SybilItem]] = {}
+# The kinds of stores in the parameters of a test, and the fixtures that start one.
+SERVERS = re.compile("postgres|valkey")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs no second Python."""
     for item in items:
-        if isinstance(item, SybilItem):
-            examples.setdefault(item.parent, []).append(item)
-    ordered: list[pytest.Item] = []
-    for item in items:
-        if isinstance(item, SybilItem):
-            page = examples.pop(item.parent, [])
-            ordered.extend(sorted(page, key=lambda each: each.example.start))
-        else:
-            ordered.append(item)
-    items[:] = ordered
+        if isinstance(item, Examples):
+            item.add_marker("documentation")
+        elif SERVERS.search(f"{item.name} {item.fixturenames}"):
+            item.add_marker("server")
 
 
 _begun = count()

@@ -16,6 +16,8 @@ from retrytemplate.control.timeout import RAISE
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
 
+pytestmark = pytest.mark.documentation
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 

@@ -12,11 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture
-def project(tmp_path):
+def made(folder, files):
+    """A project with the suite's own configuration."""
     for name in ("conftest.py", "setup.cfg"):
-        shutil.copy(ROOT / name, tmp_path)
-    return tmp_path
+        shutil.copy(ROOT / name, folder)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
 
 
 def run(project, *arguments, **variables):
@@ -32,29 +34,40 @@ def run(project, *arguments, **variables):
     )
 
 
-def test_in_ci_a_test_that_did_not_run_fails_the_run(project):
-    (project / "test_it.py").write_text(
-        "import pytest\n@pytest.mark.skipif(True, reason='no server')\ndef test_it(): ...\n"
-    )
-    assert run(project, "test_it.py").returncode == 0
-    strict = run(project, "test_it.py", CI="true")
-    assert strict.returncode == (1 if sys.platform == "linux" else 0), strict.stdout
+STEPS = "```python\nlast = -1\n```\n" + "".join(
+    f"Step {n}:\n```python\nassert last == {n - 1}\nlast = {n}\n```\n" for n in range(9)
+)
+SKIPPED = """
+import pytest
+@pytest.mark.skipif(True, reason='no server')
+def test_skipped(): ...
+@pytest.mark.parametrize("n", range(9))
+def test_passes(n): ...
+"""
 
 
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_the_examples_of_a_page_keep_their_order_in_every_shuffle(project, seed):
-    steps = "".join(
-        f"Step {n}:\n```python\nassert last == {n - 1}\nlast = {n}\n```\n" for n in range(9)
-    )
-    (project / "README.md").write_text(f"```python\nlast = -1\n```\n{steps}")
-    (project / "test_it.py").write_text("def test_a(): ...\ndef test_b(): ...\n")
-    done = run(project, "README.md", "test_it.py", f"--randomly-seed={seed}")
-    assert f"--randomly-seed={seed}" in done.stdout
-    assert "12 passed" in done.stdout, done.stdout
+@pytest.fixture(scope="module")
+def green(tmp_path_factory):
+    """A project in which nothing fails; a test of it does not run."""
+    folder = tmp_path_factory.mktemp("green")
+    return made(folder, {"README.md": STEPS, "test_it.py": SKIPPED})
 
 
-LEAVING = """
-import socket, subprocess, sys, threading
+def test_examples_of_a_page_run_in_order(green):
+    done = run(green, "README.md", "test_it.py", "--randomly-seed=1")
+    assert "--randomly-seed=1" in done.stdout
+    assert "10 passed, 1 skipped" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+def test_skipped_test_fails_a_parallel_run_in_ci(green):
+    done = run(green, "README.md", "test_it.py", "-n2", "--dist=worksteal", CI="true")
+    assert "10 passed, 1 skipped" in done.stdout, done.stdout
+    assert done.returncode == (1 if sys.platform == "linux" else 0)
+
+
+FAILING = """
+import socket, subprocess, sys, threading, warnings
 kept = []
 def test_thread():
     kept.append(threading.Event())
@@ -69,24 +82,52 @@ def test_failing_block():
         raise ValueError
 def test_unclosed():
     socket.socket()
+def test_warning():
+    warnings.warn('old', DeprecationWarning)
 def test_nothing():
     threading.Thread(target=int).start()
 """
+UNKNOWN = "import pytest\n@pytest.mark.statment('S0-01')\ndef test_it(): ...\n"
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory):
+    """What a run says in which nearly everything fails, and the outcomes that it lists."""
+    example = "```python\n>>> 1 + 1\n3\n```\n"
+    files = {"README.md": example, "test_it.py": FAILING, "test_unknown.py": UNKNOWN}
+    project = made(tmp_path_factory.mktemp("failures"), files)
+    done = run(project, *files, "--continue-on-collection-errors", "-p", "no:randomly")
+    assert done.returncode == 1, done.stdout
+    outcomes = re.findall(r"^(ERROR|FAILED) (?:\S+::test_)?(\S+)", done.stdout, re.MULTILINE)
+    return done.stdout, set(outcomes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_test_that_leaves_something_behind_fails(project):
-    (project / "test_it.py").write_text(LEAVING)
-    done = run(project, "test_it.py", "-p", "no:randomly", "--tb=line")
-    outcomes = set(re.findall(r"^(\w+) test_it.py::test_(\w+)", done.stdout, re.MULTILINE))
+def test_test_that_leaves_something_behind_fails(failures):
+    said, outcomes = failures
     left = ["thread", "process", "grandchild"]
     assert outcomes >= {("ERROR", name) for name in left} | {
         ("FAILED", "failing_block"),
         ("FAILED", "unclosed"),
     }
-    assert "ResourceWarning: unclosed <socket.socket" in done.stdout
+    assert "ResourceWarning: unclosed <socket.socket" in said
     assert ("FAILED", "nothing") not in outcomes
-    assert done.returncode == 1
+
+
+def test_example_with_another_result_fails(failures):
+    assert "Expected:\n    3\nGot:\n    2" in failures[0]
+
+
+def test_warning_is_an_error(failures):
+    said, outcomes = failures
+    assert ("FAILED", "warning") in outcomes
+    assert "DeprecationWarning: old" in said
+
+
+def test_unknown_mark_is_an_error(failures):
+    said, outcomes = failures
+    assert ("ERROR", "test_unknown.py") in outcomes
+    assert "'statment' not found in `markers`" in said
 
 
 def test_watchdog_ends_a_process_that_hangs():
@@ -99,21 +140,3 @@ def test_watchdog_ends_a_process_that_hangs():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, "in hangs" in done.stderr) == (1, True)
-
-
-def test_every_example_is_run_so_a_wrong_one_fails(project):
-    (project / "README.md").write_text("```python\n>>> 1 + 1\n3\n```\n")
-    done = run(project, "README.md")
-    assert done.returncode == 1
-    assert "Expected:\n    3\nGot:\n    2" in done.stdout
-
-
-def test_a_warning_and_an_unknown_mark_are_errors(project):
-    (project / "test_it.py").write_text(
-        "import warnings\ndef test_it():\n    warnings.warn('old', DeprecationWarning)\n"
-    )
-    assert "DeprecationWarning: old" in run(project, "test_it.py").stdout
-    (project / "test_it.py").write_text(
-        "import pytest\n@pytest.mark.statment('S0-01')\ndef test_it(): ...\n"
-    )
-    assert "'statment' not found in `markers`" in run(project, "test_it.py").stdout

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.documentation
+
 ROOT = Path(__file__).resolve().parent.parent
 ROW = re.compile(r"^\| `(None|\"\w+\")` \| (\d+) \| (\d+) \| (\d+) % \|$", re.MULTILINE)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.documentation
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/batch-scenarios.md")
 

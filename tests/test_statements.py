@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.documentation
+
 ROOT = Path(__file__).resolve().parent.parent
 
 LISTED = """

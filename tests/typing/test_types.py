@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 # Two checkers read the whole library, and others may be at work beside them.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.typing]
 
 WRONG = """
 from typing import assert_type
