@@ -1,58 +1,93 @@
 """The directive ``public-names``: a reference of everything in a module's ``__all__``.
 
-Nothing is listed by hand, so nothing can be forgotten.  The names of ``retrytemplate`` itself get a
-section for each room that defines them, in the order of ``ROOMS``, which has to have them all.
-Any other module is named as the argument, and its names are not divided.
+The names of ``retrytemplate`` itself get a section for each heading of ``HEADINGS``, which has to
+list them all.  Any other module is named as the argument, and its names are not divided.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
+from retrytemplate import errors
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from docutils import nodes
     from sphinx.application import Sphinx
 
-ROOMS = {
-    "template": "The template",
-    "attempts": "The template",
-    "context": "Context, state and outcome",
-    "state": "Context, state and outcome",
-    "outcome": "Context, state and outcome",
-    "history": "Context, state and outcome",
-    "policies": "Policies",
-    "classify": "Classifiers",
-    "backoff": "Backoff",
-    "listeners": "Listeners",
-    "caches": "Context caches",
-    "stores": "Context caches",
-    "declarative": "Declarative retry",
-    "guards": "Guards",
-    "deadline": "Limits of time",
-    "attempt_timeout": "Limits of time",
-    "clock": "Clock",
-    "errors": "Errors",
+HEADINGS = {
+    "The template": ("Attempts", "BoundTemplate", "RetryTemplate"),
+    "Context, state and outcome": (
+        "AttemptRecord",
+        "Outcome",
+        "RetryContext",
+        "RetryState",
+        "StopReason",
+        "current_context",
+    ),
+    "Policies": (
+        "AlwaysRetryPolicy",
+        "CircuitBreakerRetryPolicy",
+        "CompositeRetryPolicy",
+        "ExceptionClassifierRetryPolicy",
+        "MaxAttemptsRetryPolicy",
+        "NeverRetryPolicy",
+        "PredicateRetryPolicy",
+        "ResultRetryPolicy",
+        "RetryPolicy",
+        "SimpleRetryPolicy",
+        "StatefulRetryPolicy",
+        "TimeoutRetryPolicy",
+    ),
+    "Classifiers": ("ExceptionClassifier", "PatternClassifier"),
+    "Backoff": (
+        "Backoff",
+        "ExponentialBackoff",
+        "FixedBackoff",
+        "NoBackoff",
+        "RetryAfterBackoff",
+        "UniformRandomBackoff",
+    ),
+    "Listeners": ("LoggingListener", "RetryListener", "StatisticsListener"),
+    "Context caches": (
+        "AsyncRedisRetryContextCache",
+        "AsyncSQLRetryContextCache",
+        "MemoryRetryContextCache",
+        "RedisRetryContextCache",
+        "RetryContextCache",
+        "SQLRetryContextCache",
+    ),
+    "Declarative retry": ("intercept", "recover", "retryable"),
+    "Guards": ("Guard",),
+    "Limits of time": ("AttemptTimeout", "Deadline"),
+    "Clock": ("Clock", "SystemClock"),
+    "Errors": tuple(sorted(errors.__all__)),
 }
+# Classes whose methods are nearly all in a base class that is not public.
+INHERITING = (
+    "AsyncRedisRetryContextCache",
+    "AsyncSQLRetryContextCache",
+    "RedisRetryContextCache",
+    "SQLRetryContextCache",
+)
 
 
-# Aliases of types: ``typing`` is their module.
-ALIASES = {"StopReason": "Context, state and outcome"}
-
-
-def heading_of(name: str, value: Any) -> str:
-    """The heading under which a public object of the library is documented."""
-    if name in ALIASES:
-        return ALIASES[name]
-    room = value.__module__.split(".")[1]
-    if room not in ROOMS:
-        raise ExtensionError(f"{name} is of {room!r}, which has no heading in ROOMS")
-    return ROOMS[room]
+def check_headings(public: Collection[str]) -> None:
+    """Raise for a public name without a heading, and for a name that is not public."""
+    listed = Counter(name for names in HEADINGS.values() for name in names)
+    wrong = sorted(name for name in {*public, *listed} if listed[name] != (name in public))
+    if wrong:
+        raise ExtensionError(
+            f"HEADINGS must list each public name once and no other, got {', '.join(wrong)}"
+        )
 
 
 def describe(module: str, name: str, value: Any) -> list[str]:
@@ -62,7 +97,7 @@ def describe(module: str, name: str, value: Any) -> list[str]:
         kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
         if value.__bases__ != (object,):
             options = ["   :show-inheritance:"]
-        if value.__module__.startswith("retrytemplate.stores."):  # nearly all is in their base
+        if name in INHERITING:
             options = ["   :inherited-members:"]
     elif callable(value):
         kind = "autofunction"
@@ -84,12 +119,11 @@ class PublicNames(SphinxDirective):
         if self.arguments:
             lines = [line for each in public for line in describe(name, each, public[each])]
             return self.parse_text_to_nodes("\n".join(lines))
-        sections: dict[str, list[str]] = {title: [] for title in ROOMS.values()}
-        for each, value in public.items():
-            sections[heading_of(each, value)] += describe(name, each, value)
+        check_headings(public)
         lines = []
-        for title, body in sections.items():
-            lines += [title, "-" * len(title), "", *body]
+        for title, names in HEADINGS.items():
+            lines += [title, "-" * len(title), ""]
+            lines += [line for each in names for line in describe(name, each, public[each])]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
@@ -97,7 +131,8 @@ def tidy_signature(_app: Any, *about: Any) -> tuple[str | None, str | None]:
     """Write a default that is made anew for each object as ``...``."""
     signature, returns = about[-2:]
     if signature:
-        signature = re.sub(r"= ?NOTHING", "= ...", signature).replace("_checks.Seconds", "Seconds")
+        signature = re.sub(r"= ?NOTHING", "= ...", signature)
+        signature = re.sub(r"\b\w+\.Seconds\b", "Seconds", signature)
     return signature, returns
 
 
