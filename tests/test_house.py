@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import retrytemplate.errors
+from tools import structure
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "retrytemplate"
@@ -244,3 +245,7 @@ def test_every_error_says_who_raises_it(name):
     words = inspect.cleandoc(getattr(retrytemplate.errors, name).__doc__ or "")
     assert re.search(r"\b(raise[sd]?|given)\b", words, re.IGNORECASE), words
     assert re.search(rf"\b({RAISERS})s?\b", words), words
+
+
+def test_structure_is_no_worse_than_committed(capsys):
+    assert structure.main(["--check"]) == 0, capsys.readouterr().err
