@@ -53,7 +53,6 @@ class AttemptTimeout:
         logged as a warning and reported to ``on_overrun`` of the listeners.  ``"discard"``: the
         attempt failed with ``AttemptTimeoutError`` and may be repeated; for work without effects.
     :raises ValueError: ``seconds`` is not above 0, or ``on_late_result`` is another text.
-    :raises TypeError: a parameter has the wrong type.
 
     An attempt that is cancelled or abandoned fails with ``AttemptTimeoutError``.  Asynchronous
     attempts are cancelled at the limit, whatever ``in_thread`` says.  An attempt that raises after

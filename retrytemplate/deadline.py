@@ -34,7 +34,6 @@ class Deadline:
         would leave less.
     :param clock: measures it.
     :raises ValueError: for a budget or a floor below 0.
-    :raises TypeError: for what is no time, no name, or no clock.
 
     Nested ones only shrink it.  A template inside rejects an attempt or a wait that does not fit,
     and cancels an asynchronous attempt at the limit; ``async with`` also cancels the block.  Either

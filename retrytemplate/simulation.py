@@ -167,7 +167,6 @@ def simulate(
     :param attempt_duration: how long an attempt takes, in seconds or as a ``timedelta``: policies
         that look at the time see it pass.
     :param max_attempts_per_run: where a run is cut off that does not end by itself, from 1.
-    :raises TypeError: for what is no policy, no backoff, no exception, no number.
     :raises ValueError: for a number out of its range.
 
     >>> from retrytemplate.backoff import ExponentialBackoff
@@ -241,7 +240,6 @@ def worst_case(
     :param attempt_duration: the longest that an attempt takes, in seconds or as a ``timedelta``,
         such as the template's ``attempt_timeout``.
     :param failure: what a backoff that looks at the failure is shown.
-    :raises TypeError: for what is no policy, no backoff, no exception, no number.
     :raises ValueError: for a negative duration.
 
     >>> from retrytemplate.backoff import ExponentialBackoff

@@ -94,7 +94,6 @@ class RetryState(Value):
         A recovery leaves no mark: a dead-lettered key that is redelivered starts from zero.
     :raises InconsistentKeyError: for a key that is no str, int, bytes or tuple of those.
     :raises ValueError: for another ``defer_backoff``, or a ``remember`` below 0.
-    :raises TypeError: for what cannot serve as one of the others.
 
     >>> from retrytemplate import RetryTemplate
     >>> template, state = RetryTemplate(), RetryState(("order", 17))

@@ -527,7 +527,6 @@ class RetryTemplate(Entrances[Never]):
         :param recovery: in the place of the template's.
         :param state: makes every execution stateful, unless a call gives its own.
         :param label: what contexts, logs and metrics show in the place of the template's name.
-        :raises TypeError: for what cannot serve as one of these.
 
         >>> from retrytemplate import RetryTemplate
         >>> RetryTemplate().bind(recovery=lambda context: "no number").call(int, "seventeen")

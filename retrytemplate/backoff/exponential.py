@@ -44,7 +44,6 @@ class ExponentialBackoff(Backoff):
     :param multiplier: at least 1.
     :param maximum: the cap, from 0; ``float("inf")`` for none.  It may be below *initial*.
     :raises ValueError: for a number out of its range, or a jitter that there is not.
-    :raises TypeError: for what is no number.
 
     Source: ``ExponentialBackOffPolicy`` and ``ExponentialRandomBackOffPolicy`` of
     ``org.springframework.retry.backoff``; M. Brooker, "Exponential Backoff And Jitter" (AWS

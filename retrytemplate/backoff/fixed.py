@@ -48,7 +48,6 @@ class FixedBackoff(Backoff):
         execution; or a callable that is asked after every failure with ``(failures, exception)``
         and gives the delay for this one.  ``failures`` counts the waits, this one included.
     :raises ValueError: for a delay below 0 or an infinite one.
-    :raises TypeError: for what is no delay.
 
     Source: ``org.springframework.retry.backoff.FixedBackOffPolicy``.
 

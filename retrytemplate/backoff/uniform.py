@@ -23,7 +23,6 @@ class UniformRandomBackoff(Backoff):
     :param minimum: seconds or a ``timedelta``, from 0; or a callable, read once per execution.
     :param maximum: likewise, not below the minimum.
     :raises ValueError: for a minimum below 0 or above the maximum.
-    :raises TypeError: for what is no time.
 
     Source: ``org.springframework.retry.backoff.UniformRandomBackOffPolicy``.
 

@@ -69,10 +69,7 @@ AUDIT = {"at": TIME, "by": or_null(TEXT), "action": TEXT, "why": or_null(TEXT)}
 
 
 def audit_from(data: Any) -> tuple[AuditEntry, ...]:
-    """The entries that a JSON list holds.
-
-    :raises ValueError: it holds something else.
-    """
+    """The entries that a JSON list holds."""
     return tuple(AuditEntry(**each) for each in objects(data, AUDIT, AUDIT))
 
 

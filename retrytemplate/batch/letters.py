@@ -105,10 +105,7 @@ def joined(
 
 
 def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
-    """The attempts that a JSON list holds.
-
-    :raises ValueError: it holds something else.
-    """
+    """The attempts that a JSON list holds."""
     attempts = tuple(AttemptRecord(**each) for each in objects(data, ATTEMPT, OF_EVERY_ATTEMPT))
     for place, (before, each) in enumerate(pairwise(attempts), 1):
         if each.number <= before.number:

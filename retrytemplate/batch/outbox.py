@@ -150,7 +150,6 @@ class UnsentMessages:
     """The outbox of a job repository, read only.
 
     :param repository: a ``JobRepository``.
-    :raises TypeError: it is another type.
 
     Every method raises ``JobRepositoryError`` if the database cannot be reached or has no tables.
 

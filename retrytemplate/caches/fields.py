@@ -157,10 +157,7 @@ def fault(
 
 
 def objects(data: Any, fields: Mapping[str, Field], needed: Iterable[str]) -> list[dict[str, Any]]:
-    """The objects of a JSON list, each with these fields.
-
-    :raises ValueError: it holds something else.
-    """
+    """The objects of a JSON list, each with these fields."""
     wrong = fault("", {"it": data}, {"it": LIST}, ())
     for place, each in enumerate(() if wrong else data):
         wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())

@@ -52,7 +52,6 @@ class MemoryRetryContextCache(ClaimsInProcess):
     :param redact: applied to the traceback texts and messages that are kept.
     :param clock: measures the TTL and the marks; None: the system's clock.
     :raises ValueError: for a capacity below 1, or another ``when_full``.
-    :raises TypeError: for what is no number, function or clock.
 
     Safe for threads and tasks.  A claim ends with its execution.  Marks of remembered successes
     live as long as each says; they do not count against the capacity.

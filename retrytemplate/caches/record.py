@@ -254,7 +254,6 @@ def attempt_from_json(place: str, data: Any) -> AttemptRecord:
     """The attempt that a JSON object holds.
 
     :param place: of the object, for messages.
-    :raises CacheUnavailableError: it is none.
     """
     from retrytemplate.caches import fields
 

@@ -61,7 +61,6 @@ def performed(
 
     :param asynchronous: the awaited one in any case; else it is taken where a piece of the step
         can be seen to need it.
-    :raises UsageError: it is the wrong one.
     :raises WorkError: the step refuses it, or is cut off.
     """
     import asyncio

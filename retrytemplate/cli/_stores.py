@@ -84,10 +84,7 @@ def opened(args: Namespace) -> Iterator[Entries]:
 
 
 def url_of(args: Namespace, allowed: str = ALLOWED) -> str:
-    """The URL that the arguments or the environment give.
-
-    :raises UsageError: there is none.
-    """
+    """The URL that the arguments or the environment give."""
     url: str | None = args.store or os.environ.get(NAMED)
     if not url:
         raise UsageError(f"--store: a URL is needed, here or as {NAMED}: one {allowed}")

@@ -78,7 +78,6 @@ def named(args: Namespace) -> dict[str, Any]:
 def asked_of(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, ...]:
     """What has to run for all that is meant, in the order in which a check asks.
 
-    :raises UsageError: one is no name.
     :raises WorkError: the switch has no such name.
     """
     with refusals():
@@ -89,7 +88,6 @@ def asked_of(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, ...]:
 def refusals() -> Iterator[None]:
     """Let what a switch refuses be said in the words of the command.
 
-    :raises UsageError: a name or a text is none.
     :raises WorkError: the rules refuse it.
     """
     try:
@@ -103,7 +101,6 @@ def refusals() -> Iterator[None]:
 def key_of(given: str | None) -> Any:
     """The key, as JSON or as text; a list is a tuple.
 
-    :raises UsageError: it cannot be one.
 
     >>> key_of("user-17"), key_of("17"), key_of('["eu", 17]')
     ('user-17', 17, ('eu', 17))

@@ -232,7 +232,6 @@ def _changed(
 ) -> AuditRecord:
     """The record of what a command of the switch has changed.
 
-    :raises UsageError: a name or a text is none.
     :raises WorkError: the rules refuse it.
     """
     with options.refusals(), redirect_stdout(sys.stderr):  # what its notifiers print

@@ -93,10 +93,7 @@ def stored_text(given: str) -> str:
 
 
 def who(named: str | None) -> str:
-    """Who does it: as they say, else whoever is logged in.
-
-    :raises UsageError: nobody is.
-    """
+    """Who does it: as they say, else whoever is logged in."""
     if named is not None:
         return named
     import getpass

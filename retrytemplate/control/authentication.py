@@ -86,7 +86,6 @@ class AuthenticationAlert(RetryListener):
         held.  What it raises is logged, and the call goes on.
     :param failures: an ``ExceptionClassifier`` that says which those are; it classifies the failure
         and its causes one by one, of a group each member and its causes.
-    :raises TypeError: for what is no function or classifier.
 
     >>> import urllib.error
     >>> from retrytemplate import RetryTemplate

@@ -153,7 +153,6 @@ class CircuitBreaker(Wraps):
     :param clock: measures.
     :param random: chance: an object with ``random()``.
     :raises ValueError: for a number that makes no sense.
-    :raises TypeError: for what is none.
 
     A result counts only in the state in which its call was made: what comes later moves nothing.
     No lock is held while a function of yours runs.

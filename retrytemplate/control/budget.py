@@ -66,7 +66,6 @@ class RetryBudget(Guard):
     :param listeners: told of refusals.
     :param clock: measures.
     :raises ValueError: for a number that makes no sense.
-    :raises TypeError: for what is none.
 
     What was granted is given back when the wait is cut off, or when no attempt follows it.
 

@@ -116,7 +116,6 @@ class Bulkhead(Wraps):
     :param listeners: told of refusals.
     :param clock: measures how far a limit has grown.
     :raises ValueError: for a number that makes no sense.
-    :raises TypeError: for what is none.
 
     Threads and tasks, of asyncio and trio, share it.  Nothing is remembered of a key that nobody
     uses.  Whoever is cancelled while it waits, or just as it was let in, leaves no slot taken.
@@ -266,7 +265,6 @@ class Bulkhead(Wraps):
         :param over: seconds in which more slots come, evenly, so that what is called is not
             overrun; fewer are in force at once.
         :raises ValueError: for a number that makes no sense.
-        :raises TypeError: for what is none.
 
         >>> llm = Bulkhead("llm", limit=1)
         >>> llm.resize(2)

@@ -37,7 +37,6 @@ def time_left(
     :param minimum: with less left the call is not worth making.
     :raises DeadlineExceededError: less is left.
     :raises ValueError: for a limit that is not above 0.
-    :raises TypeError: for what is no time or no deadline.
 
     None where nothing limits it.
 

@@ -29,7 +29,6 @@ def backoff_delay(
     :param maximum: of what is waited.
     :param random: chance: an object with ``random()``; None: the module.
     :raises ValueError: for an attempt below 1, a time below 0.
-    :raises TypeError: for what is no number.
 
     In a template the same is an ``ExponentialBackoff`` with a jitter, or, to the letter,
     ``FixedBackoff(lambda failures, error: backoff_delay(failures))``.

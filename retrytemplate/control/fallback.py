@@ -91,7 +91,6 @@ class Fallback(Wraps):
     :param name: in events.
     :param listeners: told whenever another one answers, or nobody.
     :param clock: measures how long it took.
-    :raises TypeError: for what is no function.
     :raises ValueError: without a link.
 
     When all have failed, the primary's exception is raised: with the others' in its notes, and as a

@@ -107,7 +107,6 @@ class Hedge(Wraps):
     :param listeners: told of hedges and of what becomes of them.
     :param clock: measures how long calls take.
     :raises ValueError: for ``idempotent=False``, and for a number that makes no sense.
-    :raises TypeError: for what is none.
 
     When another has answered, tasks are cancelled and awaited, nothing of them is left; threads are
     left behind, with their ``stop`` flag set.  When all fail, the first call's exception is raised:

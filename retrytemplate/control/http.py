@@ -93,7 +93,6 @@ def http_retry(
     :param jitter: the share by which a wait may be longer than told.
     :param settings: the template's other ones: ``name``, ``listeners``, ``clock``, ...
     :raises ValueError: for a number out of its range.
-    :raises TypeError: for what is no number, classifier, backoff or setting.
 
     >>> import httpx
     >>> from retrytemplate.testing import VirtualClock

@@ -205,7 +205,6 @@ class RequireIdempotency(Guard):
         one answer for all.
     :param name: in errors and events.
     :param listeners: told of each refusal, with a ``CallRejected``.
-    :raises TypeError: for what is no function, name or listener.
 
     >>> from retrytemplate import RetryTemplate
     >>> template = RetryTemplate(guards=[RequireIdempotency()])

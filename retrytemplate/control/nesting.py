@@ -109,7 +109,6 @@ class NestedRetries(Guard):
         as many as the policy allows.  The last one holds for all that is deeper.
     :param name: in errors and events.
     :param listeners: told with a ``NestedRetry``.
-    :raises ValueError, TypeError: for what makes no sense.
 
     Depth counts the templates around this one in the process, and in the processes before it where
     ``Propagation`` says so.

@@ -96,7 +96,6 @@ def with_retry(
     :raises MisuseError: where nothing says what is worth it, and for settings beside what has them;
         when it decorates a node that a template has wrapped already, unless ``nested``.
     :raises ValueError: for a number of runs below 1, and for classes that are never retried.
-    :raises TypeError: for what is no template, policy, class or backoff.
 
     Each run gets the same state: what a failed one has changed in it in place, the next one sees.
     Do not call LangGraph's ``interrupt()`` inside: a further run repeats the question, or gets the
@@ -182,7 +181,6 @@ def with_bulkhead(bulkhead: Bulkhead) -> Callable[[F], F]:
     """Let only so many runs of a node go on at once, over all graphs that share the bulkhead.
 
     :param bulkhead: has the limit, and refuses who finds no place in time.
-    :raises TypeError: for what is no bulkhead.
 
     >>> from retrytemplate.control import Bulkhead
     >>> @with_bulkhead(Bulkhead("llm", limit=3))

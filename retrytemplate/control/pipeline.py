@@ -84,7 +84,6 @@ class Pipeline:
         ``call_async`` and ``wrap``.  Those of a pipeline among them stand in its place.
     :param name: shown by ``explain``.
     :param clock: measures how long it took, for ``outcome``.
-    :raises TypeError: for what is no strategy.
     :raises ValueError: for none at all; for one that keeps a state and is there twice; for a retry
         without end that no ``Timeout`` is outside of.
 
@@ -263,7 +262,6 @@ class Pipeline:
             are cancelled at a limit.  True: synchronous ones, which a limit does not end; after it
             no further attempt begins.  An attempt in a thread of its own is abandoned at its limit.
         :raises ValueError: ``attempt_duration`` is negative or infinite.
-        :raises TypeError: a parameter has the wrong type.
 
         >>> from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
         >>> template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(0.5))

@@ -51,7 +51,6 @@ def strict(made: T) -> T:
 
     :param made: a ``RetryTemplate``, one that is bound to settings, or a ``Preset``.
     :raises UnsafeRetryError: something is missing; its ``missing`` has all of it.
-    :raises TypeError: for what is neither.
 
     >>> from retrytemplate import ExponentialBackoff, RetryTemplate, SimpleRetryPolicy
     >>> from retrytemplate.control import RequireIdempotency

@@ -60,7 +60,6 @@ class Propagation:
     :param max_timeout: the longest time that a request gets, also one that says nothing; seconds or
         a ``timedelta``.
     :param clock: measures.
-    :raises ValueError, TypeError: for what is no name of a header, no number, or no time.
 
     Two names bring a meaning with them: ``grpc-previous-rpc-attempts`` counts the attempts before
     this one, and ``grpc-timeout`` is written as gRPC writes it (``1500m``).

@@ -37,7 +37,6 @@ class Quantile:
     :param window: so many are remembered, the last ones.
     :param floor: seconds; it is never less, so that calls that take no time are not all made twice.
     :raises ValueError: for a number that makes no sense.
-    :raises TypeError: for what is none.
 
     One object may serve several hedges, of the same thing, in threads and tasks.
 

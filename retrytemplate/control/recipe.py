@@ -123,7 +123,6 @@ class Preset:
     :param strict: refuse what is missing something that production needs: see ``strict``.
     :raises UnsafeRetryError: it does, and is strict.
     :raises ValueError: for a number out of its range.
-    :raises TypeError: for what is no number, class, classifier or budget.
 
     >>> from retrytemplate.control import FAST_IO
     >>> patient = FAST_IO.with_(name="ledger", max_attempts=5, attempt_timeout=3.0)
@@ -217,7 +216,6 @@ class Preset:
         :param stream: what can be iterated over, asynchronously or not.
         :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
         :raises MisuseError: the preset has no such limits.
-        :raises TypeError: for what cannot be iterated over.
 
         >>> from retrytemplate.control import STREAMING
         >>> list(STREAMING.over(["Once", "upon"]))

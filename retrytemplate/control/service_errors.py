@@ -64,7 +64,6 @@ class ServiceErrors(Wraps):
         function that makes one of the timeout.
     :param default: the same for kinds without a rule; None: such timeouts pass as they are.
     :raises ValueError: for a class that is no ``Exception``.
-    :raises TypeError: for what is no rule.
 
     The kind is that of this library's limits (``kind`` of a ``DeadlineExceededError``,
     ``"attempt"``), or of a client's: see ``timeouts_of``.  The timeout is the cause.  ``with`` it,

@@ -51,7 +51,6 @@ def statement_limit(
     :raises MisuseError: within another such block of the connection; on PostgreSQL where the
         connection commits each statement by itself: the limit belongs to a transaction.
     :raises ValueError: for a limit that is not above 0.
-    :raises TypeError: for what is no connection, no time or no deadline.
 
     PostgreSQL: ``statement_timeout`` and ``lock_timeout`` of the transaction, set before each
     statement, which is a round trip more.  SQLite: a progress handler, in the place of one that you

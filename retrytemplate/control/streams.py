@@ -38,7 +38,6 @@ class StreamTimeout:
     :param listeners: told of a limit that is over, with a ``TimedOut``.
     :param clock: measures; the system's, unless given.
     :raises ValueError: for a limit that is not above 0.
-    :raises TypeError: for what is no time.
 
     An item that does not come in time is a ``DeadlineExceededError`` whose ``kind`` is
     ``"first item"``, ``"next item"`` or ``"stream"``.  An asynchronous stream is cancelled at the
@@ -92,7 +91,6 @@ class StreamTimeout:
 
         :param stream: what can be iterated over, asynchronously or not.
         :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
-        :raises TypeError: for what cannot be iterated over.
 
         >>> list(StreamTimeout(total=60).over(["Once", "upon"]))
         ['Once', 'upon']

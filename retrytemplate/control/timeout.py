@@ -83,7 +83,6 @@ class Timeout(Wraps):
     :param clock: measures.
     :raises ValueError: ``seconds`` is not above 0, ``floor`` is below 0, or ``on_late_result`` is
         another text.
-    :raises TypeError: a parameter has the wrong type.
 
     Asynchronous calls are cancelled at the limit.  A synchronous call cannot be cancelled: it runs
     to its end, and what it calls inherits the deadline.  ``outcome_unknown`` of the error says that

@@ -64,7 +64,6 @@ class OpenTransaction(Guard):
     ``RetryState`` lets leave, the guard does not refuse.
 
     :param current: gives the connection or session that the attempts work on; None: there is none.
-    :raises TypeError: for what is no function.
 
     >>> import sqlite3
     >>> from retrytemplate import RetryTemplate

@@ -58,7 +58,6 @@ class RecordedCall:
     :param outcome: ``"success"``, ``"failure"``, or what counts for nothing, ``"ignored"`` and
         ``"cancelled"``.
     :raises ValueError: for a time or an outcome that is none, and for a time beyond 1e15.
-    :raises TypeError: for what is no number.
 
     >>> RecordedCall(17.0, 0.2, "success").outcome
     'success'
@@ -102,7 +101,6 @@ def replay(
 
     :param breaker: the settings; this one itself sees nothing of it.
     :param calls: the recording, in any order; each a ``RecordedCall``, or a tuple of its fields.
-    :raises TypeError: for what is no breaker or no call.
 
     The recorded service does not know of the breaker.  In truth one that fails under load gets well
     sooner when it is spared.

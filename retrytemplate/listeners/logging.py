@@ -89,7 +89,6 @@ class LoggingListener(RetryListener):
     :param recovery_level: of recoveries, likewise.
     :param store_error_level: of trouble with the context cache, likewise.
     :param failure_level: of executions given up or rejected, likewise.
-    :raises TypeError: for what is no logger or no level.
     :raises ValueError: for a level's name that ``logging`` does not know.
 
     >>> LoggingListener("shop.payments", level="INFO", failure_level=None).level

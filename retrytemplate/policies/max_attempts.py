@@ -22,7 +22,6 @@ class MaxAttemptsRetryPolicy(NumberOfAttempts):
     :param max_attempts: attempts in all, the first included; or a callable that gives the number,
         read once per execution.
     :raises ValueError: for fewer than one attempt.
-    :raises TypeError: for what is no whole number.
 
     Source: ``org.springframework.retry.policy.MaxAttemptsRetryPolicy``.
 

@@ -24,7 +24,6 @@ class PredicateRetryPolicy(RetryPolicy):
     :param predicate: takes the exception.  It is asked about each leaf of a group, and all must get
         a yes; it is not asked about lost attempts and refused results, which are retried.  The
         ``classify`` of an ``ExceptionClassifier`` will do; its rules then count as such.
-    :raises TypeError: for what is no plain function.
 
     Source: ``PredicateRetryPolicy`` and ``BinaryExceptionClassifierRetryPolicy`` of
     ``org.springframework.retry.policy``.

@@ -86,7 +86,6 @@ class SimpleRetryPolicy(NumberOfAttempts):
     :raises ValueError: for fewer than one attempt, classes that are never retried
         (``KeyboardInterrupt``, cancellations), a classifier whose values are names or kinds and
         never false, and settings that exclude each other.
-    :raises TypeError: for what is no number, class or function of the exception.
 
     Types and a predicate together are two policies: ``SimpleRetryPolicy(3, OSError) &
     PredicateRetryPolicy(is_transient)``.

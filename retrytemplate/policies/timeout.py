@@ -33,7 +33,6 @@ class TimeoutRetryPolicy(StatefulRetryPolicy):
     :param timeout: seconds or a ``timedelta``, from 0; or a callable that gives them, read once per
         execution.
     :raises ValueError: for a time below 0.
-    :raises TypeError: for what is no time.
 
     Source: ``org.springframework.retry.policy.TimeoutRetryPolicy``.
 

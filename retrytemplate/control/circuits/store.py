@@ -108,7 +108,6 @@ class RedisCircuitStore:
     :param on_store_error: where the store is away: "local": each process judges for itself until
         it is back; or "raise": ``CircuitStoreError`` in the place of the call.
     :raises ValueError: for what the parameters do not allow.
-    :raises TypeError: for what is no duration and no URL.
 
     Breakers of one name are one circuit.  One store serves any number of them.  Safe for threads,
     and across a fork.  It needs the extra ``redis``, and Redis 6.2 or Valkey, or a later version.

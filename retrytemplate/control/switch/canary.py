@@ -46,7 +46,6 @@ def shares_of(canary: Any) -> tuple[float, ...]:
     """The steps of a canary, in per cent; none: all at once.
 
     :raises SwitchRefusedError: they do not grow up to 100.
-    :raises TypeError: for what is no number.
 
     >>> shares_of((5, 25, 100))
     (5.0, 25.0, 100.0)

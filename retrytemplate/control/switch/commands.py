@@ -69,7 +69,6 @@ class Commands(ABC):
             permanent is to be lifted by itself.
         :raises UnknownScopeError: there is nothing of that name.
         :raises SwitchStoreError: the store does not answer.
-        :raises TypeError: for what is no name, no text, no time; likewise below.
         :raises ValueError: for an end that is not to come.
 
         What is stopped already is stopped anew: the later of the two ends holds.

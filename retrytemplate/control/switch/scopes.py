@@ -46,7 +46,6 @@ def scope_of(
     """The one scope that was named.
 
     :raises SwitchRefusedError: none was, or more than one.
-    :raises TypeError: for what is no name.
 
     >>> scope_of(segment="finance")
     SwitchScope(kind='segment', name='finance')
@@ -65,10 +64,7 @@ def scope_of(
 
 
 def named(kind: str, name: Any) -> SwitchScope:
-    """The scope of that kind and name.
-
-    :raises TypeError: for what is no name.
-    """
+    """The scope of that kind and name."""
     if not isinstance(name, str) or not name or name != name.strip():
         raise TypeError(
             f"{kind} must be a name: a text that neither begins nor ends with a space, got {name!r}"
@@ -101,7 +97,6 @@ class Scopes:
         """What has to run for a call, in the order in which it is asked.
 
         :raises UnknownScopeError: one of them was not declared.
-        :raises TypeError: for what is no name.
         """
         pairs = zip(NAMED, (segment, feature, experiment), strict=True)
         found = (EVERYTHING, *(named(kind, name) for kind, name in pairs if name is not None))

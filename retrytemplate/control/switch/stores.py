@@ -92,7 +92,6 @@ class MemorySwitchStore:
     """A store in the memory of one process, for one switch or several.
 
     :param clock: measures how long claims last; None: the system's clock.
-    :raises TypeError: for what is no clock.
 
     What is stopped is forgotten with the process; of the records, the newest 10,000 are kept.
 

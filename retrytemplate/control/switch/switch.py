@@ -78,7 +78,6 @@ class KillSwitch(Commands):
     :param tell_back: seconds; what is older, and nobody was told of, the notifiers are not told any
         more.  None: they are, however old it is.
     :param clock: dates and measures.
-    :raises ValueError, TypeError: for what makes no sense.
 
     Safe for threads and tasks.
 

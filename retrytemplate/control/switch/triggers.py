@@ -41,7 +41,6 @@ class Automatic:
     :param scopes: of which kinds; everything at once is none of them.
     :param expires_in: seconds, or a ``timedelta``; a stop of its own is never permanent.
     :param when_expired: ``"lift"``, or ``"stay"``: it stays stopped, and you are reminded.
-    :raises ValueError, TypeError: for what makes no sense.
 
     >>> Automatic(scopes=["experiment"], expires_in=3600)
     Automatic(scopes=('experiment',), expires_in=3600, when_expired='lift')

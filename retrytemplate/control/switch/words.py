@@ -47,7 +47,6 @@ class Words:
         """Raise unless the text is long enough.
 
         :raises SwitchRefusedError: it is shorter than ``reason_length``.
-        :raises TypeError: it is no text.
         """
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a text, got {value!r}")
