@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from attrs import field, frozen
 
 from retrytemplate._checks import checked_by, duration, span_or_none, text
+from retrytemplate._text import operation_of
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.events import check_listeners, listeners_of
-from retrytemplate.control.timeout import Timeout, operation_of, tell_of
+from retrytemplate.control.timeout import Timeout, tell_of
 from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
 

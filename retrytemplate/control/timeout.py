@@ -19,6 +19,7 @@ from retrytemplate._checks import (
     span,
     text,
 )
+from retrytemplate._text import operation_of
 from retrytemplate.attempt_timeout import is_discarded, log_overrun
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.client_errors import timeout_kind
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["TimedOut", "Timeout", "operation_of", "tell_of"]
+__all__ = ["TimedOut", "Timeout", "tell_of"]
 
 RAISE: Final = object()
 
@@ -150,12 +151,12 @@ class Timeout(Wraps):
                 if elapsed > deadline.granted:
                     self._check_late(deadline, elapsed)
         except DeadlineExceededError as error:
-            self._tell(operation_of(fn, *args), deadline, error)
+            self._tell(_operation(fn, *args), deadline, error)
             if self._is_not_answered(deadline):
                 raise
             return self._answer()
         if elapsed > deadline.granted:
-            self._report_overrun(operation_of(fn, *args), deadline, elapsed)
+            self._report_overrun(_operation(fn, *args), deadline, elapsed)
         return value
 
     @overload
@@ -192,12 +193,12 @@ class Timeout(Wraps):
                     if elapsed > deadline.granted:
                         self._check_late(deadline, elapsed)
             except DeadlineExceededError as error:
-                self._tell(operation_of(fn, *args), deadline, error)
+                self._tell(_operation(fn, *args), deadline, error)
                 if self._is_not_answered(deadline):
                     raise
                 return self._answer()
             if elapsed > deadline.granted:
-                self._report_overrun(operation_of(fn, *args), deadline, elapsed)
+                self._report_overrun(_operation(fn, *args), deadline, elapsed)
             return value
 
         return wrapped
@@ -253,13 +254,10 @@ def _event(
     )
 
 
-def operation_of(fn: Any, *args: Any) -> str:
+def _operation(fn: Any, *args: Any) -> str:
     """The name of the function; a pipeline's own call is one of its first argument."""
-    if any(unwrap(fn) is each for each in (apply, apply_async)):
-        fn = args[0]
-    called = unwrap(fn, stop=lambda each: hasattr(each, "__qualname__"))
-    name: str = getattr(called, "__qualname__", type(called).__qualname__)
-    return name
+    inner = unwrap(fn)
+    return operation_of(args[0] if inner is apply or inner is apply_async else fn)
 
 
 def _means(exc: Exception, deadline: Deadline) -> bool:

@@ -170,7 +170,9 @@ places = pytest.mark.parametrize("place", around(VirtualClock(), Told()))
 def test_a_call_that_took_too_long_is_told_of_by_the_name_of_the_function(place, way):
     clock, told = VirtualClock(), Told()
     way(around(clock, told)[place])(clock.advance, 2.0)
-    assert [event.operation for event in told.events] == ["VirtualClock.advance"]
+    assert [event.operation for event in told.events] == [
+        "retrytemplate.testing.clock.VirtualClock.advance"
+    ]
 
 
 @places
@@ -187,7 +189,9 @@ def test_so_is_one_that_was_cut(place, way):
 
     with pytest.raises(TimeoutError):
         run(main(), clock=clock)
-    assert [event.operation for event in told.events] == ["VirtualClock.sleep_async"]
+    assert [event.operation for event in told.events] == [
+        "retrytemplate.testing.clock.VirtualClock.sleep_async"
+    ]
 
 
 def test_an_object_that_is_called_has_the_name_of_its_class():

@@ -79,7 +79,7 @@ def test_late_synchronous_call_is_returned_and_reported(on_timeout, clock, caplo
         == [
             TimedOut(
                 name="prices",
-                operation="charging.<locals>.charge",
+                operation=f"{__name__}.charging.<locals>.charge",
                 kind="request",
                 limit=2.0,
                 elapsed=2.5,
@@ -93,8 +93,8 @@ def test_late_synchronous_call_is_returned_and_reported(on_timeout, clock, caplo
         (
             "retrytemplate",
             "WARNING",
-            "prices: charging.<locals>.charge returned after 2.5 s, over its limit of 2 s; "
-            "its value is used",
+            f"prices: {__name__}.charging.<locals>.charge returned after 2.5 s, over its limit "
+            "of 2 s; its value is used",
         )
     ] * 2
 
@@ -155,7 +155,7 @@ def test_overrun_in_a_pipeline_is_logged_with_the_function(entry, clock, caplog)
     charge = charging(clock, 2.5)
     pipeline.call(charge) if entry == "call" else pipeline.wrap(charge)()
     (record,) = caplog.records
-    assert record.getMessage().startswith("timeout: charging.<locals>.charge returned after 2.5 s")
+    assert record.getMessage().startswith(f"timeout: {__name__}.charging.<locals>.charge returned")
 
 
 @pytest.mark.statement("S1-26")
@@ -511,7 +511,10 @@ def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_wa
         assert attempt.exception_type.endswith("AttemptTimeoutError")
     (event,) = told.events
     assert (event.name, event.kind, event.limit, event.elapsed) == ("shop", "checkout", 3.25, 3.25)
-    assert (event.operation, event.abandoned) == ("VirtualClock.sleep_async", True)
+    assert (event.operation, event.abandoned) == (
+        "retrytemplate.testing.clock.VirtualClock.sleep_async",
+        True,
+    )
 
 
 def test_of_nested_limits_only_those_that_are_over_are_told(clock):
