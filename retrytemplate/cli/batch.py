@@ -13,12 +13,13 @@ from retrytemplate.cli._following import JsonLines, on_terminal
 from retrytemplate.cli._running import run_job
 from retrytemplate.cli.usage import (
     WorkError,
+    add_limit,
     add_verb,
     agreed,
     print_json,
+    row_number,
     seconds,
     stored_text,
-    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-MOST = 10_000
-USUAL = 50
-HIGHEST = 2**63 - 1
 SOONEST, RARELY = 0.05, 3600.0
 
 DESCRIPTION = """\
@@ -111,7 +109,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     _add_watch(verbs)
     does = "give a run up, so that nobody goes on with it"
     abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, _journal.options())
-    abandoning.add_argument("run_id", type=whole_number(HIGHEST), metavar="RUN")
+    abandoning.add_argument("run_id", type=row_number, metavar="RUN")
     abandoning.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
     return parser
 
@@ -146,24 +144,17 @@ def _add_status(verbs: Any) -> None:
     does = "show how runs stand: a line for each, or all of one"
     looking = add_verb(verbs, "status", does, STATUS_EPILOG, _journal.options())
     add = looking.add_argument
-    number = whole_number(HIGHEST)
-    add("run_id", nargs="?", type=number, metavar="RUN", help="all that is known of this one")
+    add("run_id", nargs="?", type=row_number, metavar="RUN", help="all that is known of this one")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
-    add("--before", type=number, metavar="RUN", help="begin behind this one: the next page")
-    add(
-        "--limit",
-        type=whole_number(MOST),
-        default=USUAL,
-        metavar="N",
-        help="so many runs at most (default: %(default)s)",
-    )
+    add("--before", type=row_number, metavar="RUN", help="begin behind this one: the next page")
+    add_limit(looking, "runs")
 
 
 def _add_watch(verbs: Any) -> None:
     does = "follow a run from another terminal, until it ends"
     watching = add_verb(verbs, "watch", does, WATCH_EPILOG, _journal.options())
     add = watching.add_argument
-    add("run_id", nargs="?", type=whole_number(HIGHEST), metavar="RUN")
+    add("run_id", nargs="?", type=row_number, metavar="RUN")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
     _add_interval(watching, 1.0)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _stores
-from retrytemplate.cli.usage import WorkError, add_verb, agreed, print_json, whole_number
+from retrytemplate.cli.usage import WorkError, add_limit, add_verb, agreed, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-MOST = 10_000
-USUAL = 50
 
 DESCRIPTION = """\
 Look into the store of a durable context cache: which keys have failed or are held, what happened
@@ -76,13 +74,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add = listing.add_argument
     add("--prefix", default="", metavar="TEXT", help="only keys that begin with it")
     add("--after", default="", metavar="KEY", help="begin behind this key: the next page")
-    add(
-        "--limit",
-        type=whole_number(MOST),
-        default=USUAL,
-        metavar="N",
-        help="so many keys at most (default: %(default)s)",
-    )
+    add_limit(listing, "keys")
     showing = add_verb(
         verbs,
         "show",

@@ -13,12 +13,13 @@ from retrytemplate.cli._screen import shortly
 from retrytemplate.cli.usage import (
     UsageError,
     WorkError,
+    add_limit,
     add_verb,
     print_json,
+    row_number,
     stored_text,
     text,
     who,
-    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-MOST = 10_000
-USUAL = 50
-HIGHEST = 2**63 - 1
 ANY = "any"
 # Failures of a replay that are printed; the letters have all of them.
 SHOWN = 20
@@ -111,19 +109,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     listing = add_verb(verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.options())
     _add_filters(listing)
     listing.add_argument(
-        "--after", type=_number, default=0, metavar="ID", help="begin behind it: the next page"
+        "--after", type=row_number, default=0, metavar="ID", help="begin behind it: the next page"
     )
-    listing.add_argument(
-        "--limit",
-        type=whole_number(MOST),
-        default=USUAL,
-        metavar="N",
-        help="so many letters at most (default: %(default)s)",
-    )
+    add_limit(listing, "letters")
     showing = add_verb(
         verbs, "show", "all that is known of a letter", SHOW_EPILOG, _journal.options()
     )
-    showing.add_argument("id", type=_number, metavar="ID")
+    showing.add_argument("id", type=row_number, metavar="ID")
     discarding = add_verb(
         verbs,
         "discard",
@@ -131,7 +123,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         DISCARD_EPILOG,
         _journal.options(),
     )
-    discarding.add_argument("ids", type=_number, nargs="+", metavar="ID")
+    discarding.add_argument("ids", type=row_number, nargs="+", metavar="ID")
     discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
     discarding.add_argument("--why", required=True, metavar="TEXT", help="stays with the letter")
     does = "write letters as lines of JSON"
@@ -141,13 +133,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     return parser
 
 
-_number = whole_number(HIGHEST)
-
-
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("which letters").add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
-    add("--run", type=_number, metavar="RUN", dest="of_run", help="only those of this run")
+    add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
     add(
         "--state",
         choices=(*STATES, ANY),
@@ -167,7 +156,7 @@ def _add_common_filters(add: Any) -> None:
 def _add_replaying(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
-    add("ids", type=_number, nargs="*", metavar="ID", help="only these letters")
+    add("ids", type=row_number, nargs="*", metavar="ID", help="only these letters")
     _add_common_filters(add)
     add("--by", type=text, metavar="NAME", help="who replays them (default: who is logged in)")
     add(

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli import _jobs, _journal, _stores
 from retrytemplate.cli._screen import shortly
-from retrytemplate.cli.usage import add_verb, print_json, stored_text, whole_number
+from retrytemplate.cli.usage import add_limit, add_verb, print_json, row_number, stored_text
 
 if TYPE_CHECKING:
     from retrytemplate.batch import JobRepository
 
 __all__ = ["add_parser", "run"]
 
-MOST = 10_000
-USUAL = 50
-HIGHEST = 2**63 - 1
 
 DESCRIPTION = """\
 List the messages of chunk steps that wait in the outbox, and send them.  A message waits until it
@@ -66,18 +63,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
     does = "the messages that wait, a line each"
-    add = add_verb(verbs, "list", does, LIST_EPILOG, _journal.options()).add_argument
-    number = whole_number(HIGHEST)
+    listing = add_verb(verbs, "list", does, LIST_EPILOG, _journal.options())
+    add = listing.add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
-    add("--run", type=number, metavar="RUN", dest="of_run", help="only those of this run")
-    add("--after", type=number, default=0, metavar="NUMBER", help="the next page")
-    add(
-        "--limit",
-        type=whole_number(MOST),
-        default=USUAL,
-        metavar="N",
-        help="at most N messages (default: %(default)s)",
-    )
+    add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
+    add("--after", type=row_number, default=0, metavar="NUMBER", help="the next page")
+    add_limit(listing, "messages")
     add = add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG).add_argument
     add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
     add(

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 __all__ = [
     "UsageError",
     "WorkError",
+    "add_limit",
     "add_verb",
     "agreed",
     "console",
     "extra",
     "json_or_text",
     "print_json",
+    "row_number",
     "seconds",
     "stored_text",
     "text",
@@ -118,6 +120,21 @@ def whole_number(most: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+row_number = whole_number(2**63 - 1)
+"""Reads an argument that names a row of a table by its number."""
+
+
+def add_limit(parser: ArgumentParser, what: str) -> None:
+    """Add ``--limit``, the number of rows that a page has at most."""
+    parser.add_argument(
+        "--limit",
+        type=whole_number(10_000),
+        default=50,
+        metavar="N",
+        help=f"at most N {what} (default: %(default)s)",
+    )
 
 
 def seconds(least: float, most: float) -> Callable[[str], float]:
