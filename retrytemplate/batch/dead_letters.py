@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict, field, frozen
 
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, RowMapping, Table
 
+    from retrytemplate.batch.rows import Phase, State
     from retrytemplate.batch.tables import Tables
     from retrytemplate.history import AttemptRecord
-
-    State = Literal["open", "replayed", "discarded"]
-    Phase = Literal["read", "process", "write", "crash"]
 
 __all__ = [
     "PHASES",

@@ -17,6 +17,8 @@ from retrytemplate.caches.fields import (
     OBJECT,
     TEXT,
     TIME,
+    check,
+    check_all,
     fault,
     or_null,
 )
@@ -94,14 +96,12 @@ class Marker:
 
         :raises ValueError: it holds none, or one of a newer version of the library.
         """
-        _require("it", data, OBJECT)
+        check("it", data, OBJECT)
         number = data.get("format")
-        _require("format", number, FORMAT_NUMBER)
+        check("format", number, FORMAT_NUMBER)
         if number > FORMAT:
             raise ValueError(f"format {number} is of a newer version of the library: update it")
-        wrong = fault("", data, FIELDS, FIELDS)
-        if wrong is not None:
-            raise ValueError(wrong)
+        check_all("", data, FIELDS, FIELDS)
         payloads = data["payloads"]
         marker = cls(
             position=data["position"],
@@ -156,12 +156,6 @@ FIELDS: Mapping[str, Field] = {
 CRASH: Mapping[str, Field] = {"worker": TEXT, "at": TIME}
 
 
-def _require(name: str, value: Any, field: Field) -> None:
-    wrong = fault("", {name: value}, {name: field}, ())
-    if wrong is not None:
-        raise ValueError(wrong)
-
-
 def _ranges(data: list[Any]) -> Ranges:
     """Ranges that rise, and do not touch each other."""
     found: list[tuple[int, int]] = []
@@ -184,10 +178,10 @@ def _index(name: str, text: str) -> int:
 
 
 def _crashes(place: str, data: Any) -> tuple[tuple[str, float], ...]:
-    _require(place, data, LIST)
+    check(place, data, LIST)
     for number, each in enumerate(data):
         name = f"{place}[{number}]"
-        _require(name, each, LIST)
+        check(name, each, LIST)
         wrong = fault(f"{name}.", dict(zip(CRASH, each, strict=False)), CRASH, CRASH)
         if wrong is not None or len(each) != len(CRASH):
             raise ValueError(wrong or f"{name} must have {len(CRASH)} values, got {len(each)}")

@@ -7,7 +7,7 @@ its column.  It never changes what a run does.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.report import Status
@@ -33,14 +33,18 @@ __all__ = [
     "RUN_SHOWN",
     "RUN_STATE",
     "STATES",
+    "Phase",
+    "State",
     "check",
     "damaged",
     "parsed",
     "readable",
 ]
 
-STATES = ("open", "replayed", "discarded")
-PHASES = ("read", "process", "write", "crash")
+State = Literal["open", "replayed", "discarded"]
+Phase = Literal["read", "process", "write", "crash"]
+STATES: tuple[State, ...] = get_args(State)
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 LATEST = 1e11  # seconds since the epoch: the year 5138
 PLACE = re.compile(r"\S+ \S+ \d{1,20} \d{1,20}")

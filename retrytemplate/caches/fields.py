@@ -8,7 +8,6 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, get_args
 
 from retrytemplate.caches.record import Phase
-from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -124,14 +123,14 @@ def _finite(text: str) -> float:
 
 
 def check(name: str, value: Any, field: Field) -> None:
-    """Raise unless the value fits."""
+    """Raise ``ValueError`` unless the value fits."""
     _raise(_misfit(name, value, field))
 
 
 def check_all(
     place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
 ) -> None:
-    """Raise unless every field is known and fits, and those that are *needed* are there."""
+    """Raise ``ValueError`` unless every field is known and fits, and all *needed* ones exist."""
     _raise(fault(place, data, fields, needed))
 
 
@@ -162,8 +161,7 @@ def objects(data: Any, fields: Mapping[str, Field], needed: Iterable[str]) -> li
     for place, each in enumerate(() if wrong else data):
         wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
         wrong = wrong or fault(f"[{place}].", each, fields, needed)
-    if wrong:
-        raise ValueError(wrong)
+    _raise(wrong)
     return list(data)
 
 
@@ -178,4 +176,4 @@ def _misfit(name: str, value: Any, field: Field) -> str | None:
 
 def _raise(why: str | None) -> None:
     if why is not None:
-        raise CacheUnavailableError(f"this is no record of a retry context: {why}")
+        raise ValueError(why)

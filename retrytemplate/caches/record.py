@@ -208,6 +208,13 @@ def from_json(data: Any) -> Record:
     :raises CacheUnavailableError: it was written by a newer version, or is no record: then the
         error names the field.
     """
+    try:
+        return _record_from_json(data)
+    except ValueError as exc:
+        raise CacheUnavailableError(f"this is no record of a retry context: {exc}") from None
+
+
+def _record_from_json(data: Any) -> Record:
     from retrytemplate.caches import fields
 
     fields.check("it", data, fields.OBJECT)
