@@ -19,6 +19,7 @@ KNOWN = (
     # Processes that start others, by their command lines.
     "multiprocessing.forkserver",
     "multiprocessing.resource_tracker",
+    "tests.support.forked_python",
     # The servers, which some tests kill and start again.
     "/postgres -D",
     "/valkey-server",

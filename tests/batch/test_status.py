@@ -1,7 +1,6 @@
 """What the journal says of runs, to whoever only looks."""
 
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 
@@ -11,6 +10,7 @@ from sqlalchemy import URL, create_engine, text
 
 from retrytemplate.batch import JobRepository, JobRepositoryError, Runs, RunStatus, SkipPolicy
 from retrytemplate.batch.journal import Counts
+from tests.support import forked_python
 
 # A process that ends while an item is under way.
 DYING = """
@@ -32,7 +32,7 @@ step.run()
 
 
 def die(world):
-    done = subprocess.run([sys.executable, "-c", DYING, world.url, world.prefix], check=False)
+    done = forked_python.run([sys.executable, "-c", DYING, world.url, world.prefix])
     assert done.returncode == 9
 
 

@@ -10,6 +10,8 @@ import sys
 import time
 from contextlib import closing
 
+from tests.support import forked_python
+
 COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli")
 PATIENCE = 50.0
 
@@ -98,18 +100,12 @@ class Place:
 
     def run(self, *args, **variables):
         """The command, from its begin to its end."""
-        return subprocess.run(
-            [*COMMAND, *map(str, args)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env=self.environment | variables,
-            check=False,
-        )
+        command = [*COMMAND, *map(str, args)]
+        return forked_python.run(command, timeout=PATIENCE, env=self.environment | variables)
 
     def start(self, *args, **variables):
         """The command, under way."""
-        return subprocess.Popen(
+        return forked_python.Popen(
             [*COMMAND, *map(str, args)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -124,7 +120,7 @@ class Place:
         """
         ours, theirs = pty.openpty()
         drawn = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-        process = subprocess.Popen(
+        process = forked_python.Popen(
             [*COMMAND, *map(str, args)],
             stdin=theirs,
             stdout=theirs,

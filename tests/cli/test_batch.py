@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -15,7 +14,8 @@ from retrytemplate.batch.journal import Counts
 from retrytemplate.cli import main
 from retrytemplate.cli._bar import Bar, Pace
 from tests.batch.world import World
-from tests.cli.jobs import PATIENCE, Place, lines_of
+from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of
+from tests.support import forked_python
 
 
 @pytest.fixture
@@ -437,14 +437,8 @@ def test_in_a_terminal_it_asks_before_it_abandons(place):
     place.run("batch", "run", step(place), BAD="6")
     ours, theirs = pty.openpty()
     os.write(ours, b"n\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "retrytemplate.cli", "batch", "abandon", "1"],
-        stdin=theirs,
-        capture_output=True,
-        text=True,
-        env=place.environment,
-        check=False,
-    )
+    command = [*COMMAND, "batch", "abandon", "1"]
+    done = forked_python.run(command, stdin=theirs, env=place.environment)
     os.close(ours)
     os.close(theirs)
     assert done.returncode == 1

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 
@@ -23,6 +22,7 @@ from retrytemplate import (
 from retrytemplate.cli import main
 from retrytemplate.cli._words import moment, span
 from retrytemplate.testing import VirtualClock
+from tests.support import forked_python
 
 SECRET = "s3cr%2Ft"
 
@@ -333,13 +333,8 @@ def in_a_terminal(answer, *args):
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     try:
-        done = subprocess.run(
-            (sys.executable, "-m", "retrytemplate.cli", "context", "forget", *args),
-            stdin=theirs,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = (sys.executable, "-m", "retrytemplate.cli", "context", "forget", *args)
+        done = forked_python.run(command, stdin=theirs)
     finally:
         os.close(ours)
         os.close(theirs)

@@ -30,6 +30,7 @@ from retrytemplate.cli.switch import (
 )
 from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
+from tests.support import forked_python
 
 SECRET = "s3cr%2Ft"
 DAY = 86_400
@@ -241,9 +242,7 @@ def in_a_terminal(answer, *args):
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     try:
-        done = subprocess.run(
-            (*COMMAND, *args), stdin=theirs, capture_output=True, text=True, check=False
-        )
+        done = forked_python.run((*COMMAND, *args), stdin=theirs)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -602,11 +601,11 @@ print(*switch.check(segment="finance"), flush=True)
 sys.stdin.readline()
 print(*switch.check(segment="finance"), flush=True)
 """
-    with subprocess.Popen(
+    with forked_python.Popen(
         (sys.executable, "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "True \n"
-        done = subprocess.run((*COMMAND, *STOPPED), stdin=subprocess.DEVNULL, check=False)
+        done = forked_python.run((*COMMAND, *STOPPED), stdin=subprocess.DEVNULL)
         said, _ = process.communicate("\n")
 
     assert done.returncode == 0
@@ -615,14 +614,7 @@ print(*switch.check(segment="finance"), flush=True)
 
 def test_a_change_that_cannot_be_printed_is_made_and_said_to_be(office):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            (*COMMAND, *STOPPED),
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = forked_python.run((*COMMAND, *STOPPED), stdin=subprocess.DEVNULL, stdout=full)
 
     assert done.returncode == 1
     assert done.stderr.splitlines() == [

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from retrytemplate.demo import shipped
+from tests.support import forked_python
 
 # The longest takes seven seconds where nothing else runs.
 PATIENCE = 170.0
@@ -28,9 +29,7 @@ COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli", "demo")
 
 
 def demo(*args, cwd=None):
-    return subprocess.run(
-        [*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd
-    )
+    return forked_python.run([*COMMAND, *map(str, args)], timeout=PATIENCE, cwd=cwd)
 
 
 def some_of_the_shipped(path, lines):
@@ -48,7 +47,7 @@ def orders(tmp_path):
 @contextmanager
 def demo_at_work(database):
     """The demo, once it has processed some lines."""
-    with subprocess.Popen(
+    with forked_python.Popen(
         [*COMMAND, "--database", str(database)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -137,9 +136,7 @@ def test_next_command_of_the_demo_lists_its_dead_letters(orders, tmp_path):
     database = tmp_path / "with a space.db"
     done = demo("--input", orders, "--database", database)
     command = shlex.split(re.search("^Next: retrytemplate (.*)$", done.stdout, re.MULTILINE)[1])
-    listed = subprocess.run(
-        [*COMMAND[:-1], *command], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
+    listed = forked_python.run([*COMMAND[:-1], *command], timeout=PATIENCE)
     assert listed.stdout.count("reprocess-orders") == len(numbers(database, DEAD)) > 0
 
 
@@ -167,7 +164,7 @@ def test_a_terminal_that_says_it_has_no_columns_gets_the_tables_too(orders, tmp_
 def in_a_terminal(*args):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-    process = subprocess.Popen(
+    process = forked_python.Popen(
         [*COMMAND, *map(str, args)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     )
     os.close(theirs)

@@ -22,6 +22,7 @@ from retrytemplate.caches import Record
 from retrytemplate.caches.record import to_text
 from retrytemplate.control import OperationResult, Operations
 from tests.stores.kinds import blocking
+from tests.support import forked_python
 
 KEY = "order-17/charge"
 LEASE = 30.0
@@ -38,7 +39,7 @@ def operations(cache):
 
 def child(store, what):
     """A process that begins the operation when a line comes in."""
-    return subprocess.Popen(
+    return forked_python.Popen(
         [sys.executable, "-m", __name__, what, store.url, store.prefix],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

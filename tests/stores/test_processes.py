@@ -1,7 +1,6 @@
 """Templates in several processes, over one store: what one counted, another goes on with."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from tests.stores.child import command
+from tests.support import forked_python
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "w/s:poison"
@@ -26,9 +26,7 @@ def worker(store):
     """Start a worker process; its exit code, what it said, and what it said as an error."""
 
     def run(what):
-        done = subprocess.run(
-            command(what, store), cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        done = forked_python.run(command(what, store), cwd=ROOT)
         store.age(31)  # the lease of a worker that died is over
         return done.returncode, done.stdout.splitlines(), done.stderr
 

@@ -11,6 +11,7 @@ from sqlalchemy import make_url, text
 
 from retrytemplate import CacheUnavailableError, RetryState, RetryTemplate, SQLRetryContextCache
 from tests.stores.child import command
+from tests.support import forked_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 3
@@ -23,7 +24,7 @@ def store(database):
 
 def test_several_processes_may_make_the_tables_at_once(store):
     processes = [
-        subprocess.Popen(
+        forked_python.Popen(
             command("begin_together", store),
             cwd=ROOT,
             stdin=subprocess.PIPE,
