@@ -30,6 +30,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.backoff import Backoff
+from retrytemplate.control import Bulkhead
 from retrytemplate.policies import AlwaysRetryPolicy
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
 from tests.hooks import EveryHook
@@ -487,6 +488,13 @@ def test_a_policy_without_end_and_without_waits_warns_once(way, listening, state
     assert not warned[0].filename.startswith(str(Path(retrytemplate.__file__).parent))
     again = way(template, Script(ValueError(), 2), state=state)
     assert again == 2, "a second warning is an error here"
+
+
+def test_warning_without_end_inside_a_strategy_names_the_callers_file():
+    template = made(policy=AlwaysRetryPolicy())
+    with pytest.warns(UnboundedRetryWarning) as warned:
+        Bulkhead("files").call(template.execute, Script(ValueError(), 1))
+    assert warned[0].filename == __file__
 
 
 @every_way
