@@ -418,7 +418,7 @@ async def test_a_coroutine_function_without_a_parameter_says_so_too(settings):
         await made(**settings).execute_async(nothing_awaited)
 
 
-def test_execute_of_function_wrapped_by_strategy_without_context_says_use_call():
+def test_execute_of_wrapped_function_without_context_says_use_call():
     with pytest.raises(MisuseError, match=r"nothing_wanted .*use call\(\)"):
         made().execute(Bulkhead("files").wrap(nothing_wanted))
 

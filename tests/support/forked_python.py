@@ -100,7 +100,7 @@ def server():
 
 
 def serve(requests):
-    """Return in each process that is forked, with what it is to run."""
+    """Return the function to run in each forked process."""
     running = 0
     while True:
         request, numbers, *_ = socket.recv_fds(requests, LONGEST_REQUEST, 4)
