@@ -100,7 +100,7 @@ def server():
 
 
 def serve(requests):
-    """Return the function to run in each forked process."""
+    """Return the request in each forked process."""
     running = 0
     while True:
         request, numbers, *_ = socket.recv_fds(requests, LONGEST_REQUEST, 4)
