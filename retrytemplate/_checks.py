@@ -32,6 +32,7 @@ __all__ = [
     "PLAIN",
     "SECONDS",
     "at_least_one",
+    "call_targets",
     "check_at_least",
     "checked_by",
     "close_unawaited",
@@ -200,7 +201,7 @@ def plain(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be callable, got {value!r}")
     if is_async(value):
         raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
-    runs = _runs(value)
+    runs = call_targets(value)
     if any(map(isgeneratorfunction, runs)):
         raise TypeError(f"{name} must be a plain function, got the generator function {value!r}")
     if isinstance(runs[0], type) and runs[0] is not bool:
@@ -209,12 +210,12 @@ def plain(name: str, value: Any) -> None:
 
 def is_async(function: Any) -> bool:
     """Whether what it returns must be awaited, as far as can be told beforehand."""
-    return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in _runs(function))
+    return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in call_targets(function))
 
 
 def only_generates(function: Any) -> bool:
     """Whether a call runs nothing of it: it gives a generator that nobody awaits."""
-    return any(isasyncgenfunction(each) or _is_generator(each) for each in _runs(function))
+    return any(isasyncgenfunction(each) or _is_generator(each) for each in call_targets(function))
 
 
 def _is_generator(function: Any) -> bool:
@@ -223,7 +224,7 @@ def _is_generator(function: Any) -> bool:
     return not function.__code__.co_flags & CO_ITERABLE_COROUTINE  # of types.coroutine
 
 
-def _runs(function: Any) -> tuple[Any, Any]:
+def call_targets(function: Any) -> tuple[Any, Any]:
     """What a call runs: the function without its partials, or an object's ``__call__``."""
     while isinstance(function, partial):
         function = function.func

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.batch import checks, databases, journal
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.letters import RecordLimits
-from retrytemplate.batch.tables import check, create, tables
+from retrytemplate.batch.tables import check_tables, create, tables
 from retrytemplate.caches.sizes import RECORD_LIMIT
 from retrytemplate.errors import MisuseError
 from retrytemplate.extras import extra
@@ -127,7 +127,7 @@ class JobRepository:
         """
         with self.asked(), self._looker().connect() as connection:
             if not self._seen:
-                check(connection, self.tables)
+                check_tables(connection, self.tables)
                 self._seen = True
             yield connection
 

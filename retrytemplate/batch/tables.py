@@ -13,7 +13,7 @@ from retrytemplate.extras import extra
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-__all__ = ["SCHEMA", "Tables", "check", "create", "new_row", "tables"]
+__all__ = ["SCHEMA", "Tables", "check_tables", "create", "new_row", "tables"]
 
 SCHEMA = 1
 """The version of the tables."""
@@ -161,7 +161,7 @@ def create(connection: Connection, made: Tables) -> None:
     _check_version(_version(connection, made))
 
 
-def check(connection: Connection, made: Tables) -> None:
+def check_tables(connection: Connection, made: Tables) -> None:
     """Raise unless the tables are there, for whoever makes none.
 
     :raises JobRepositoryError: they are not, or of a newer version of the library.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["as_json", "looked", "show"]
 
 ALLOWED = "of Redis or Valkey, such as redis://host/0"
-HEADS = ("circuit", "state", "for", "left", "calls", "failures", "slow", "permits", "by", "reason")
+CIRCUIT_HEADS = ("circuit", "state", "for", "left", "calls", "failures", "slow", "permits", "by", "reason")
 NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
 REFUSING, PROBING = 2, 1
 
@@ -97,7 +97,7 @@ def show(found: dict[str, Seen]) -> None:
         screen.say("No circuit is in the store.")
         return
     rows = [_cells(name, seen) for name, seen in found.items()]
-    screen.table(HEADS, rows, map(_style, found.values()), numbers=NUMBERS)
+    screen.table(CIRCUIT_HEADS, rows, map(_style, found.values()), numbers=NUMBERS)
 
 
 def _cells(name: str, seen: Seen) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Screen(_screen.Screen):
     def show(self, entry: Entry) -> None:
         """All that is kept under a key."""
         self.say(entry.key, style="bold")
-        self.facts(_facts(entry))
+        self.facts(_record_facts(entry))
         self.attempts(entry.record.history)
 
 
@@ -65,7 +65,7 @@ def _age_or_lease(entry: Entry) -> str:
     return "" if entry.written is None else span(entry.now - entry.written)
 
 
-def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
+def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
     """What is said of a key before its attempts."""
     record, now = entry.record, entry.now
     yield "phase", _phase(entry)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["load", "parameters_of", "performed"]
+__all__ = ["load_object", "parameters_of", "performed"]
 
 EXAMPLE = "job.py:step"
 
 
-def load(text: str) -> ChunkStep:
+def load_object(text: str) -> ChunkStep:
     """The step that *text* names.
 
     :raises UsageError: there is no such file, or no step of that name in it.

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch import JobRepository
 
-__all__ = ["opened", "options"]
+__all__ = ["open_journal", "journal_options"]
 
-ALLOWED = "of SQLite or PostgreSQL, such as sqlite:///jobs.db"
+JOURNAL_URLS = "of SQLite or PostgreSQL, such as sqlite:///jobs.db"
 
 
-def options() -> ArgumentParser:
+def journal_options() -> ArgumentParser:
     """The options that say which repository, for the parsers of verbs."""
     return _stores.options("batch", "its job repository")
 
 
 @contextmanager
-def opened(args: Namespace) -> Iterator[JobRepository]:
+def open_journal(args: Namespace) -> Iterator[JobRepository]:
     """The repository that the arguments name; nothing is made in it.
 
     :raises UsageError: there is no URL, or none that can serve.
@@ -33,7 +33,7 @@ def opened(args: Namespace) -> Iterator[JobRepository]:
     """
     from retrytemplate.batch import JobRepository, JobRepositoryError
 
-    url = _stores.url_of(args, ALLOWED)
+    url = _stores.url_of(args, JOURNAL_URLS)
     try:
         repository = JobRepository(url, prefix=args.store_prefix)
     except (TypeError, ValueError) as error:

@@ -34,7 +34,7 @@ def run_job(args: argparse.Namespace) -> RunStatus:
     output = sys.stdout
     # What is for machines is all that stands there: the step's own words go elsewhere.
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = _jobs.load(args.job)
+        step = _jobs.load_object(args.job)
         try:
             with _drawing(args, output) as tell:
                 return _performed(step, parameters, args, tell)

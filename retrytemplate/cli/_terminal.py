@@ -170,18 +170,18 @@ def _summary(run: Run) -> Iterator[str]:
         yield "No wait: every retry follows at once."
     else:
         yield (
-            f"waited in all  median {_seconds(total.median)}, 90 % within "
-            f"{_seconds(total.ninetieth)}, longest {_seconds(total.most)}"
+            f"waited in all  median {_axis_seconds(total.median)}, 90 % within "
+            f"{_axis_seconds(total.ninetieth)}, longest {_axis_seconds(total.most)}"
         )
     attempts = "unbounded" if worst.attempts is None else worst.attempts
     yield (
-        f"worst case     attempts {attempts}, waiting {_seconds(worst.waiting)}, "
-        f"in all {_seconds(worst.duration)}"
+        f"worst case     attempts {attempts}, waiting {_axis_seconds(worst.waiting)}, "
+        f"in all {_axis_seconds(worst.duration)}"
     )
     if run.simulation.cut:
         yield f"cut off        {run.simulation.cut} runs that would have gone on; see --at-most"
 
 
-def _seconds(value: float) -> str:
+def _axis_seconds(value: float) -> str:
     text = seconds(value)
     return text if text == "unbounded" else f"{text} s"

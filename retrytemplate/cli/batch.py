@@ -108,7 +108,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     _add_status(verbs)
     _add_watch(verbs)
     does = "give a run up, so that nobody goes on with it"
-    abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, _journal.options())
+    abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, _journal.journal_options())
     abandoning.add_argument("run_id", type=row_number, metavar="RUN")
     abandoning.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
     return parser
@@ -142,7 +142,7 @@ def _add_run(verbs: Any) -> None:
 
 def _add_status(verbs: Any) -> None:
     does = "show how runs stand: a line for each, or all of one"
-    looking = add_verb(verbs, "status", does, STATUS_EPILOG, _journal.options())
+    looking = add_verb(verbs, "status", does, STATUS_EPILOG, _journal.journal_options())
     add = looking.add_argument
     add("run_id", nargs="?", type=row_number, metavar="RUN", help="all that is known of this one")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
@@ -152,7 +152,7 @@ def _add_status(verbs: Any) -> None:
 
 def _add_watch(verbs: Any) -> None:
     does = "follow a run from another terminal, until it ends"
-    watching = add_verb(verbs, "watch", does, WATCH_EPILOG, _journal.options())
+    watching = add_verb(verbs, "watch", does, WATCH_EPILOG, _journal.journal_options())
     add = watching.add_argument
     add("run_id", nargs="?", type=row_number, metavar="RUN")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
@@ -177,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
             _show(args, done)
         return _code(done.state)
     does = {"status": _status, "watch": _watch, "abandon": _abandon}[args.action]
-    with _journal.opened(args) as repository:
+    with _journal.open_journal(args) as repository:
         return does(args, repository)
 
 

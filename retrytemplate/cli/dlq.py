@@ -106,14 +106,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
-    listing = add_verb(verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.options())
+    listing = add_verb(verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.journal_options())
     _add_filters(listing)
     listing.add_argument(
         "--after", type=row_number, default=0, metavar="ID", help="begin behind it: the next page"
     )
     add_limit(listing, "letters")
     showing = add_verb(
-        verbs, "show", "all that is known of a letter", SHOW_EPILOG, _journal.options()
+        verbs, "show", "all that is known of a letter", SHOW_EPILOG, _journal.journal_options()
     )
     showing.add_argument("id", type=row_number, metavar="ID")
     discarding = add_verb(
@@ -121,13 +121,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "discard",
         "decide that nothing more is to be done",
         DISCARD_EPILOG,
-        _journal.options(),
+        _journal.journal_options(),
     )
     discarding.add_argument("ids", type=row_number, nargs="+", metavar="ID")
     discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
     discarding.add_argument("--why", required=True, metavar="TEXT", help="stays with the letter")
     does = "write letters as lines of JSON"
-    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, _journal.options()))
+    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, _journal.journal_options()))
     does = "process and write the items of open letters"
     _add_replaying(add_verb(verbs, "replay", does, REPLAY_EPILOG))
     return parser
@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "replay":
         return _replay(args)
     does = {"list": _list, "show": _show, "discard": _discard, "export": _export}[args.action]
-    with _journal.opened(args) as repository:
+    with _journal.open_journal(args) as repository:
         return does(args, DeadLetters(repository))
 
 
@@ -250,7 +250,7 @@ def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 def _replay(args: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = _jobs.load(args.job)
+        step = _jobs.load_object(args.job)
         asked = {"error": args.error, "key": args.key, "by": who(args.by)}
         ids = args.ids or None
         try:

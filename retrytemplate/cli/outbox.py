@@ -63,7 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
     does = "the messages that wait, a line each"
-    listing = add_verb(verbs, "list", does, LIST_EPILOG, _journal.options())
+    listing = add_verb(verbs, "list", does, LIST_EPILOG, _journal.journal_options())
     add = listing.add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     """List or send; the exit code."""
     if args.action == "send":
         return _send(args)
-    with _journal.opened(args) as repository:
+    with _journal.open_journal(args) as repository:
         return _list(args, repository)
 
 
@@ -106,7 +106,7 @@ def _list(args: argparse.Namespace, repository: JobRepository) -> int:
 
 def _send(args: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = _jobs.load(args.job)
+        step = _jobs.load_object(args.job)
         try:
             report = _jobs.performed(
                 step, step.send_outbox, step.send_outbox_async, asynchronous=args.asynchronous
