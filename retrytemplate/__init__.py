@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._lazy import lazily
-from retrytemplate.context import RetryContext, current_context
+from retrytemplate._engine.context import RetryContext, current_context
+from retrytemplate._internal.imports import lazily
 from retrytemplate.errors import (
     AlreadyCompletedError,
     AttemptInProgressError,
@@ -47,8 +47,15 @@ from retrytemplate.state import RetryState
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
-    from retrytemplate.attempt_timeout import AttemptTimeout
-    from retrytemplate.attempts import Attempts
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.block import Attempts
+    from retrytemplate._engine.deadline import Deadline
+    from retrytemplate.backends import (
+        AsyncRedisRetryContextCache,
+        AsyncSQLRetryContextCache,
+        RedisRetryContextCache,
+        SQLRetryContextCache,
+    )
     from retrytemplate.backoff import (
         Backoff,
         ExponentialBackoff,
@@ -60,11 +67,10 @@ if TYPE_CHECKING:
     from retrytemplate.caches import MemoryRetryContextCache, RetryContextCache
     from retrytemplate.classify import ExceptionClassifier, PatternClassifier
     from retrytemplate.clock import Clock, SystemClock
-    from retrytemplate.deadline import Deadline
     from retrytemplate.declarative import intercept, recover, retryable
     from retrytemplate.guards import Guard
+    from retrytemplate.history import Outcome, StopReason
     from retrytemplate.listeners import LoggingListener, RetryListener, StatisticsListener
-    from retrytemplate.outcome import Outcome
     from retrytemplate.policies import (
         AlwaysRetryPolicy,
         CircuitBreakerRetryPolicy,
@@ -79,19 +85,19 @@ if TYPE_CHECKING:
         StatefulRetryPolicy,
         TimeoutRetryPolicy,
     )
-    from retrytemplate.stop_reasons import StopReason
-    from retrytemplate.stores import (
-        AsyncRedisRetryContextCache,
-        AsyncSQLRetryContextCache,
-        RedisRetryContextCache,
-        SQLRetryContextCache,
-    )
 
 __getattr__ = lazily(
     __name__,
     {
-        "retrytemplate.attempt_timeout": ("AttemptTimeout",),
-        "retrytemplate.attempts": ("Attempts",),
+        "retrytemplate._engine.attempt_timeout": ("AttemptTimeout",),
+        "retrytemplate._engine.block": ("Attempts",),
+        "retrytemplate._engine.deadline": ("Deadline",),
+        "retrytemplate.backends": (
+            "AsyncRedisRetryContextCache",
+            "AsyncSQLRetryContextCache",
+            "RedisRetryContextCache",
+            "SQLRetryContextCache",
+        ),
         "retrytemplate.backoff": (
             "Backoff",
             "ExponentialBackoff",
@@ -100,15 +106,33 @@ __getattr__ = lazily(
             "RetryAfterBackoff",
             "UniformRandomBackoff",
         ),
-        "retrytemplate.caches": ("MemoryRetryContextCache", "RetryContextCache"),
-        "retrytemplate.classify": ("ExceptionClassifier", "PatternClassifier"),
-        "retrytemplate.clock": ("Clock", "SystemClock"),
-        "retrytemplate.deadline": ("Deadline",),
-        "retrytemplate.declarative": ("intercept", "recover", "retryable"),
+        "retrytemplate.caches": (
+            "MemoryRetryContextCache",
+            "RetryContextCache",
+        ),
+        "retrytemplate.classify": (
+            "ExceptionClassifier",
+            "PatternClassifier",
+        ),
+        "retrytemplate.clock": (
+            "Clock",
+            "SystemClock",
+        ),
+        "retrytemplate.declarative": (
+            "intercept",
+            "recover",
+            "retryable",
+        ),
         "retrytemplate.guards": ("Guard",),
-        "retrytemplate.listeners": ("LoggingListener", "RetryListener", "StatisticsListener"),
-        "retrytemplate.outcome": ("Outcome",),
-        "retrytemplate.stop_reasons": ("StopReason",),
+        "retrytemplate.history": (
+            "Outcome",
+            "StopReason",
+        ),
+        "retrytemplate.listeners": (
+            "LoggingListener",
+            "RetryListener",
+            "StatisticsListener",
+        ),
         "retrytemplate.policies": (
             "AlwaysRetryPolicy",
             "CircuitBreakerRetryPolicy",
@@ -122,12 +146,6 @@ __getattr__ = lazily(
             "SimpleRetryPolicy",
             "StatefulRetryPolicy",
             "TimeoutRetryPolicy",
-        ),
-        "retrytemplate.stores": (
-            "AsyncRedisRetryContextCache",
-            "AsyncSQLRetryContextCache",
-            "RedisRetryContextCache",
-            "SQLRetryContextCache",
         ),
     },
 )

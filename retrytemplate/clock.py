@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from retrytemplate._checks import has_methods
+from retrytemplate._internal.awaitables import in_trio
+from retrytemplate._internal.validation import has_methods
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-__all__ = ["Clock", "SystemClock", "check_clock", "given_or_system", "in_trio", "ticking"]
+__all__ = ["Clock", "SystemClock", "check_clock", "given_or_system", "ticking"]
+
 
 # How often an asynchronous sleep looks at the stop event (seconds).
 STOP_POLL = 0.05
@@ -76,12 +78,6 @@ class Clock(Protocol):
 def check_clock(name: str, value: Any) -> None:
     """Raise unless the value is a clock."""
     has_methods(name, value, "monotonic", "time", "sleep", "sleep_async")
-
-
-def in_trio() -> bool:
-    """Whether the caller runs in a trio task; trio is asked only where it is loaded."""
-    trio = sys.modules.get("trio")
-    return trio is not None and trio.lowlevel.in_trio_task()
 
 
 class StoppedError(Exception):

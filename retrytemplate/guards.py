@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = ["Guard", "others"]
 

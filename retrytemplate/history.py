@@ -1,11 +1,13 @@
-"""The failed attempts of an execution: as stamps while it runs, as records for whoever asks."""
+"""Records of failed attempts, the outcome of an execution, and why it made no further attempt."""
 
 from __future__ import annotations
 
+from typing import Generic, Literal, TypeVar, get_args
+
 from attrs import frozen
 
-from retrytemplate._text import one_line, with_text
-from retrytemplate._values import Value
+from retrytemplate._internal.formatting import one_line, with_text
+from retrytemplate._internal.values import Value
 from retrytemplate.errors import RecordedFailure
 
 __all__ = [
@@ -14,13 +16,18 @@ __all__ = [
     "KEPT_STAMP",
     "NO_PAST",
     "NO_TEXT",
+    "STOP_REASONS",
+    "WORDS",
     "AttemptRecord",
+    "Outcome",
+    "StopReason",
     "bounded",
     "message_of",
     "recorded",
     "summary",
     "type_name",
 ]
+
 
 HISTORY_FIRST = 3
 HISTORY_LAST = 13
@@ -125,3 +132,63 @@ def bounded(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
     if len(history) <= HISTORY_FIRST + HISTORY_LAST:
         return history
     return history[:HISTORY_FIRST] + history[-HISTORY_LAST:]
+
+
+T = TypeVar("T")
+
+
+@frozen
+class Outcome(Generic[T]):
+    """How a call ended, without raising.
+
+    ``stop_reason`` says why no further attempt followed; None after a success and a cancellation.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> outcome = RetryTemplate().outcome(int, "17")
+    >>> outcome.ok, outcome.value, outcome.attempts
+    (True, 17, 1)
+    >>> outcome = RetryTemplate().outcome(int, "seventeen")
+    >>> outcome.ok, type(outcome.exception).__name__, outcome.attempts
+    (False, 'ValueError', 3)
+    >>> outcome.stop_reason
+    'attempts_exhausted'
+    """
+
+    value: T | None
+    exception: BaseException | None
+    attempts: int
+    history: tuple[AttemptRecord, ...]
+    elapsed: float
+    stop_reason: StopReason | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.exception is None
+
+    def unwrap(self) -> T:
+        """Return the value, or raise the exception."""
+        if self.exception is not None:
+            try:
+                raise self.exception
+            finally:
+                del self  # the exception's traceback holds this frame
+        return self.value  # type: ignore[return-value]  # ok: there is a value
+
+
+StopReason = Literal[
+    "not_retryable",
+    "attempts_exhausted",
+    "time_limit",
+    "deadline",
+    "budget_exhausted",
+    "guard",
+    "rejected",
+    "gave_up",
+    "recovery_failed",
+    "terminated",
+]
+"""Why an execution made no further attempt: what ``RetryContext.stop_reason`` holds."""
+
+STOP_REASONS: tuple[StopReason, ...] = get_args(StopReason)
+WORDS: dict[StopReason, str] = {each: each.replace("_", " ") for each in STOP_REASONS}

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate import _checks
+from retrytemplate._internal import validation
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.errors import AttemptLostError
-from retrytemplate.policies._member import keeping_state
-from retrytemplate.policies.base import RetryPolicy
+from retrytemplate.policies.base import RetryPolicy, keeping_state
+from retrytemplate.policies.basic import TimeoutRetryPolicy
 from retrytemplate.policies.composite import CompositeRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
-from retrytemplate.policies.timeout import TimeoutRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +59,7 @@ def _sequences(value: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...
 def _delays_only(instance: Any, attribute: Any, value: tuple[tuple[float, ...], ...]) -> None:
     for sequence in value:
         for delay in sequence:
-            _checks.check_at_least("a delay of sequences", delay, 0)
+            validation.check_at_least("a delay of sequences", delay, 0)
 
 
 @frozen
@@ -124,7 +123,7 @@ class Simulation:
 
         Only of the runs that came so far.
         """
-        _checks.whole("number", number, 1)
+        validation.whole("number", number, 1)
         runs = self.sequences
         return tuple(sorted(run[number - 1] for run in runs if len(run) >= number))
 
@@ -153,7 +152,7 @@ def simulate(
     random: RandomSource | None = None,
     *,
     failure: Exception | None = None,
-    attempt_duration: _checks.Seconds = 0.0,
+    attempt_duration: validation.Seconds = 0.0,
     max_attempts_per_run: int = 1000,
 ) -> Simulation:
     """Let every attempt fail, *runs* times, and keep the delays.  Nothing is waited for.
@@ -178,8 +177,8 @@ def simulate(
     Source: ``RetrySimulator`` of Spring Retry.
     """
     _check_pair(policy, backoff)
-    _checks.whole("runs", runs, 1)
-    _checks.whole("max_attempts_per_run", max_attempts_per_run, 1)
+    validation.whole("runs", runs, 1)
+    validation.whole("max_attempts_per_run", max_attempts_per_run, 1)
     seconds = _attempt_seconds(attempt_duration)
     failure = _failure(failure)
     chance = random if random is not None else _chance()
@@ -224,7 +223,7 @@ def worst_case(
     policy: RetryPolicy,
     backoff: Backoff,
     *,
-    attempt_duration: _checks.Seconds = 0.0,
+    attempt_duration: validation.Seconds = 0.0,
     failure: Exception | None = None,
 ) -> WorstCase:
     """The longest that one execution can take, computed from what bounds it.
@@ -325,9 +324,9 @@ def _check_pair(policy: Any, backoff: Any) -> None:
         raise TypeError(f"backoff must be a Backoff, got {backoff!r}")
 
 
-def _attempt_seconds(value: _checks.Seconds) -> float:
-    seconds = _checks.duration(value)
-    _checks.delay("attempt_duration", seconds)
+def _attempt_seconds(value: validation.Seconds) -> float:
+    seconds = validation.duration(value)
+    validation.delay("attempt_duration", seconds)
     return float(seconds)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, frozen
 
-from retrytemplate._checks import duration, is_async, limit_or_none
-from retrytemplate._values import Value
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.validation import duration, limit_or_none
+from retrytemplate._internal.values import Value
 from retrytemplate.errors import InconsistentKeyError
 
 if TYPE_CHECKING:

@@ -6,28 +6,33 @@ from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, overl
 
 from attrs import evolve, field, fields, frozen
 
-from retrytemplate import entrances, inline
-from retrytemplate._checks import SECONDS, checked_by, has_methods, instance_of, text_or_none
-from retrytemplate._locks import Monitor
-from retrytemplate._suggestions import check_names
-from retrytemplate.attempts import NEW, STATEFUL, Attempts
-from retrytemplate.backoff.base import Backoff
-from retrytemplate.backoff.none import NoBackoff
+from retrytemplate._engine import entry, first_attempt
+from retrytemplate._engine.block import NEW, STATEFUL, Attempts
+from retrytemplate._engine.context import CONTEXT, CURRENT, DEADLINE, close_context, restore
+from retrytemplate._engine.drivers import PLAIN
+from retrytemplate._engine.failure_rules import takes_context
+from retrytemplate._engine.plan import Plan
+from retrytemplate._engine.wrapping import wrap
+from retrytemplate._internal.locks import Monitor
+from retrytemplate._internal.suggestions import check_names
+from retrytemplate._internal.validation import (
+    SECONDS,
+    checked_by,
+    has_methods,
+    instance_of,
+    text_or_none,
+)
+from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.caches.base import METHODS
-from retrytemplate.caches.keeping import load
 from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.caches.snapshot import load
 from retrytemplate.clock import Clock, SystemClock, check_clock
-from retrytemplate.context import CONTEXT, CURRENT, DEADLINE, close_context, restore
-from retrytemplate.drivers import PLAIN
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS
-from retrytemplate.plan import Plan
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.state import RetryState, encode_key, scope_of
-from retrytemplate.verdicts import takes_context
-from retrytemplate.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -35,10 +40,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from retrytemplate.context import Cell, RetryContext
-    from retrytemplate.outcome import Outcome
-    from retrytemplate.settings import TemplateSettings
-    from retrytemplate.wrapping import Method, WrappedFunction
+    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate._engine.plan import TemplateSettings
+    from retrytemplate._engine.wrapping import Method, WrappedFunction
+    from retrytemplate.history import Outcome
 
     R_co = TypeVarWithDefault("R_co", covariant=True, default=Any)
 else:
@@ -54,7 +59,7 @@ R = TypeVar("R")
 def _attempt_timeout(value: Any) -> Any:
     if value is None:
         return None
-    from retrytemplate.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
 
     if isinstance(value, AttemptTimeout):
         return value
@@ -67,13 +72,13 @@ def _attempt_timeout(value: Any) -> Any:
 
 
 def _recovery(instance: Any, attribute: Any, value: Any) -> None:
-    entrances.check_recovery(value)
+    entry.check_recovery(value)
     if callable(value) and not takes_context(value):
         raise TypeError(f"recovery must be a function of the context, got {value!r}")
 
 
 def _state(instance: Any, attribute: Any, value: Any) -> None:
-    entrances.check_state(value)
+    entry.check_state(value)
 
 
 def _listeners(value: Iterable[Any]) -> tuple[Any, ...]:
@@ -183,7 +188,7 @@ class Entrances(Generic[R_co]):
 
         Source: ``org.springframework.retry.support.RetryTemplate``.
         """
-        return inline.run(self, callback, None, recovery, state)
+        return first_attempt.run(self, callback, None, recovery, state)
 
     @overload
     async def execute_async(
@@ -253,7 +258,7 @@ class Entrances(Generic[R_co]):
         :param state: makes the execution stateful.
         :raises BaseException: the callback's last exception, and what ``execute`` raises.
         """
-        return await entrances.run_async(self, callback, None, recovery, state)
+        return await first_attempt.run_async(self, callback, None, recovery, state)
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | R_co:
         """Call ``fn(*args, **kwargs)`` with retry, without a context parameter.
@@ -269,7 +274,7 @@ class Entrances(Generic[R_co]):
             or self.state is not None
             or (outer is not None and outer[DEADLINE] is not None)
         ):
-            result: T = inline.run(self, *entrances.without_keywords(fn, args, kwargs))
+            result: T = first_attempt.run(self, *entry.without_keywords(fn, args, kwargs))
             return result
         cell: Cell = [None, self, None, outer, plan, fn]
         try:
@@ -288,10 +293,10 @@ class Entrances(Generic[R_co]):
         else:
             _reset(token)
             if cell[CONTEXT] is not None or type(value) not in PLAIN:
-                inline.finished(cell, fn, value)
+                first_attempt.finished(cell, fn, value)
             return value
         try:
-            result = inline.repeat(cell, fn, args, kwargs)
+            result = first_attempt.repeat(cell, fn, args, kwargs)
             return result
         finally:
             _reset(token)
@@ -316,7 +321,7 @@ class Entrances(Generic[R_co]):
         >>> asyncio.run(RetryTemplate().call_async(fetch, 17))
         'page 17'
         """
-        return await entrances.call_async(self, fn, args, kwargs)
+        return await first_attempt.call_async(self, fn, args, kwargs)
 
     def outcome(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
@@ -328,7 +333,7 @@ class Entrances(Generic[R_co]):
         >>> outcome.ok, type(outcome.exception).__name__, outcome.attempts
         (False, 'ValueError', 3)
         """
-        return entrances.outcome(self, fn, args, kwargs)
+        return entry.outcome(self, fn, args, kwargs)
 
     @overload
     async def outcome_async(
@@ -344,7 +349,7 @@ class Entrances(Generic[R_co]):
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Outcome[Any]:
         """The same as ``outcome`` for functions that may be asynchronous."""
-        return await entrances.outcome_async(self, fn, args, kwargs)
+        return await entry.outcome_async(self, fn, args, kwargs)
 
     @overload
     def wrap(self, fn: Method, *, nested: bool = False) -> Method: ...
@@ -401,10 +406,10 @@ class Entrances(Generic[R_co]):
         attempts = Attempts(self, None, self._plan)
         attempts._stand = NEW
         if recovery is not None or self.recovery is not None:
-            entrances.check_recovery(recovery)
+            entry.check_recovery(recovery)
             attempts._recovery = self.recovery if recovery is None else recovery
         if state is not None or self.state is not None:
-            entrances.check_state(state)
+            entry.check_state(state)
             attempts._wanted = self.state if state is None else state
             attempts._stand = STATEFUL
         return attempts

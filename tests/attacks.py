@@ -32,6 +32,8 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
+from retrytemplate._storage.fork_safety import follow
+from retrytemplate.backends.leases import LeasedClaim, RenewingThread
 from retrytemplate.control import (
     Bulkhead,
     CircuitBreaker,
@@ -45,21 +47,18 @@ from retrytemplate.control import (
 )
 from retrytemplate.control.circuits.store import RedisCircuitStore
 from retrytemplate.listeners.statistics import RollingStatistics
-from retrytemplate.stores.forks import follow
-from retrytemplate.stores.leases import LeasedClaim
-from retrytemplate.stores.renewers import RenewingThread
 from retrytemplate.testing import no_waiting
 
 LIBRARY = Path(retrytemplate.__file__).parent
 ATTACKED = tuple(
     str(LIBRARY / each)
     for each in (
-        "_locks.py",
+        "_internal/locks.py",
         "caches",
         "control",
         "listeners",
-        "stores/leases.py",
-        "stores/renewers.py",
+        "backends/leases.py",
+        "backends/leases.py",
         "testing",
     )
 )
@@ -298,10 +297,10 @@ def use_switched_clock(_):
 
 
 def check_switched_clock(_):
-    from retrytemplate.testing import waiting
+    from retrytemplate.testing import skip_delays
 
     gc.collect()
-    assert waiting._switched_on == []
+    assert skip_delays._switched_on == []
 
 
 def made_cached(cache):
@@ -464,7 +463,7 @@ SUBJECTS = {
         ("template.py",), RetryTemplate, use_template, use_template, check_template, stride=19
     ),
     "no_waiting": Subject(
-        ("testing/waiting.py",),
+        ("testing/skip_delays.py",),
         no_waiting,
         use_switched_clock,
         lambda _: abandon(no_waiting()),
@@ -496,7 +495,7 @@ SUBJECTS = {
         stride=41,
     ),
     "renewed leases": Subject(
-        ("stores/renewers.py",), Renewals, Renewals.use, Renewals.attack, Renewals.check
+        ("backends/leases.py",), Renewals, Renewals.use, Renewals.attack, Renewals.check
     ),
 }
 
@@ -606,7 +605,7 @@ def fork(subject):
 
 def in_child(subject, made):
     POOL.__init__(2)  # its threads are the parent's
-    if subject.where == ("testing/waiting.py",):
+    if subject.where == ("testing/skip_delays.py",):
         subject.attack(made)  # what the parent's threads have switched on stays on
     else:
         subject.attack(made)

@@ -25,8 +25,8 @@ SOON = 5.0
 FUTURES = Path(concurrent.futures.thread.__file__).parent
 SYNCHRONIZATION = {threading.__file__, queue.__file__}
 PARTS = {
-    "_threads.py",
-    "attempt_timeout.py",
+    "_internal/threads.py",
+    "_engine/attempt_timeout.py",
     "batch/drivers.py",
     "batch/heartbeat.py",
     "batch/signals.py",

@@ -25,7 +25,7 @@ from retrytemplate import (
     SystemClock,
     current_context,
 )
-from retrytemplate._threads import Threads
+from retrytemplate._internal.threads import Threads
 from retrytemplate.testing import AsyncRecorder, Recorder, run, run_trio
 from tests.cutting import InterruptsOnly
 from tests.garbage import left_by

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate.cut import cut_after
+from retrytemplate._internal.cancel_scope import cut_after
 from retrytemplate.testing import VirtualClock, run, run_trio
 from tests.garbage import left_by
 

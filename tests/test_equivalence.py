@@ -23,8 +23,8 @@ from retrytemplate import (
     TimeoutRetryPolicy,
     current_context,
 )
-from retrytemplate.drivers import SYNC
-from retrytemplate.entrances import prepare, run_whole
+from retrytemplate._engine.drivers import SYNC
+from retrytemplate._engine.entry import prepare, run_whole
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
 from tests.ways import WAYS, every_way, in_block, in_thread, made

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import retrytemplate
-from retrytemplate._lazy import is_own
+from retrytemplate._internal.imports import is_own
 
 WRONG = {
     "from retrytemplate import Pipeline": "'retrytemplate'; Pipeline is in retrytemplate.control",
@@ -54,7 +54,7 @@ def test_hint_imports_no_module():
 
 
 def test_hint_knows_all_names_of_the_public_modules():
-    from retrytemplate._lazy import PUBLIC, _names_of
+    from retrytemplate._internal.imports import PUBLIC, _names_of
 
     for module in PUBLIC:
         assert list(_names_of(module)) == list(importlib.import_module(module).__all__)

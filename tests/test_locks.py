@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import retrytemplate
-from retrytemplate._locks import Monitor, Reentered, is_interrupted
+from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
 from tests.attacks import ATTACKS, SUBJECTS
 
 PACKAGE = Path(retrytemplate.__file__).parent
@@ -17,19 +17,19 @@ ROOT = PACKAGE.parent
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier"}
 MODULES = ("threading", "asyncio", "trio")
 EXEMPT = {
-    "_locks.py": "it is the mechanism",
-    "attempt_timeout.py": "events of one call, which no other code reaches",
+    "_internal/locks.py": "it is the mechanism",
+    "_engine/attempt_timeout.py": "events of one call, which no other code reaches",
     "batch/drivers.py": "a lock of one chunk, which no other code reaches",
     "batch/heartbeat.py": "an event that its own thread waits for",
     "batch/repository.py": "a reentrant lock around the making of an engine",
-    "caches/claims.py": "the base class of the caches that are attacked",
+    "caches/in_process.py": "the base class of the caches that are attacked",
     "control/circuits/cached.py": "attacked with the shared circuit; its reports come one by one",
     "control/waiters.py": "events of trio, set in its own thread",
     "control/switch/copies.py": "attacked with the switch; one thread at a time asks the store",
     "demo/job.py": "a program, which has no finalizers",
     "demo/service.py": "a program, which has no finalizers",
-    "stores/connections.py": "a semaphore of asyncio tasks",
-    "testing/chance.py": "a reentrant lock of a test helper",
+    "_storage/redis_connection.py": "a semaphore of asyncio tasks",
+    "testing/scripted_random.py": "a reentrant lock of a test helper",
     "testing/conformance/base.py": "a barrier of the kit's own threads",
     "testing/clock.py": "a reentrant lock of a test helper",
 }
@@ -42,7 +42,7 @@ def locks_in(path):
         alias.name
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
-        and node.module in ("threading", "asyncio", "retrytemplate._locks")
+        and node.module in ("threading", "asyncio", "retrytemplate._internal.locks")
         for alias in node.names
     }
     used = [

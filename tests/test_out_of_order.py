@@ -14,7 +14,7 @@ from retrytemplate import (
     RetryState,
     current_context,
 )
-from retrytemplate.context import CURRENT, OUTER
+from retrytemplate._engine.context import CURRENT, OUTER
 from retrytemplate.testing import Recorder, VirtualClock, run
 from tests.ways import Script, made
 

@@ -29,7 +29,7 @@ from retrytemplate import (
     intercept,
     retryable,
 )
-from retrytemplate.stop_reasons import STOP_REASONS
+from retrytemplate.history import STOP_REASONS
 from retrytemplate.testing import VirtualClock
 from tests.ways import Script, every_way, made
 

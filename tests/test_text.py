@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrytemplate._text import one_line, printable
+from retrytemplate._internal.formatting import one_line, printable
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import threading
 
-from retrytemplate._threads import Threads
+from retrytemplate._internal.threads import Threads
 
 TIMEOUT = 30.0
 

@@ -16,7 +16,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
     TimeoutRetryPolicy,
 )
-from retrytemplate.verdicts import MOST_ORDINARY, ORDINARY, is_hard
+from retrytemplate.classify.exceptions import MOST_ORDINARY, ORDINARY, is_hard
 from tests.ways import Script, every_way, made
 
 CANCELLED = concurrent.futures.CancelledError

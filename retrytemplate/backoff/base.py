@@ -1,13 +1,20 @@
-"""What a backoff is: the seam to write one's own."""
+"""The protocol of backoffs, the backoff without delays, and checks of delays."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate._values import JSON, Value
+from attrs import frozen
 
-__all__ = ["JSON", "Backoff", "RandomSource"]
+from retrytemplate._internal import validation
+from retrytemplate._internal.values import JSON, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["JSON", "LARGEST", "Backoff", "NoBackoff", "RandomSource", "as_float", "factor", "given"]
 
 
 class RandomSource(Protocol):
@@ -53,3 +60,49 @@ class Backoff(Value, ABC):
     def resolved(self) -> Backoff:
         """The backoff with every run-time number read; itself where there is none."""
         return self
+
+
+@frozen(eq=False, repr=False)
+class NoBackoff(Backoff):
+    """The next attempt at once.
+
+    Source: ``org.springframework.retry.backoff.NoBackOffPolicy``.
+
+    >>> NoBackoff().never_waits
+    True
+    """
+
+    never_waits = True
+
+    def start(self) -> JSON:
+        return None
+
+    def next(
+        self, state: JSON, failure: BaseException, random: RandomSource
+    ) -> tuple[float | None, JSON]:
+        return 0.0, state
+
+
+LARGEST = sys.float_info.max
+"""Where delays stop growing: infinity is no JSON."""
+
+
+def as_float(value: validation.Seconds | Callable[..., validation.Seconds]) -> Any:
+    """A ``timedelta`` or an int as a float; everything else is left to the check."""
+    number: Any = validation.duration(value)
+    if isinstance(number, int) and not isinstance(number, bool):
+        try:
+            return float(number)
+        except OverflowError:
+            return number
+    return number
+
+
+def factor(name: str, value: Any) -> None:
+    """Raise unless the value is a finite number of at least one."""
+    validation.check_at_least(name, value, 1, finite=True)
+
+
+def given(name: str, value: Any, check: Callable[[str, Any], None]) -> float:
+    """The number itself, or what its callable gives now."""
+    return float(validation.read(name, value, check))

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate.backoff import _numbers
-from retrytemplate.backoff._numbers import LARGEST
-from retrytemplate.backoff.base import JSON, Backoff
+from retrytemplate._internal import validation
+from retrytemplate.backoff import base
+from retrytemplate.backoff.base import JSON, LARGEST, Backoff
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import RandomSource
@@ -60,18 +59,18 @@ class ExponentialBackoff(Backoff):
 
     initial: Any = field(
         default=0.1,
-        converter=_numbers.as_float,
-        validator=_checks.number_or_callable(_checks.delay),
+        converter=base.as_float,
+        validator=validation.number_or_callable(validation.delay),
     )
     multiplier: Any = field(
         default=2.0,
-        converter=_numbers.as_float,
-        validator=_checks.number_or_callable(_numbers.factor),
+        converter=base.as_float,
+        validator=validation.number_or_callable(base.factor),
     )
     maximum: Any = field(
         default=30.0,
-        converter=_numbers.as_float,
-        validator=_checks.number_or_callable(_checks.limit),
+        converter=base.as_float,
+        validator=validation.number_or_callable(validation.limit),
     )
     jitter: Jitter | None = field(default=None, validator=_known_jitter)
     never_waits: bool = field(init=False, eq=False, repr=False)
@@ -84,7 +83,7 @@ class ExponentialBackoff(Backoff):
 
     def start(self) -> JSON:
         """The next step, in seconds before the cap; decorrelated: the previous delay."""
-        return _numbers.given("initial", self.initial, _checks.delay)
+        return base.given("initial", self.initial, validation.delay)
 
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
@@ -124,9 +123,9 @@ class ExponentialBackoff(Backoff):
             return self
         return evolve(
             self,
-            initial=_numbers.given("initial", self.initial, _checks.delay),
-            multiplier=_numbers.given("multiplier", self.multiplier, _numbers.factor),
-            maximum=_numbers.given("maximum", self.maximum, _checks.limit),
+            initial=base.given("initial", self.initial, validation.delay),
+            multiplier=base.given("multiplier", self.multiplier, base.factor),
+            maximum=base.given("maximum", self.maximum, validation.limit),
         )
 
 

@@ -1,4 +1,4 @@
-"""The same wait every time, or one that depends on the failure."""
+"""A fixed delay, and a random delay between two bounds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate import _checks
-from retrytemplate.backoff import _numbers
+from retrytemplate._internal import validation
+from retrytemplate.backoff import base
 from retrytemplate.backoff.base import JSON, Backoff
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.backoff.base import RandomSource
 
-__all__ = ["FixedBackoff"]
+__all__ = ["FixedBackoff", "UniformRandomBackoff"]
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
@@ -30,9 +30,9 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 def _zero_or_two_parameters(name: str, value: Any) -> None:
     if not callable(value):
-        _checks.delay(name, value)
+        validation.delay(name, value)
         return
-    _checks.plain(name, value)
+    validation.plain(name, value)
     if not _takes(value, 2) and not _takes(value, 0):
         raise TypeError(
             f"{name} must be a number, or a callable that takes nothing or (failures, exception), "
@@ -59,7 +59,7 @@ class FixedBackoff(Backoff):
     """
 
     delay: Any = field(
-        converter=_numbers.as_float, validator=_checks.checked_by(_zero_or_two_parameters)
+        converter=base.as_float, validator=validation.checked_by(_zero_or_two_parameters)
     )
     never_waits: bool = field(init=False, eq=False, repr=False)
     _dynamic: bool = field(init=False, eq=False, repr=False)
@@ -79,8 +79,8 @@ class FixedBackoff(Backoff):
     ) -> tuple[float | None, JSON]:
         if self._asked:
             failures = (state or 0) + 1
-            delay = _numbers.as_float(self.delay(failures, failure))
-            _checks.delay("delay", delay)
+            delay = base.as_float(self.delay(failures, failure))
+            validation.delay("delay", delay)
             return delay, failures
         if self._dynamic:
             return self.resolved().next(state, failure, random)
@@ -93,4 +93,67 @@ class FixedBackoff(Backoff):
     def resolved(self) -> FixedBackoff:
         if not self._dynamic:
             return self
-        return FixedBackoff(_numbers.given("delay", self.delay, _checks.delay))
+        return FixedBackoff(base.given("delay", self.delay, validation.delay))
+
+
+@frozen(eq=False, repr=False)
+class UniformRandomBackoff(Backoff):
+    """A wait drawn evenly between *minimum* and *maximum*.
+
+    :param minimum: seconds or a ``timedelta``, from 0; or a callable, read once per execution.
+    :param maximum: likewise, not below the minimum.
+    :raises ValueError: for a minimum below 0 or above the maximum.
+
+    Source: ``org.springframework.retry.backoff.UniformRandomBackOffPolicy``.
+
+    >>> from random import Random
+    >>> delay, _ = UniformRandomBackoff(0.5, 1.5).next(None, ValueError(), Random())
+    >>> 0.5 <= delay <= 1.5
+    True
+    """
+
+    minimum: Any = field(
+        default=0.5,
+        converter=base.as_float,
+        validator=validation.number_or_callable(validation.delay),
+    )
+    maximum: Any = field(
+        default=1.5,
+        converter=base.as_float,
+        validator=validation.number_or_callable(validation.delay),
+    )
+    never_waits: bool = field(init=False, eq=False, repr=False)
+    _dynamic: bool = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_dynamic", callable(self.minimum) or callable(self.maximum))
+        low: Any = self.minimum
+        high: Any = self.maximum
+        if not self._dynamic and low > high:
+            raise ValueError(
+                f"minimum must be a number of seconds from 0 to maximum ({high!r}), got {low!r}"
+            )
+        object.__setattr__(self, "never_waits", self.maximum == 0)
+
+    def start(self) -> JSON:
+        return None
+
+    def next(
+        self, state: JSON, failure: BaseException, random: RandomSource
+    ) -> tuple[float | None, JSON]:
+        if self._dynamic:
+            return self.resolved().next(state, failure, random)
+        spread = self.maximum - self.minimum
+        return min(self.minimum + spread * random.random(), self.maximum), state
+
+    @property
+    def dynamic(self) -> bool:
+        return self._dynamic
+
+    def resolved(self) -> UniformRandomBackoff:
+        if not self._dynamic:
+            return self
+        return UniformRandomBackoff(
+            base.given("minimum", self.minimum, validation.delay),
+            base.given("maximum", self.maximum, validation.delay),
+        )

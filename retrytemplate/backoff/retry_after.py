@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate.backoff import _numbers
+from retrytemplate._internal import validation
+from retrytemplate.backoff import base
 from retrytemplate.backoff.base import JSON, Backoff
 from retrytemplate.classify.exceptions import attribute
 from retrytemplate.clock import Clock, SystemClock, check_clock
@@ -26,12 +26,12 @@ PUSHBACK = "grpc-retry-pushback-ms"
 MILLISECONDS = "retry-after-ms"  # of OpenAI's services, and of those that are made like them
 
 
-def _ceiling(value: _checks.Seconds | None) -> Any:
-    return None if value is None else _numbers.as_float(value)
+def _ceiling(value: validation.Seconds | None) -> Any:
+    return None if value is None else base.as_float(value)
 
 
 def _share(name: str, value: Any) -> None:
-    _checks.check_at_least(name, value, 0, finite=True)
+    validation.check_at_least(name, value, 0, finite=True)
 
 
 @frozen(eq=False, repr=False)
@@ -75,15 +75,15 @@ class RetryAfterBackoff(Backoff):
     1.0
     """
 
-    fallback: Backoff = field(validator=_checks.instance_of(Backoff, "a Backoff"))
+    fallback: Backoff = field(validator=validation.instance_of(Backoff, "a Backoff"))
     give_up_above: Any = field(
         default=None,
         converter=_ceiling,
-        validator=_checks.checked_by(_checks.limit_or_none),
+        validator=validation.checked_by(validation.limit_or_none),
     )
-    jitter: float = field(default=0.1, validator=_checks.checked_by(_share))
+    jitter: float = field(default=0.1, validator=validation.checked_by(_share))
     clock: Clock = field(
-        factory=SystemClock, kw_only=True, validator=_checks.checked_by(check_clock)
+        factory=SystemClock, kw_only=True, validator=validation.checked_by(check_clock)
     )
 
     def __attrs_post_init__(self) -> None:
@@ -110,7 +110,7 @@ class RetryAfterBackoff(Backoff):
             _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
             return None, state
         longer = told * self.jitter * random.random() if self.jitter else 0.0
-        return min(told + longer, _numbers.LARGEST), state
+        return min(told + longer, base.LARGEST), state
 
     def told(self, failure: BaseException) -> float | None:
         """The longest wait that the failure asks for, a member, or the cause of a silent one.
@@ -218,10 +218,10 @@ def _is_number(text: str) -> bool:
 
 def _to_come(value: Any) -> float | None:
     """The value in seconds where it is a time, and not in the past; the longest for one beyond."""
-    seconds = _numbers.as_float(value)
+    seconds = base.as_float(value)
     if isinstance(seconds, bool) or not isinstance(seconds, float | int) or not seconds >= 0:
         return None
-    return min(seconds, _numbers.LARGEST)
+    return min(seconds, base.LARGEST)
 
 
 def _date(value: str) -> float | None:

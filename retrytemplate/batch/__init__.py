@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._lazy import lazily
+from retrytemplate._internal.imports import lazily
 
 if TYPE_CHECKING:
     from retrytemplate.batch.codec import Codec, JsonCodec
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 __getattr__ = lazily(
     __name__,
     {
+        "retrytemplate.batch.codec": (
+            "Codec",
+            "JsonCodec",
+        ),
         "retrytemplate.batch.dead_letters": (
             "AuditEntry",
             "DeadLetter",
@@ -62,7 +66,6 @@ __getattr__ = lazily(
             "Discarding",
             "LetterFilter",
         ),
-        "retrytemplate.batch.status": ("RunStatus", "Runs"),
         "retrytemplate.batch.errors": (
             "CrashLoopError",
             "JobRepositoryError",
@@ -77,11 +80,14 @@ __getattr__ = lazily(
             "SkipLimitExceededError",
             "StepFailedError",
         ),
-        "retrytemplate.batch.readers.base": ("AsyncCursor", "Cursor", "Reader", "Records"),
-        "retrytemplate.batch.readers.csv": ("CsvReader",),
-        "retrytemplate.batch.readers.iterables": ("ForwardReader", "SequenceReader", "as_reader"),
-        "retrytemplate.batch.events": ("Event", "StepListener"),
-        "retrytemplate.batch.explain": ("Explanation", "Scenario"),
+        "retrytemplate.batch.events": (
+            "Event",
+            "StepListener",
+        ),
+        "retrytemplate.batch.explain": (
+            "Explanation",
+            "Scenario",
+        ),
         "retrytemplate.batch.outbox": (
             "Message",
             "Outbox",
@@ -89,18 +95,30 @@ __getattr__ = lazily(
             "UnsentMessage",
             "UnsentMessages",
         ),
+        "retrytemplate.batch.readers.base": (
+            "AsyncCursor",
+            "Cursor",
+            "Reader",
+            "Records",
+        ),
+        "retrytemplate.batch.readers.csv": ("CsvReader",),
+        "retrytemplate.batch.readers.files": ("FilesReader",),
+        "retrytemplate.batch.readers.iterables": (
+            "ForwardReader",
+            "SequenceReader",
+            "as_reader",
+        ),
+        "retrytemplate.batch.readers.json_lines": ("JsonLinesReader",),
+        "retrytemplate.batch.readers.query": ("QueryReader",),
         "retrytemplate.batch.replay": ("ReplayReport",),
         "retrytemplate.batch.report": ("Report",),
         "retrytemplate.batch.repository": ("JobRepository",),
         "retrytemplate.batch.skip": ("SkipPolicy",),
-        "retrytemplate.batch.step": ("ChunkStep",),
-        "retrytemplate.batch.codec": (
-            "Codec",
-            "JsonCodec",
+        "retrytemplate.batch.status": (
+            "RunStatus",
+            "Runs",
         ),
-        "retrytemplate.batch.readers.json_lines": ("JsonLinesReader",),
-        "retrytemplate.batch.readers.files": ("FilesReader",),
-        "retrytemplate.batch.readers.query": ("QueryReader",),
+        "retrytemplate.batch.step": ("ChunkStep",),
         "retrytemplate.batch.writers": ("UpsertWriter",),
     },
 )

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs.validators import optional
 
-from retrytemplate import _checks
-from retrytemplate._checks import checked_by, is_async, only_generates
+from retrytemplate._internal import validation
+from retrytemplate._internal.awaitables import is_async, only_generates
+from retrytemplate._internal.validation import checked_by
 from retrytemplate.batch.letters import LONGEST, storable
 from retrytemplate.batch.skip import SkipPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from retrytemplate._checks import Validator
+    from retrytemplate._internal.validation import Validator
 
 __all__ = [
     "at_least_one",
@@ -57,7 +58,7 @@ def _storable(name: str, value: str) -> None:
 
 
 def _text_or_none(name: str, value: Any) -> None:
-    _checks.text_or_none(name, value)
+    validation.text_or_none(name, value)
     if value is not None:
         _storable(name, value)
 
@@ -148,12 +149,12 @@ def tuple_of(value: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _codec(name: str, value: Any) -> None:
-    _checks.has_methods(name, value, "encode", "decode")
+    validation.has_methods(name, value, "encode", "decode")
 
 
 def _listeners(name: str, value: Any) -> None:
     for each in value:
-        _checks.has_methods(name, each, "on_event")
+        validation.has_methods(name, each, "on_event")
 
 
 def skip_policy(value: Any) -> Any:
@@ -174,7 +175,7 @@ function_or_none = checked_by(_function_or_none)
 codec = checked_by(_codec)
 listeners = checked_by(_listeners)
 database = checked_by(_database)
-at_least_one = checked_by(_checks.at_least_one)
+at_least_one = checked_by(validation.at_least_one)
 text_or_none = checked_by(_text_or_none)
 key = checked_by(_key)
 ids_or_none = checked_by(_ids_or_none)

@@ -6,7 +6,7 @@ import json
 from math import isfinite
 from typing import Any, Protocol
 
-from retrytemplate.caches.fields import loads
+from retrytemplate.caches.record_schema import loads
 
 __all__ = ["Codec", "JsonCodec"]
 

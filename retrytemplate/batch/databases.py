@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.imports import extra
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
@@ -60,7 +60,7 @@ def looker(url: URL, timeout: float) -> Engine:
     """
     from sqlalchemy import create_engine
 
-    from retrytemplate.stores.sql_entries import missing_file
+    from retrytemplate.backends.sql.inspection import missing_file
 
     missing = missing_file(url)
     if missing:

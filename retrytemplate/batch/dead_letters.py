@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._checks import (
+from retrytemplate._internal.validation import (
     at_least_one,
     checked_by,
     has_methods,
@@ -21,7 +21,7 @@ from retrytemplate.batch.journal import now
 from retrytemplate.batch.letters import attempts_from, change, sought, storable
 from retrytemplate.batch.repository import JobRepository
 from retrytemplate.batch.rows import LETTER, PHASES, STATES, check, parsed, readable
-from retrytemplate.caches.fields import TEXT, TIME, objects, or_null
+from retrytemplate.caches.record_schema import TEXT, TIME, objects, or_null
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
-from retrytemplate._checks import close_unawaited, is_async, is_awaitable
-from retrytemplate._threads import Threads
+from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.threads import Threads
+from retrytemplate._storage.cancellation import over
 from retrytemplate.batch import outbox
 from retrytemplate.batch.effects import (
     After,
@@ -32,12 +33,11 @@ from retrytemplate.batch.effects import (
 )
 from retrytemplate.batch.transactions import ENDING
 from retrytemplate.batch.watched import AsyncWatched, Watched, record_of
+from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.errors import MisuseError
-from retrytemplate.outcome import Outcome
-from retrytemplate.policies.never import NeverRetryPolicy
+from retrytemplate.history import Outcome
+from retrytemplate.policies.basic import NeverRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
-from retrytemplate.stores.cancellation import over
-from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from retrytemplate._values import JSON
+    from retrytemplate._internal.values import JSON
     from retrytemplate.batch.outbox import Outbox, UnsentMessage
     from retrytemplate.batch.readers.base import Reader
     from retrytemplate.template import RetryTemplate

@@ -12,7 +12,7 @@ from retrytemplate.errors import MisuseError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from retrytemplate._values import JSON
+    from retrytemplate._internal.values import JSON
     from retrytemplate.batch.events import Event
     from retrytemplate.batch.journal import Closing
     from retrytemplate.batch.outbox import UnsentMessage

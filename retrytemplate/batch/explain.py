@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, evolve, field, frozen
 
-from retrytemplate._checks import at_least_one, checked_by, whole
-from retrytemplate.backoff.none import NoBackoff
+from retrytemplate._internal.validation import at_least_one, checked_by, whole
+from retrytemplate.backoff.base import NoBackoff
 from retrytemplate.batch.events import StepListener
 from retrytemplate.batch.readers.iterables import SequenceReader
 from retrytemplate.batch.repository import JobRepository

@@ -6,9 +6,9 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from retrytemplate._threads import Threads, ticks
+from retrytemplate._internal.threads import Threads, ticks
+from retrytemplate._storage.cancellation import over
 from retrytemplate.batch.errors import RunLostError
-from retrytemplate.stores.cancellation import over
 
 if TYPE_CHECKING:
     import asyncio

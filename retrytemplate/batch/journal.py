@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
+from retrytemplate._storage.process_liveness import here, is_gone, is_here
+from retrytemplate._storage.sql_dialect import WORDS
 from retrytemplate.batch.errors import (
     NotResumableError,
     RunAbandonedError,
@@ -21,13 +23,11 @@ from retrytemplate.batch.errors import (
 )
 from retrytemplate.batch.letters import digest, storable
 from retrytemplate.batch.marker import Marker
-from retrytemplate.batch.places import here, is_gone, is_here
 from retrytemplate.batch.report import Report
 from retrytemplate.batch.rows import RUN_HOLD, RUN_STATE, check, damaged, parsed
 from retrytemplate.batch.tables import COUNTS, new_row
-from retrytemplate.caches.fields import FAILURE, fault
+from retrytemplate.caches.record_schema import FAILURE, fault
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.stores.statements import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

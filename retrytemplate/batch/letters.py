@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
-from retrytemplate.caches.fields import ATTEMPT, OF_EVERY_ATTEMPT, objects
 from retrytemplate.caches.record import Record, brief, shortened
-from retrytemplate.caches.sizes import fitting
+from retrytemplate.caches.record_limit import fitting
+from retrytemplate.caches.record_schema import ATTEMPT, OF_EVERY_ATTEMPT, objects
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, bounded
 

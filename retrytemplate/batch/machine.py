@@ -38,7 +38,7 @@ from retrytemplate.batch.marker import ranges_of
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.batch.telling import Teller
-from retrytemplate.caches.worker import place_of
+from retrytemplate.caches.worker_id import place_of
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, recorded, type_name
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.report import Status
     from retrytemplate.batch.skip import SkipPolicy
-    from retrytemplate.outcome import Outcome
+    from retrytemplate.history import Outcome
 
     Steps = Generator[Any, Any, None]
     Tried = tuple[Sequence[int], Outcome[Any]]

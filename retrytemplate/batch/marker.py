@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, field, frozen
 
-from retrytemplate.caches.fields import (
+from retrytemplate.caches.record_schema import (
     ANY,
     COUNT,
     FLAG,
@@ -26,8 +26,8 @@ from retrytemplate.caches.fields import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from retrytemplate._values import JSON
-    from retrytemplate.caches.fields import Field
+    from retrytemplate._internal.values import JSON
+    from retrytemplate.caches.record_schema import Field
 
 __all__ = ["Marker", "indexes_of", "ranges_of"]
 

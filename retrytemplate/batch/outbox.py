@@ -8,14 +8,8 @@ from uuid import uuid4
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._checks import (
-    at_least_one,
-    checked_by,
-    close_unawaited,
-    instance_of,
-    is_awaitable,
-    whole,
-)
+from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
+from retrytemplate._internal.validation import at_least_one, checked_by, instance_of, whole
 from retrytemplate.batch import checks
 from retrytemplate.batch.effects import FindUnsent, Send
 from retrytemplate.batch.errors import JobRepositoryError
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from retrytemplate._values import JSON
+    from retrytemplate._internal.values import JSON
     from retrytemplate.batch.rows import StoredRow
     from retrytemplate.batch.tables import Tables
     from retrytemplate.errors import RecordedFailure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, field, frozen
 
-from retrytemplate._checks import checked_by, text_or_none
+from retrytemplate._internal.validation import checked_by, text_or_none
 from retrytemplate.batch import checks
 from retrytemplate.batch.dead_letters import LetterFilter, audit_from
 from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Write
@@ -17,7 +17,7 @@ from retrytemplate.batch.journal import Counts, now
 from retrytemplate.batch.letters import attempts_from, change, joined, storable
 from retrytemplate.batch.outbox import add, deliver
 from retrytemplate.batch.rows import LETTER, check, parsed
-from retrytemplate.caches.worker import worker_name
+from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.history import AttemptRecord, recorded
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.machine import Rules
     from retrytemplate.batch.tables import Tables
     from retrytemplate.errors import RecordedFailure
-    from retrytemplate.outcome import Outcome
+    from retrytemplate.history import Outcome
 
 __all__ = ["Ledger", "ReplayReport", "Replaying", "Wanted", "find", "steps"]
 

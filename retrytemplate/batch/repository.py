@@ -7,16 +7,17 @@ import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.imports import extra
+from retrytemplate._internal.validation import waiting
+from retrytemplate._storage.cancellation import whole
+from retrytemplate.backends.durable import check_records
 from retrytemplate.batch import checks, databases, journal
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.letters import RecordLimits
 from retrytemplate.batch.tables import check_tables, create, tables
-from retrytemplate.caches.sizes import RECORD_LIMIT
+from retrytemplate.caches.record_limit import RECORD_LIMIT
 from retrytemplate.errors import MisuseError
-from retrytemplate.extras import extra
 from retrytemplate.history import summary
-from retrytemplate.stores.cancellation import whole
-from retrytemplate.stores.settings import check_records, waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.batch.tables import Tables
 
 __all__ = ["JobRepository"]

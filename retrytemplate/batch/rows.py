@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.report import Status
 from retrytemplate.batch.tables import COUNTS
-from retrytemplate.caches.fields import SERIAL, TEXT, TIME, fault, loads, or_null
+from retrytemplate.caches.record_schema import SERIAL, TEXT, TIME, fault, loads, or_null
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Table
 
-    from retrytemplate.caches.fields import Field
+    from retrytemplate.caches.record_schema import Field
 
     T = TypeVar("T")
     StoredRow = Mapping[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate._threads import Threads
+from retrytemplate._internal.threads import Threads
 from retrytemplate.batch.errors import JobRepositoryError
 
 if TYPE_CHECKING:

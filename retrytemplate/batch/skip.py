@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from retrytemplate._checks import check_at_least, checked_by, whole
-from retrytemplate._values import Value
+from retrytemplate._internal.validation import check_at_least, checked_by, whole
+from retrytemplate._internal.values import Value
 from retrytemplate.errors import MisuseError
 from retrytemplate.policies.simple import (
     SimpleRetryPolicy,

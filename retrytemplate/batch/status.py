@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._checks import at_least_one, checked_by, instance_of
+from retrytemplate._internal.validation import at_least_one, checked_by, instance_of
 from retrytemplate.batch import checks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal import Counts, is_taken, now, read

@@ -13,9 +13,10 @@ from warnings import warn
 
 from attrs import Factory, define, evolve, field, frozen
 
-from retrytemplate._checks import instance_of, is_async
-from retrytemplate.backoff.base import Backoff
-from retrytemplate.backoff.none import NoBackoff
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.validation import instance_of
+from retrytemplate._storage.process_liveness import at_work
+from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.batch import checks, journal, outbox
 from retrytemplate.batch.codec import JsonCodec
 from retrytemplate.batch.drivers import AsyncDriver, Driver
@@ -25,7 +26,6 @@ from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
 from retrytemplate.batch.journal import Identity
 from retrytemplate.batch.machine import Machine, Rules
 from retrytemplate.batch.outbox import Outbox, SendReport
-from retrytemplate.batch.places import at_work
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, Replaying, Wanted, find
 from retrytemplate.batch.replay import steps as replay_steps
@@ -38,7 +38,7 @@ from retrytemplate.batch.transactions import (
     AsyncTransactions,
     Transactions,
 )
-from retrytemplate.caches.worker import worker_name
+from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import recorded
 from retrytemplate.policies.base import RetryPolicy

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from retrytemplate._internal.imports import extra
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table

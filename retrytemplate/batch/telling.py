@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.effects import Processed
     from retrytemplate.batch.events import Kind
     from retrytemplate.batch.journal import Closing, Run
-    from retrytemplate.history import AttemptRecord
-    from retrytemplate.outcome import Outcome
+    from retrytemplate.history import AttemptRecord, Outcome
 
 __all__ = ["Teller"]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
-from retrytemplate._checks import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._storage.cancellation import whole
 from retrytemplate.batch import journal
 from retrytemplate.batch.effects import Fatal
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import Counts
 from retrytemplate.errors import MisuseError
 from retrytemplate.guards import Guard
-from retrytemplate.stores.cancellation import whole
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.journal import Closing, Run
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.repository import JobRepository
-    from retrytemplate.outcome import Outcome
+    from retrytemplate.history import Outcome
 
     Isolation = Literal["rollback", "savepoint", "none"]
 

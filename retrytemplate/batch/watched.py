@@ -9,14 +9,14 @@ from attrs import evolve
 
 from retrytemplate.batch.letters import NAME_LIMIT
 from retrytemplate.caches.record import brief, describe, shortened
-from retrytemplate.caches.worker import host_name
+from retrytemplate.caches.worker_id import host_name
 from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
 from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, message_of, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.outcome import Outcome
+    from retrytemplate.history import Outcome
 
 __all__ = ["AsyncWatched", "Watched", "record_of"]
 

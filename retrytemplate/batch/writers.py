@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate.extras import extra
+from retrytemplate._internal.imports import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

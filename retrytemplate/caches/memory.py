@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrytemplate._checks import duration, limit_or_none, whole
+from retrytemplate._internal.validation import duration, limit_or_none, whole
 from retrytemplate.caches.base import Claim
-from retrytemplate.caches.claims import ClaimsInProcess
-from retrytemplate.caches.keeping import load
-from retrytemplate.caches.worker import worker_name
+from retrytemplate.caches.in_process import ClaimsInProcess
+from retrytemplate.caches.snapshot import load
+from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.clock import given_or_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.caches.record import Record
     from retrytemplate.clock import Clock
 
@@ -132,7 +132,7 @@ class MemoryRetryContextCache(ClaimsInProcess):
         if mark is None:
             record: Record | None = self._records.get(key)
             return record
-        from retrytemplate.caches.stores import DONE
+        from retrytemplate.caches.bounded import DONE
 
         return mark[1] or DONE
 
@@ -143,14 +143,14 @@ class MemoryRetryContextCache(ClaimsInProcess):
     def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
         self._records.pop(claim.key, None)
         if type(self._marks) is dict:
-            from retrytemplate.caches.stores import Marks
+            from retrytemplate.caches.bounded import Marks
 
             self._marks = self._marked_keys = Marks(self._timer)
         self._marks[claim.key] = remember, record
 
     def _store(self, key: str, record: Record) -> None:
         if type(self._records) is dict:
-            from retrytemplate.caches.stores import Records
+            from retrytemplate.caches.bounded import Records
 
             self._records = Records(
                 self.capacity,

@@ -215,7 +215,7 @@ def from_json(data: Any) -> Record:
 
 
 def _record_from_json(data: Any) -> Record:
-    from retrytemplate.caches import fields
+    from retrytemplate.caches import record_schema as fields
 
     fields.check("it", data, fields.OBJECT)
     number = data.get("format")
@@ -244,7 +244,7 @@ def _failure_to_json(failure: RecordedFailure | None) -> dict[str, Any] | None:
 
 
 def _failure_from_json(place: str, data: dict[str, Any] | None) -> RecordedFailure | None:
-    from retrytemplate.caches import fields
+    from retrytemplate.caches import record_schema as fields
 
     chain = []
     while data is not None:
@@ -262,7 +262,7 @@ def attempt_from_json(place: str, data: Any) -> AttemptRecord:
 
     :param place: of the object, for messages.
     """
-    from retrytemplate.caches import fields
+    from retrytemplate.caches import record_schema as fields
 
     fields.check(place, data, fields.OBJECT)
     fields.check_all(f"{place}.", data, fields.ATTEMPT, fields.OF_EVERY_ATTEMPT)

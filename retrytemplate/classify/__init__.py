@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._lazy import lazily
+from retrytemplate._internal.imports import lazily
 
 if TYPE_CHECKING:
     from retrytemplate.classify.exceptions import ExceptionClassifier

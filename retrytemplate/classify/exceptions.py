@@ -1,4 +1,4 @@
-"""From an exception to a value: by its class, its causes, and what a group holds."""
+"""Classification of exceptions by type, groups and causes included."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate import _checks
-from retrytemplate._values import Value
-from retrytemplate.errors import KillSwitchActiveError, RetryError
+from retrytemplate._internal import validation
+from retrytemplate._internal.values import Value
+from retrytemplate.errors import KillSwitchActiveError, MisuseError, RetryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from typing import TypeGuard
 
-    # Whether a rule matched, and the value; and what it takes to know, further such steps maybe.
-    Answer = tuple[bool, Any]
-    Steps = Generator["Steps", Answer, Answer]
-
 __all__ = [
+    "ORDINARY",
     "ExceptionClassifier",
     "attribute",
     "by_class",
     "causes",
     "copied",
     "is_exception_class",
+    "is_hard",
     "is_signal",
     "leaves",
 ]
+
+
+if TYPE_CHECKING:
+    # Whether a rule matched, and the value; and what it takes to know, further such steps maybe.
+    Answer = tuple[bool, Any]
+    Steps = Generator["Steps", Answer, Answer]
 
 
 def causes(exc: BaseException | None) -> Iterator[BaseException]:
@@ -159,7 +163,7 @@ class ExceptionClassifier(Value):
     rules: Mapping[type[BaseException], Any] = field(converter=_exception_map, hash=False)
     default: Any = False
     traverse_causes: bool = field(
-        default=False, validator=_checks.instance_of(bool, "True or False")
+        default=False, validator=validation.instance_of(bool, "True or False")
     )
 
     @classmethod
@@ -185,7 +189,7 @@ class ExceptionClassifier(Value):
         >>> worth.classify(ConnectionError())
         True
         """
-        from retrytemplate.classify.named import NamedClassifier
+        from retrytemplate.classify.by_name import NamedClassifier
 
         return NamedClassifier({}, default, traverse_causes, named=rules, validate=validate)
 
@@ -271,3 +275,31 @@ class ExceptionClassifier(Value):
 
     def _value(self, rule: Any, exc: BaseException) -> Any:
         return rule
+
+
+# Classes of failures met before that are neither hard nor groups nor of a kill switch: they need no
+# second look.
+ORDINARY: set[type] = set()
+MOST_ORDINARY = 1024
+
+
+def is_hard(exception: BaseException) -> bool:
+    """Whether nothing may be done but to pass it on: no retry, no count, no recovery.
+
+    Everything that is no ``Exception``; both kinds of ``CancelledError`` and what steers a graph,
+    also inside a group; misuse.
+    """
+    if type(exception) in ORDINARY:
+        return False
+    if not isinstance(exception, Exception):
+        return True
+    if isinstance(exception, BaseExceptionGroup):
+        return any(map(is_hard, leaves(exception)))
+    if isinstance(exception, MisuseError) or is_signal(type(exception)):
+        return True
+    if isinstance(exception, KillSwitchActiveError):
+        return False
+    if len(ORDINARY) >= MOST_ORDINARY:
+        ORDINARY.clear()
+    ORDINARY.add(type(exception))
+    return False

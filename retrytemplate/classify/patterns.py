@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._values import Value
+from retrytemplate._internal.values import Value
 from retrytemplate.classify.exceptions import copied
 
 if TYPE_CHECKING:

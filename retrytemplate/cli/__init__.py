@@ -13,8 +13,8 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from retrytemplate._suggestions import did_you_mean
-from retrytemplate._text import printable
+from retrytemplate._internal.formatting import printable
+from retrytemplate._internal.suggestions import did_you_mean
 from retrytemplate.cli import batch, breaker, context, demo, dlq, outbox, simulate, switch
 from retrytemplate.cli._signals import INTERRUPTED
 from retrytemplate.cli._stores import hidden

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._text import with_text
+from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli._run_words import STYLES, named_parameters, suspicion
 from retrytemplate.cli._screen import Screen
 from retrytemplate.cli._words import ago, clock, moment, span

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["as_json", "looked", "show"]
 
 ALLOWED = "of Redis or Valkey, such as redis://host/0"
-CIRCUIT_HEADS = ("circuit", "state", "for", "left", "calls", "failures", "slow", "permits", "by", "reason")
+CIRCUIT_HEADS = (
+    "circuit",
+    "state",
+    "for",
+    "left",
+    "calls",
+    "failures",
+    "slow",
+    "permits",
+    "by",
+    "reason",
+)
 NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
 REFUSING, PROBING = 2, 1
 

@@ -6,7 +6,7 @@ import json
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._text import with_text
+from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli import _screen
 from retrytemplate.cli._screen import shortly
 from retrytemplate.cli._words import ago, moment, span
@@ -14,8 +14,8 @@ from retrytemplate.cli._words import ago, moment, span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from retrytemplate.backends.inspection import Entry
     from retrytemplate.errors import RecordedFailure
-    from retrytemplate.stores.entries import Entry
 
 __all__ = ["Screen"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING
 
-from retrytemplate._text import with_text
+from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli._screen import Screen, shortly
 from retrytemplate.cli._words import ago, moment, span
 from retrytemplate.errors import RecordedFailure

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define
 
-from retrytemplate._threads import Threads, ticks
+from retrytemplate._internal.threads import Threads, ticks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.cli._run_words import suspicion
 from retrytemplate.cli._screen import Screen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import is_async
+from retrytemplate._internal.awaitables import is_async
 from retrytemplate.cli import _files
 from retrytemplate.cli.usage import UsageError, WorkError, json_or_text
 from retrytemplate.errors import MisuseError, RetryError

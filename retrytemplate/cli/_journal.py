@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch import JobRepository
 
-__all__ = ["open_journal", "journal_options"]
+__all__ = ["journal_options", "open_journal"]
 
 JOURNAL_URLS = "of SQLite or PostgreSQL, such as sqlite:///jobs.db"
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.caches.worker import worker_name
+from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.cli import _jobs
 from retrytemplate.cli._bar import Bar
 from retrytemplate.cli._following import JsonLines, PlainLines, followed, on_terminal

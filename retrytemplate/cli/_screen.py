@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from retrytemplate._text import with_text
+from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli._words import clean, cut, fitted, moment
 from retrytemplate.cli.usage import console
 from retrytemplate.history import summary

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
-    from retrytemplate.stores.entries import Entries
+    from retrytemplate.backends.inspection import Entries
 
 __all__ = [
     "NAMED",
@@ -95,9 +95,9 @@ def _entries(url: str, prefix: str) -> Entries:
     family, driven = located(url)
     kind: Callable[[str, str], Entries]
     if family == SQL:
-        from retrytemplate.stores.sql_entries import SQLEntries as kind
+        from retrytemplate.backends.sql.inspection import SQLEntries as kind
     else:
-        from retrytemplate.stores.redis_entries import RedisEntries as kind
+        from retrytemplate.backends.redis.inspection import RedisEntries as kind
     try:
         return kind(driven, prefix)
     except (TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._text import printable
+from retrytemplate._internal.formatting import printable
 from retrytemplate.cli.usage import UsageError, WorkError, json_or_text, text
 from retrytemplate.errors import SwitchRefusedError
 

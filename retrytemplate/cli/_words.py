@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from retrytemplate._text import printable
+from retrytemplate._internal.formatting import printable
 
 __all__ = ["ago", "clean", "clock", "cut", "fitted", "moment", "span"]
 

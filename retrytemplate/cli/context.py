@@ -11,7 +11,7 @@ from retrytemplate.cli.usage import WorkError, add_limit, add_verb, agreed, prin
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized
 
-    from retrytemplate.stores.entries import Entries, Entry
+    from retrytemplate.backends.inspection import Entries, Entry
 
 __all__ = ["add_parser", "run"]
 

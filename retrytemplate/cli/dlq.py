@@ -106,7 +106,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
-    listing = add_verb(verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.journal_options())
+    listing = add_verb(
+        verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.journal_options()
+    )
     _add_filters(listing)
     listing.add_argument(
         "--after", type=row_number, default=0, metavar="ID", help="begin behind it: the next page"

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._suggestions import did_you_mean
+from retrytemplate._internal.suggestions import did_you_mean
+from retrytemplate.backoff.base import NoBackoff
 from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
-from retrytemplate.backoff.fixed import FixedBackoff
-from retrytemplate.backoff.none import NoBackoff
-from retrytemplate.backoff.uniform import UniformRandomBackoff
+from retrytemplate.backoff.fixed import FixedBackoff, UniformRandomBackoff
 from retrytemplate.cli.usage import UsageError
-from retrytemplate.policies.always import AlwaysRetryPolicy
-from retrytemplate.policies.max_attempts import MaxAttemptsRetryPolicy
-from retrytemplate.policies.never import NeverRetryPolicy
+from retrytemplate.policies.basic import (
+    AlwaysRetryPolicy,
+    MaxAttemptsRetryPolicy,
+    NeverRetryPolicy,
+    TimeoutRetryPolicy,
+)
 from retrytemplate.policies.simple import SimpleRetryPolicy
-from retrytemplate.policies.timeout import TimeoutRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

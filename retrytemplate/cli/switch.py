@@ -7,7 +7,7 @@ import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._text import printable
+from retrytemplate._internal.formatting import printable
 from retrytemplate.cli import _stores, _switches
 from retrytemplate.cli import _switch_options as options
 from retrytemplate.cli.usage import (

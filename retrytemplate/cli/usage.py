@@ -7,8 +7,8 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from retrytemplate._text import printable
-from retrytemplate.extras import extra
+from retrytemplate._internal.formatting import printable
+from retrytemplate._internal.imports import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

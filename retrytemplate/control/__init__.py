@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._lazy import lazily
+from retrytemplate._internal.imports import lazily
 
 if TYPE_CHECKING:
     from retrytemplate.control.authentication import (
@@ -139,17 +139,31 @@ __getattr__ = lazily(
             "AuthenticationFailed",
         ),
         "retrytemplate.control.breaker": ("CircuitBreaker",),
-        "retrytemplate.control.budget": ("BudgetSnapshot", "RetryBudget"),
-        "retrytemplate.control.bulkhead": ("Bulkhead", "BulkheadSnapshot", "Slot"),
+        "retrytemplate.control.budget": (
+            "BudgetSnapshot",
+            "RetryBudget",
+        ),
+        "retrytemplate.control.bulkhead": (
+            "Bulkhead",
+            "BulkheadSnapshot",
+            "Slot",
+        ),
         "retrytemplate.control.circuits.store": ("RedisCircuitStore",),
-        "retrytemplate.control.client_errors": ("timeout_kind", "timeouts_of"),
+        "retrytemplate.control.client_errors": (
+            "timeout_kind",
+            "timeouts_of",
+        ),
         "retrytemplate.control.clients": (
             "aiohttp_timeout",
             "httpx_timeout",
             "requests_timeout",
             "time_left",
         ),
-        "retrytemplate.control.codes": ("CodeClassifier", "allowlist", "mapped"),
+        "retrytemplate.control.codes": (
+            "CodeClassifier",
+            "allowlist",
+            "mapped",
+        ),
         "retrytemplate.control.delays": ("backoff_delay",),
         "retrytemplate.control.events": (
             "CallRejected",
@@ -161,8 +175,15 @@ __getattr__ = lazily(
             "LateResult",
             "NestedRetry",
         ),
-        "retrytemplate.control.fallback": ("Fallback", "FallbackOutcome", "FellBack"),
-        "retrytemplate.control.hedge": ("Hedge", "HedgeOutcome"),
+        "retrytemplate.control.fallback": (
+            "Fallback",
+            "FallbackOutcome",
+            "FellBack",
+        ),
+        "retrytemplate.control.hedge": (
+            "Hedge",
+            "HedgeOutcome",
+        ),
         "retrytemplate.control.hedge_events": (
             "CallLeftBehind",
             "CallLost",
@@ -177,8 +198,15 @@ __getattr__ = lazily(
             "idempotency_header",
             "idempotency_key",
         ),
-        "retrytemplate.control.kinds": ("TRANSIENT_ERRORS", "FailureKind", "FailureKinds"),
-        "retrytemplate.control.nesting": ("NestedRetries", "Nesting"),
+        "retrytemplate.control.kinds": (
+            "FailureKind",
+            "FailureKinds",
+            "TRANSIENT_ERRORS",
+        ),
+        "retrytemplate.control.nesting": (
+            "NestedRetries",
+            "Nesting",
+        ),
         "retrytemplate.control.nodes": (
             "with_breaker",
             "with_bulkhead",
@@ -193,7 +221,10 @@ __getattr__ = lazily(
             "OperationUnknown",
             "OperationUnrecorded",
         ),
-        "retrytemplate.control.operations": ("Once", "Operations"),
+        "retrytemplate.control.operations": (
+            "Once",
+            "Operations",
+        ),
         "retrytemplate.control.permit": ("Permit",),
         "retrytemplate.control.pipeline": ("Pipeline",),
         "retrytemplate.control.presets": (
@@ -248,13 +279,23 @@ __getattr__ = lazily(
         ),
         "retrytemplate.control.switch.switch": ("KillSwitch",),
         "retrytemplate.control.switch.triggers": (
+            "Automatic",
             "DEFAULT_TRIGGERS",
             "HUMAN",
-            "Automatic",
         ),
-        "retrytemplate.control.timeout": ("TimedOut", "Timeout"),
-        "retrytemplate.control.transactions": ("OpenTransaction", "in_transaction"),
-        "retrytemplate.control.windows": ("Calls", "Consecutive", "Seconds"),
+        "retrytemplate.control.timeout": (
+            "TimedOut",
+            "Timeout",
+        ),
+        "retrytemplate.control.transactions": (
+            "OpenTransaction",
+            "in_transaction",
+        ),
+        "retrytemplate.control.windows": (
+            "Calls",
+            "Consecutive",
+            "Seconds",
+        ),
     },
 )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from retrytemplate.context import current_context
+from retrytemplate._engine.context import current_context
 from retrytemplate.control.budget import COUNTED, RetryBudget
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
-from retrytemplate._checks import checked_by, delay, instance_of
+from retrytemplate._internal.validation import checked_by, delay, instance_of
 from retrytemplate.backoff.base import JSON, Backoff
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from uuid import uuid4
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, close_unawaited, instance_of, is_awaitable, plain
+from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
+from retrytemplate._internal.validation import checked_by, instance_of, plain
 from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes, leaves
 from retrytemplate.control.codes import OwnClassifier
 from retrytemplate.control.libraries import CorrectedClassifier, said_at_login
@@ -19,7 +20,7 @@ from retrytemplate.listeners.base import RetryListener
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed"]
 

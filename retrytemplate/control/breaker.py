@@ -9,18 +9,19 @@ from weakref import ref
 
 from attrs import field, frozen
 
-from retrytemplate._checks import (
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.validation import (
     at_least_one,
     check_at_least,
     checked_by,
     duration,
     has_methods,
     instance_of,
-    is_awaitable,
     span,
     text,
     text_or_none,
 )
+from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.clock import SystemClock, check_clock, ticking
 from retrytemplate.control.circuit import Change, Rules
 from retrytemplate.control.events import (
@@ -38,14 +39,13 @@ from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.threads import in_thread, to_its_end
 from retrytemplate.control.windows import Calls, Consecutive, Seconds
 from retrytemplate.errors import CircuitOpenError, CircuitStoreError
-from retrytemplate.outcome import Outcome
-from retrytemplate.verdicts import is_hard
+from retrytemplate.history import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import ParamSpec, TypeVar
 
-    from retrytemplate._checks import Seconds as Duration
+    from retrytemplate._internal.validation import Seconds as Duration
     from retrytemplate.control.circuit import State, Verdict
     from retrytemplate.control.circuits.store import RedisCircuitStore
     from retrytemplate.control.events import ControlEvent

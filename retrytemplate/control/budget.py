@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate._checks import check_at_least, duration, span, text
-from retrytemplate._locks import Monitor, Reentered
+from retrytemplate._internal.locks import Monitor, Reentered
+from retrytemplate._internal.validation import check_at_least, duration, span, text
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
@@ -22,9 +22,9 @@ from retrytemplate.guards import Guard
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
-    from retrytemplate.context import RetryContext
     from retrytemplate.control.funds import Fund
 
 __all__ = ["COUNTED", "BudgetSnapshot", "RetryBudget"]

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, overload
 
 from attrs import field, frozen
 
-from retrytemplate._checks import (
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
+from retrytemplate._internal.validation import (
     at_least_one,
     check_at_least,
     checked_by,
     delay,
     duration,
-    is_awaitable,
     text,
     whole,
 )
-from retrytemplate._locks import Monitor, Reentered, is_interrupted
 from retrytemplate.clock import SystemClock, check_clock, ticking
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.control.room import Room, Ticket
 from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.waiters import ThreadWaiter, task_waiter
-from retrytemplate.deadline import Deadline
 from retrytemplate.errors import BulkheadFullError, MisuseError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import ParamSpec, Self, TypeVar
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
 
     P = ParamSpec("P")
     T = TypeVar("T")

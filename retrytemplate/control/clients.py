@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import duration, limit, span_or_none
-from retrytemplate.deadline import Deadline
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.validation import duration, limit, span_or_none
 
 if TYPE_CHECKING:
     import aiohttp
     import httpx
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
 
 __all__ = [
     "MINIMUM",

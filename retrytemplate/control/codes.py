@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import instance_of
+from retrytemplate._internal.validation import instance_of
+from retrytemplate.classify.by_name import NamedClassifier, by_name, nearest
 from retrytemplate.classify.exceptions import attribute, by_class
-from retrytemplate.classify.named import NamedClassifier, by_name, nearest
-from retrytemplate.classify.status import StatusRule, http_status
+from retrytemplate.classify.http_status import StatusRule, http_status
 from retrytemplate.control.derived import DerivedClassifier
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import at_least_one, delay, duration
+from retrytemplate._internal.validation import at_least_one, delay, duration
 
 if TYPE_CHECKING:
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
 
 __all__ = ["backoff_delay"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import instance_of
+from retrytemplate._internal.validation import instance_of
 from retrytemplate.classify.exceptions import ExceptionClassifier
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate._checks import close_unawaited, has_methods, is_async, is_awaitable
+from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.validation import has_methods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, is_async, is_awaitable, plain, text
-from retrytemplate._locks import Monitor
+from retrytemplate._engine.final_error import shown
+from retrytemplate._internal.awaitables import is_async, is_awaitable
+from retrytemplate._internal.locks import Monitor
+from retrytemplate._internal.validation import checked_by, plain, text
+from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.judging import ending, judge_of
 from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.together import failed_together
-from retrytemplate.endings import shown
 from retrytemplate.errors import UnacceptableResultError
-from retrytemplate.outcome import Outcome
-from retrytemplate.verdicts import is_hard
+from retrytemplate.history import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping

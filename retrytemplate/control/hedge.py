@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import Factory, field, frozen
 
-from retrytemplate._checks import at_least_one, checked_by, delay, duration, has_methods, text
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.validation import (
+    at_least_one,
+    checked_by,
+    delay,
+    duration,
+    has_methods,
+    text,
+)
+from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.accounts import Account
 from retrytemplate.control.budget import RetryBudget
@@ -20,10 +29,8 @@ from retrytemplate.control.race import Race
 from retrytemplate.control.stops import ask, ask_async
 from retrytemplate.control.strategy import Wraps
 from retrytemplate.control.together import failed_together
-from retrytemplate.deadline import Deadline
 from retrytemplate.errors import MisuseError
-from retrytemplate.outcome import Outcome
-from retrytemplate.verdicts import is_hard
+from retrytemplate.history import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from retrytemplate._locks import Monitor
+from retrytemplate._internal.locks import Monitor
 from retrytemplate.control.events import ControlEvent, tell
 
 if TYPE_CHECKING:

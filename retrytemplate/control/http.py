@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, instance_of, text
+from retrytemplate._internal.validation import checked_by, instance_of, text
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from retrytemplate._checks import Seconds
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._internal.validation import Seconds
 
 __all__ = ["http_retry"]
 

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4, uuid5
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, plain, text, text_or_none
-from retrytemplate._locks import Monitor
-from retrytemplate.context import current_context
+from retrytemplate._engine.context import current_context
+from retrytemplate._internal.locks import Monitor
+from retrytemplate._internal.validation import checked_by, plain, text, text_or_none
 from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
 from retrytemplate.errors import IdempotencyRequiredError, MisuseError
 from retrytemplate.guards import Guard
@@ -21,7 +21,7 @@ from retrytemplate.state import encode_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = [
     "ATTRIBUTE",

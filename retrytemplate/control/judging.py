@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify.exceptions import ExceptionClassifier
-from retrytemplate.deadline import Deadline
-from retrytemplate.endings import from_cause
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._engine.failure_rules import is_barred, is_stopped
+from retrytemplate._engine.final_error import from_cause
+from retrytemplate.classify.exceptions import ExceptionClassifier, is_hard
 from retrytemplate.errors import Rejected
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
-from retrytemplate.verdicts import is_barred, is_hard, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import instance_of
+from retrytemplate._internal.validation import instance_of
 from retrytemplate.classify.exceptions import causes
 from retrytemplate.control.client_errors import DATABASE_POOL, POOL, timeout_kind
 from retrytemplate.control.codes import CodeClassifier, OwnClassifier, mapped, wrapped

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from retrytemplate._locks import Monitor
-from retrytemplate._threads import uninterrupted
-from retrytemplate.attempt_timeout import takes_stop
-from retrytemplate.clock import in_trio
+from retrytemplate._engine.attempt_timeout import takes_stop
+from retrytemplate._internal.awaitables import in_trio
+from retrytemplate._internal.locks import Monitor
+from retrytemplate._internal.threads import uninterrupted
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _AsyncioLanes:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        from retrytemplate.stores.cancellation import over
+        from retrytemplate._storage.cancellation import over
 
         closed = kind is not None and issubclass(kind, GeneratorExit)
         if closed:  # nothing can be awaited any more, and the loop may be closed, too

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, plain
+from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.backoff.retry_after import header
 from retrytemplate.classify.exceptions import attribute, causes
 from retrytemplate.control.codes import OwnNames, sqlstate, wrapped

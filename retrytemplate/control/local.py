@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrytemplate._locks import Monitor, Reentered
+from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate.control.circuit import OPEN_TO_ALL, Circuit, Manual
 from retrytemplate.control.snapshot import CircuitSnapshot
 

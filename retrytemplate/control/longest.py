@@ -6,7 +6,7 @@ from functools import singledispatch
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import delay, duration
+from retrytemplate._internal.validation import delay, duration
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
@@ -23,8 +23,8 @@ from retrytemplate.template import BoundTemplate, RetryTemplate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from retrytemplate._checks import Seconds
-    from retrytemplate.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
+    from retrytemplate._internal.validation import Seconds
 
 __all__ = ["calls", "factors", "longest"]
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, text, whole
-from retrytemplate.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
+from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
+from retrytemplate._engine.plan import Plan
+from retrytemplate._internal.validation import checked_by, text, whole
 from retrytemplate.control.events import NestedRetry, check_listeners, listeners_of, tell
 from retrytemplate.errors import NestedRetryError
 from retrytemplate.guards import Guard
-from retrytemplate.plan import Plan
 
 if TYPE_CHECKING:
-    from retrytemplate.context import Cell, RetryContext
+    from retrytemplate._engine.context import Cell, RetryContext
 
 __all__ = ["NestedRetries", "Nesting", "around"]
 

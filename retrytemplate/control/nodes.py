@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import frozen
 
-from retrytemplate._checks import is_async, is_awaitable
+from retrytemplate._engine.wrapping import decorated
+from retrytemplate._internal.awaitables import is_async, is_awaitable
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
@@ -16,17 +17,16 @@ from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.pipeline import Pipeline
 from retrytemplate.control.strategy import Strategy, Wraps
 from retrytemplate.control.timeout import RAISE, Timeout
-from retrytemplate.declarative.fitting import Taker, signature_of
+from retrytemplate.declarative.arguments import Taker, signature_of
 from retrytemplate.errors import CircuitOpenError, MisuseError
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
 from retrytemplate.template import BoundTemplate, RetryTemplate
-from retrytemplate.wrapping import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.backoff.base import Backoff
 
     Types = type[BaseException] | tuple[type[BaseException], ...]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
+from retrytemplate._engine.final_error import instead_of, put_note
 from retrytemplate.control.events import ControlEvent, tell
 from retrytemplate.control.idempotency import Named, derived
 from retrytemplate.control.reservation import NOTHING, Reservation, harder, is_unknown
-from retrytemplate.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
-from retrytemplate.endings import instead_of, put_note
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
 
 if TYPE_CHECKING:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import (
+from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
+from retrytemplate._engine.entry import refuse_blocking
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.validation import (
     checked_by,
     duration,
     has_methods,
     instance_of,
-    is_awaitable,
     plain,
     span,
     text,
@@ -24,8 +26,6 @@ from retrytemplate.control.events import check_listeners, listeners_of, tell
 from retrytemplate.control.operation import Operation, OperationResult, OperationUnrecorded
 from retrytemplate.control.reservation import harder
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
-from retrytemplate.drivers import ASYNC, SYNC, perform, perform_async
-from retrytemplate.entrances import refuse_blocking
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.state import encode_key, scope_of
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from attrs import frozen
 
-from retrytemplate._checks import text
+from retrytemplate._engine.wrapping import check_not_wrapped, decorated
+from retrytemplate._internal.validation import text
+from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead import Bulkhead
@@ -21,16 +23,14 @@ from retrytemplate.control.strategy import Strategy, apply, apply_async, fixed
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import Timeout
 from retrytemplate.guards import Guard
-from retrytemplate.outcome import Outcome
+from retrytemplate.history import Outcome
 from retrytemplate.template import BoundTemplate, Entrances, RetryTemplate
-from retrytemplate.verdicts import is_hard
-from retrytemplate.wrapping import check_not_wrapped, decorated
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import ParamSpec, TypeVar
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.remarks import Remark
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from retrytemplate._checks import text
-from retrytemplate._suggestions import did_you_mean
+from retrytemplate._internal.suggestions import did_you_mean
+from retrytemplate._internal.validation import text
 from retrytemplate.control.kinds import TRANSIENT_ERRORS
 from retrytemplate.control.libraries import (
     MODEL_ERRORS,

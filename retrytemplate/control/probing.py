@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate.policies._member import keeping_state
-from retrytemplate.policies.always import AlwaysRetryPolicy
+from retrytemplate._engine.failure_rules import is_barred
+from retrytemplate.policies.base import keeping_state
+from retrytemplate.policies.basic import AlwaysRetryPolicy
 from retrytemplate.simulation import simulate, worst_case
-from retrytemplate.verdicts import is_barred
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate import context as _context
-from retrytemplate._checks import at_least_one, checked_by, duration, span
+from retrytemplate._engine import context as _context
+from retrytemplate._engine.context import CURRENT, DEADLINE, empty, entered, leave
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.context import CURRENT, DEADLINE, empty, entered, leave
 from retrytemplate.control.headers import (
     gathered,
     read_attempt,
@@ -22,7 +23,6 @@ from retrytemplate.control.headers import (
     write_timeout,
 )
 from retrytemplate.control.nesting import Nesting, around
-from retrytemplate.deadline import Deadline
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:

@@ -9,8 +9,14 @@ from typing import Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import at_least_one, check_at_least, checked_by, delay, duration
-from retrytemplate._locks import Monitor
+from retrytemplate._internal.locks import Monitor
+from retrytemplate._internal.validation import (
+    at_least_one,
+    check_at_least,
+    checked_by,
+    delay,
+    duration,
+)
 
 __all__ = ["Quantile"]
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from retrytemplate._checks import is_awaitable
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.control.judging import but_cancelled, ending
 from retrytemplate.control.strategy import refuse_awaitable
 from retrytemplate.errors import RetryBudgetExhaustedError
-from retrytemplate.verdicts import is_hard
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from retrytemplate._engine.deadline import Deadline
     from retrytemplate.clock import Clock
     from retrytemplate.control.accounts import Account
     from retrytemplate.control.hedge_events import Steward
-    from retrytemplate.deadline import Deadline
 
     Start = Callable[["Runner"], Any]
 

@@ -18,13 +18,12 @@ from retrytemplate.control.service_errors import ServiceErrors
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout import RAISE, Timeout
 from retrytemplate.control.windows import Calls, Consecutive
-from retrytemplate.policies.always import AlwaysRetryPolicy
-from retrytemplate.policies.max_attempts import MaxAttemptsRetryPolicy
+from retrytemplate.policies.basic import AlwaysRetryPolicy, MaxAttemptsRetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import BoundTemplate, RetryTemplate
 
 if TYPE_CHECKING:
-    from retrytemplate.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 

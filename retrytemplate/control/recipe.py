@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
 from attrs import evolve, field, fields, frozen
 
-from retrytemplate._checks import checked_by, delay, duration, instance_of, plain, text
-from retrytemplate._suggestions import check_names
+from retrytemplate._internal.suggestions import check_names
+from retrytemplate._internal.validation import checked_by, delay, duration, instance_of, plain, text
 from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.classify.exceptions import ExceptionClassifier
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Literal, Self, Unpack
 
-    from retrytemplate._checks import Seconds
-    from retrytemplate.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._engine.plan import SurroundingSettings
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.backoff.exponential import Jitter
-    from retrytemplate.context import RetryContext
-    from retrytemplate.settings import SurroundingSettings
 
 __all__ = ["BY_REQUEST", "Preset"]
 

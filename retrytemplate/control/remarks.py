@@ -23,7 +23,7 @@ from retrytemplate.template import BoundTemplate, RetryTemplate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
 
     Layers = Sequence[Any]
 

@@ -1,6 +1,6 @@
 """A key's reservation in a context cache: taken, completed or failed, each by compare-and-set.
 
-Steps: generators that say what is to be done, for ``retrytemplate.drivers`` to perform.
+Steps: generators that say what is to be done, for ``retrytemplate._engine.drivers`` to perform.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._engine.final_error import instead_of
 from retrytemplate.caches.record import Record, json_value
-from retrytemplate.caches.sizes import fitting
-from retrytemplate.caches.worker import worker_name
-from retrytemplate.endings import instead_of
+from retrytemplate.caches.record_limit import fitting
+from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import (
     AlreadyCompletedError,
     CacheUnavailableError,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, is_awaitable, plain
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.classify.exceptions import causes, is_exception_class
 from retrytemplate.control.client_errors import timeout_kind
 from retrytemplate.control.strategy import Wraps, refuse_awaitable

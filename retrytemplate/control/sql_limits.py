@@ -7,11 +7,11 @@ import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import duration, span_or_none
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.validation import duration, span_or_none
 from retrytemplate.control.client_errors import LOCK
 from retrytemplate.control.clients import MINIMUM, what_is_left
 from retrytemplate.control.dialects import DIALECTS
-from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
 
 __all__ = ["statement_limit"]
 
@@ -125,7 +125,7 @@ class StatementLimit:
         return self
 
     async def __aexit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
-        from retrytemplate.stores.cancellation import whole
+        from retrytemplate._storage.cancellation import whole
 
         await whole(self._async.run_sync(self._exit, exception))
         self._name(exception)

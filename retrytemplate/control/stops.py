@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import retrytemplate.context as _context
-from retrytemplate._checks import is_awaitable
-from retrytemplate.context import (
+import retrytemplate._engine.context as _context
+from retrytemplate._engine.context import (
     CURRENT,
     DEADLINE,
     OUTER,
@@ -15,13 +14,14 @@ from retrytemplate.context import (
     leave,
     restore,
 )
-from retrytemplate.deadline import guarded
-from retrytemplate.plan import awaited_admit
+from retrytemplate._engine.deadline import guarded
+from retrytemplate._engine.plan import awaited_admit
+from retrytemplate._internal.awaitables import is_awaitable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.context import Cell
+    from retrytemplate._engine.context import Cell
 
 __all__ = ["ask", "ask_async", "under", "under_async"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from retrytemplate._checks import close_unawaited, is_awaitable
+from retrytemplate._engine.wrapping import decorated, kind_of
+from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate.errors import MisuseError
-from retrytemplate.wrapping import decorated, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

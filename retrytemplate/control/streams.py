@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, duration, span_or_none, text
-from retrytemplate._text import operation_of
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.formatting import operation_of
+from retrytemplate._internal.validation import checked_by, duration, span_or_none, text
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.events import check_listeners, listeners_of
 from retrytemplate.control.timeout import Timeout, tell_of
-from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from retrytemplate.clock import in_trio
-from retrytemplate.stores.cancellation import whole
+from retrytemplate._internal.awaitables import in_trio
+from retrytemplate._storage.cancellation import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from attrs import field, frozen
 
-from retrytemplate._checks import (
-    checked_by,
-    close_unawaited,
-    duration,
-    is_async,
-    is_awaitable,
-    late_result,
-    limit,
-    span,
-    text,
-)
-from retrytemplate._text import operation_of
-from retrytemplate.attempt_timeout import is_discarded, log_overrun
+from retrytemplate._engine.attempt_timeout import is_discarded, log_overrun
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.formatting import operation_of
+from retrytemplate._internal.validation import checked_by, duration, late_result, limit, span, text
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.client_errors import timeout_kind
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.control.strategy import Wraps, apply, apply_async, refuse_awaitable
-from retrytemplate.deadline import Deadline
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 from retrytemplate.history import summary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate.endings import put_note
+from retrytemplate._engine.final_error import put_note
 from retrytemplate.history import summary
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, plain
+from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.classify.exceptions import attribute
 from retrytemplate.errors import MisuseError, Rejected
 from retrytemplate.guards import Guard
@@ -14,7 +14,7 @@ from retrytemplate.guards import Guard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = ["OpenTransaction", "in_transaction"]
 

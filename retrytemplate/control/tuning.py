@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import define, evolve, field, fields, frozen
 
-from retrytemplate._checks import check_at_least, checked_by, delay, duration
+from retrytemplate._internal.validation import check_at_least, checked_by, delay, duration
 from retrytemplate.control.breaker import CircuitBreaker
 from retrytemplate.control.events import CircuitChanged, ControlListener
 from retrytemplate.control.permit import Permit

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
-from retrytemplate.clock import in_trio
+from retrytemplate._internal.awaitables import in_trio
 
 if TYPE_CHECKING:
     import asyncio

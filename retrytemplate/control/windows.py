@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
-from retrytemplate._checks import at_least_one, checked_by, duration, span
+from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,6 +2,6 @@
 
 from retrytemplate.declarative.decorator import retryable
 from retrytemplate.declarative.proxy import intercept
-from retrytemplate.declarative.recoverers import recover
+from retrytemplate.declarative.recovery_methods import recover
 
 __all__ = ["intercept", "recover", "retryable"]

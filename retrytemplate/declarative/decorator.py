@@ -6,11 +6,13 @@ from functools import update_wrapper
 from inspect import getattr_static, isfunction
 from typing import TYPE_CHECKING, Any, Never
 
-from retrytemplate._checks import is_async, text_or_none
-from retrytemplate._text import qualified_name
-from retrytemplate.backoff.none import NoBackoff
-from retrytemplate.declarative.fitting import Taker, call_of, signature_of
-from retrytemplate.declarative.recoverers import (
+from retrytemplate._engine.wrapping import RetryWith, descriptor, wrap
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.formatting import qualified_name
+from retrytemplate._internal.validation import text_or_none
+from retrytemplate.backoff.base import NoBackoff
+from retrytemplate.declarative.arguments import Taker, call_of, signature_of
+from retrytemplate.declarative.recovery_methods import (
     RecoveryOfCall,
     is_recoverer,
     recoverer_named,
@@ -21,13 +23,12 @@ from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.state import RetryState
 from retrytemplate.template import BoundTemplate, RetryTemplate
-from retrytemplate.wrapping import RetryWith, descriptor, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from retrytemplate._engine.wrapping import Decorator
     from retrytemplate.backoff.base import Backoff
-    from retrytemplate.wrapping import Decorator
 
     Types = type[BaseException] | tuple[type[BaseException], ...]
 

@@ -10,9 +10,9 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from retrytemplate._engine.wrapping import check_not_wrapped
 from retrytemplate.errors import MisuseError
 from retrytemplate.template import Entrances
-from retrytemplate.wrapping import check_not_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,6 +22,7 @@ from retrytemplate import (
     SystemClock,
     current_context,
 )
+from retrytemplate._internal.imports import extra
 from retrytemplate.batch import (
     ChunkStep,
     DeadLetters,
@@ -33,7 +34,6 @@ from retrytemplate.batch import (
 )
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
 from retrytemplate.demo.orders import InvalidOrder, LineCodec
-from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
 
-from retrytemplate._threads import Threads, uninterrupted
+from retrytemplate._internal.threads import Threads, uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._lazy import lazily
+from retrytemplate._internal.imports import lazily
 from retrytemplate.listeners.base import HOOKS, RetryListener
 
 if TYPE_CHECKING:

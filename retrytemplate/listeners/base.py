@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = ["HOOKS", "RetryListener"]
 

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._text import one_line, printable, subject, with_text
+from retrytemplate._internal.formatting import one_line, printable, subject, with_text
 from retrytemplate.errors import Rejected
-from retrytemplate.history import message_of, summary, type_name
+from retrytemplate.history import WORDS, message_of, summary, type_name
 from retrytemplate.listeners.base import RetryListener
-from retrytemplate.stop_reasons import WORDS
 
 if TYPE_CHECKING:
     import logging
 
-    from retrytemplate.context import RetryContext
-    from retrytemplate.stop_reasons import StopReason
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate.history import StopReason
 
 __all__ = ["LoggingListener"]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import field, frozen
 
-from retrytemplate import _checks
-from retrytemplate._locks import Monitor
+from retrytemplate._internal import validation
+from retrytemplate._internal.locks import Monitor
 from retrytemplate.clock import SystemClock, check_clock, given_or_system
 from retrytemplate.errors import Rejected
 from retrytemplate.listeners.base import RetryListener
@@ -17,8 +17,8 @@ from retrytemplate.listeners.base import RetryListener
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from retrytemplate._engine.context import RetryContext
     from retrytemplate.clock import Clock
-    from retrytemplate.context import RetryContext
 
 __all__ = ["Kind", "RetryStatistics", "RollingStatistics", "StatisticsListener"]
 
@@ -100,11 +100,11 @@ class RollingStatistics:
     Source: ``ExponentialAverageRetryStatistics`` of Spring Retry.
     """
 
-    clock: Clock = field(factory=SystemClock, validator=_checks.checked_by(check_clock))
+    clock: Clock = field(factory=SystemClock, validator=validation.checked_by(check_clock))
     window: float = field(
         default=15.0,
-        converter=_checks.duration,
-        validator=_checks.checked_by(_checks.span),
+        converter=validation.duration,
+        validator=validation.checked_by(validation.span),
     )
     name: str = ""
     _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)
@@ -248,7 +248,7 @@ class StatisticsListener(RetryListener):
     Source: ``StatisticsListener`` and ``DefaultStatisticsRepository`` of Spring Retry.
     """
 
-    def __init__(self, clock: Clock | None = None, window: _checks.Seconds = 15.0) -> None:
+    def __init__(self, clock: Clock | None = None, window: validation.Seconds = 15.0) -> None:
         self._make = partial(RollingStatistics, given_or_system(clock), window)
         self._make()  # refuses a bad window here rather than at the first execution
         self._entries: dict[str, RollingStatistics] = {}

@@ -1,24 +1,31 @@
-"""What a retry policy is: the seam to write one's own."""
+"""Base classes of retry policies."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate._values import JSON, Value
+from retrytemplate._internal import validation
+from retrytemplate._internal.values import JSON, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
+    from retrytemplate.history import StopReason
     from retrytemplate.policies.composite import CompositeRetryPolicy
     from retrytemplate.policies.result import ResultRetryPolicy
-    from retrytemplate.stop_reasons import StopReason
 
-__all__ = ["JSON", "NumberOfAttempts", "RetryPolicy", "StatefulRetryPolicy"]
+__all__ = [
+    "JSON",
+    "DecidingMember",
+    "NumberOfAttempts",
+    "RetryPolicy",
+    "StatefulRetryPolicy",
+    "keeping_state",
+]
 
 
 class RetryPolicy(Value):
@@ -137,7 +144,7 @@ class NumberOfAttempts(RetryPolicy):
     def resolved(self) -> Self:
         if not self.dynamic:
             return self
-        number = _checks.read("max_attempts", self._max_attempts, _checks.at_least_one)
+        number = validation.read("max_attempts", self._max_attempts, validation.at_least_one)
         return evolve(self, max_attempts=number)  # type: ignore[misc]  # all are attrs classes
 
 
@@ -197,3 +204,40 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
     def attributes(self, state: JSON) -> Mapping[str, JSON]:
         """What of the state shows in the context's attributes."""
         return {}
+
+
+@frozen(eq=False, repr=False)
+class DecidingMember(StatefulRetryPolicy):
+    """Carries what a deciding policy decides by: ``[failures, allowed, no recovery]``.
+
+    The policy is asked when the failure is recorded, where the exception is.
+    """
+
+    policy: RetryPolicy = field()
+
+    def start(self, now: float) -> JSON:
+        return [0, bool(self.policy.allows(0, None)), False]
+
+    def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
+        failures = state[0] + 1
+        allowed = bool(self.policy.allows(failures, failure))
+        forbidden = not allowed and bool(self.policy.forbids_recovery(failures, failure))
+        return [failures, allowed, forbidden]
+
+    def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
+        return state[1], state
+
+    def stop_reason_from(
+        self, state: JSON, failures: int, failure: BaseException | None, now: float
+    ) -> StopReason:
+        return self.policy.stop_reason(state[0], failure)
+
+    def recovery_forbidden(self, state: JSON) -> bool:
+        return bool(state[2])
+
+
+def keeping_state(policy: RetryPolicy) -> StatefulRetryPolicy:
+    """The policy itself where it keeps state, else carried by one that does."""
+    if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
+        return policy
+    return DecidingMember(policy)

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate.policies._member import keeping_state
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+from retrytemplate._internal import validation
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
+from retrytemplate.policies.basic import seconds
 from retrytemplate.policies.simple import SimpleRetryPolicy
-from retrytemplate.policies.timeout import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from retrytemplate.history import StopReason
     from retrytemplate.policies.result import ResultRetryPolicy
-    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["CircuitBreakerRetryPolicy"]
 
@@ -57,17 +56,17 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     keeps_context: ClassVar[bool] = True
 
     delegate: RetryPolicy = field(
-        factory=SimpleRetryPolicy, validator=_checks.instance_of(RetryPolicy, "a RetryPolicy")
+        factory=SimpleRetryPolicy, validator=validation.instance_of(RetryPolicy, "a RetryPolicy")
     )
     open_timeout: Any = field(
         default=5.0,
         converter=seconds,
-        validator=_checks.number_or_callable(_checks.limit),
+        validator=validation.number_or_callable(validation.limit),
     )
     reset_timeout: Any = field(
         default=20.0,
         converter=seconds,
-        validator=_checks.number_or_callable(_checks.limit),
+        validator=validation.number_or_callable(validation.limit),
     )
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
 
@@ -115,7 +114,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
         return {**state, "open": not allowed}
 
     def _seconds(self, name: str) -> float:
-        return float(_checks.read(name, getattr(self, name), _checks.limit))
+        return float(validation.read(name, getattr(self, name), validation.limit))
 
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float

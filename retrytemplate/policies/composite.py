@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate.policies._member import keeping_state
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+from retrytemplate._internal import validation
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from retrytemplate.history import StopReason
     from retrytemplate.policies.result import ResultRetryPolicy
-    from retrytemplate.stop_reasons import StopReason
 
 __all__ = ["CompositeRetryPolicy", "combine"]
 
@@ -55,7 +54,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
     """
 
     policies: tuple[RetryPolicy, ...] = field(converter=_members, validator=_some_policies)
-    optimistic: bool = field(default=False, validator=_checks.instance_of(bool, "True or False"))
+    optimistic: bool = field(default=False, validator=validation.instance_of(bool, "True or False"))
     _needs_state: bool = field(init=False, eq=False, repr=False)
     _parts: tuple[StatefulRetryPolicy, ...] = field(init=False, eq=False, repr=False)
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, field, frozen
 
-from retrytemplate import _checks
-from retrytemplate.policies._member import keeping_state
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy
+from retrytemplate._internal import validation
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
 from retrytemplate.policies.simple import SimpleRetryPolicy
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     import attrs
 
-    from retrytemplate.stop_reasons import StopReason
+    from retrytemplate.history import StopReason
 
 __all__ = ["ResultRetryPolicy"]
 
@@ -50,10 +49,10 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     (True, False)
     """
 
-    retry_if: Callable[[Any], Any] = field(validator=_checks.checked_by(_checks.plain))
+    retry_if: Callable[[Any], Any] = field(validator=validation.checked_by(validation.plain))
     policy: RetryPolicy = field(
         factory=SimpleRetryPolicy,
-        validator=_checks.instance_of(RetryPolicy, "a RetryPolicy"),
+        validator=validation.instance_of(RetryPolicy, "a RetryPolicy"),
     )
     when_exhausted: WhenExhausted = field(default="raise", validator=_one_of_two)
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)

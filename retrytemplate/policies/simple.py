@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate import _checks
+from retrytemplate._internal import validation
 from retrytemplate.classify.exceptions import ExceptionClassifier, is_exception_class, is_signal
-from retrytemplate.policies._judge import Judge, only_counts
 from retrytemplate.policies.base import NumberOfAttempts
+from retrytemplate.policies.exception_rules import Judge, only_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def _exception_types(name: str, value: Any, *, others: str = "") -> None:
 def check_retryable(name: str, value: Any) -> None:
     """Raise unless these are exceptions that can be worth another try, or a predicate of them."""
     if callable(value):
-        _checks.plain(name, value)
+        validation.plain(name, value)
         return
     if isinstance(value, ExceptionClassifier):
         raise TypeError(
@@ -100,24 +100,26 @@ class SimpleRetryPolicy(NumberOfAttempts):
     """
 
     _max_attempts: int | Callable[[], int] = field(
-        default=3, alias="max_attempts", validator=_checks.number_or_callable(_checks.at_least_one)
+        default=3,
+        alias="max_attempts",
+        validator=validation.number_or_callable(validation.at_least_one),
     )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
         default=EVERY_EXCEPTION,
         converter=types_or_predicate,
-        validator=_checks.checked_by(check_retryable),
+        validator=validation.checked_by(check_retryable),
     )
     not_on: tuple[type[BaseException], ...] = field(
-        default=(), converter=_types, validator=_checks.checked_by(_exception_types)
+        default=(), converter=_types, validator=validation.checked_by(_exception_types)
     )
     not_recoverable: tuple[type[BaseException], ...] = field(
-        default=(), converter=_types, validator=_checks.checked_by(_exception_types)
+        default=(), converter=_types, validator=validation.checked_by(_exception_types)
     )
     traverse_causes: bool = field(
-        default=False, validator=_checks.instance_of(bool, "True or False")
+        default=False, validator=validation.instance_of(bool, "True or False")
     )
     classifier: ExceptionClassifier | None = field(
-        default=None, validator=_checks.checked_by(_rule)
+        default=None, validator=validation.checked_by(_rule)
     )
     _limit: int = field(init=False, eq=False, repr=False)
     _judge: Judge = field(init=False, eq=False, repr=False)

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._lazy import lazily
-from retrytemplate.testing.chance import ScriptedRandom
+from retrytemplate._internal.imports import lazily
 from retrytemplate.testing.clock import Interrupted, VirtualClock
 from retrytemplate.testing.recorder import AsyncRecorder, Event, Recorder
-from retrytemplate.testing.waiting import no_waiting
+from retrytemplate.testing.scripted_random import ScriptedRandom
+from retrytemplate.testing.skip_delays import no_waiting
 
 if TYPE_CHECKING:
     from retrytemplate.testing.conformance import (
@@ -38,13 +38,12 @@ if TYPE_CHECKING:
         ListenerConformance,
         PolicyConformance,
     )
-    from retrytemplate.testing.loops import run, run_trio, virtual_loop
+    from retrytemplate.testing.event_loops import run, run_trio, virtual_loop
 
 # Every pytest run imports this package, few need asyncio or the kits.
 __getattr__ = lazily(
     __name__,
     {
-        "retrytemplate.testing.loops": ("run", "run_trio", "virtual_loop"),
         "retrytemplate.testing.conformance": (
             "AsyncCacheConformance",
             "BackoffConformance",
@@ -55,6 +54,11 @@ __getattr__ = lazily(
             "GuardConformance",
             "ListenerConformance",
             "PolicyConformance",
+        ),
+        "retrytemplate.testing.event_loops": (
+            "run",
+            "run_trio",
+            "virtual_loop",
         ),
     },
 )

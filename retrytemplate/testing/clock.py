@@ -8,8 +8,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import check_at_least, duration, whole
-from retrytemplate.clock import in_trio
+from retrytemplate._internal.awaitables import in_trio
+from retrytemplate._internal.validation import check_at_least, duration, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

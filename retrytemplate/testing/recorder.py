@@ -8,7 +8,7 @@ from retrytemplate.listeners.base import RetryListener
 from retrytemplate.testing.clock import checkpoint
 
 if TYPE_CHECKING:
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = ["AsyncRecorder", "Event", "Recorder"]
 

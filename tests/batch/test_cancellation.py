@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import event
 
 from retrytemplate import NeverRetryPolicy
-from retrytemplate._threads import Threads
+from retrytemplate._internal.threads import Threads
+from retrytemplate._storage.cancellation import over, whole
 from retrytemplate.batch import (
     ForwardReader,
     JobRepository,
@@ -18,7 +19,6 @@ from retrytemplate.batch import (
     databases,
 )
 from retrytemplate.batch.signals import uncut
-from retrytemplate.stores.cancellation import over, whole
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 from tests.cutting import InterruptsOnly

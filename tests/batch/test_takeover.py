@@ -20,6 +20,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
+from retrytemplate._storage.process_liveness import at_work
 from retrytemplate.batch import (
     JobRepository,
     JobRepositoryError,
@@ -28,7 +29,6 @@ from retrytemplate.batch import (
     databases,
     journal,
 )
-from retrytemplate.batch.places import at_work
 from retrytemplate.testing import VirtualClock
 from tests.batch.killing import Mill, Plan, say
 from tests.batch.nursery import processes

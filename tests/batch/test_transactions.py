@@ -5,7 +5,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DataError, IntegrityError
 
 from retrytemplate import Deadline, FixedBackoff, Guard, RetryTemplate, SimpleRetryPolicy
-from retrytemplate import attempt_timeout as limits
+from retrytemplate._engine import attempt_timeout as limits
 from retrytemplate.batch import (
     Cursor,
     JobRepository,

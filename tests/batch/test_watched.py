@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrytemplate._text import operation_of
+from retrytemplate._internal.formatting import operation_of
 from retrytemplate.batch.watched import AsyncWatched, Watched
 
 

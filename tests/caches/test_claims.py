@@ -11,7 +11,7 @@ from retrytemplate import (
     MemoryRetryContextCache,
 )
 from retrytemplate.caches.base import Claim
-from retrytemplate.caches.claims import ClaimsInProcess
+from retrytemplate.caches.in_process import ClaimsInProcess
 from retrytemplate.caches.record import Record
 from retrytemplate.testing import CacheConformance
 

@@ -17,7 +17,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.caches.record import Record, from_json, to_text
-from retrytemplate.caches.sizes import LEAST_LIMIT, RECORD_LIMIT, fitting
+from retrytemplate.caches.record_limit import LEAST_LIMIT, RECORD_LIMIT, fitting
 
 LONG = 8 * 1024
 

@@ -22,7 +22,7 @@ from retrytemplate import (
     RetryListener,
     RetryTemplate,
 )
-from retrytemplate.clock import in_trio
+from retrytemplate._internal.awaitables import in_trio
 from retrytemplate.control import TRANSIENT_ERRORS, http_retry
 from retrytemplate.testing import (
     ClassifierConformance,

@@ -22,7 +22,7 @@ from retrytemplate import (
     StatisticsListener,
     current_context,
 )
-from retrytemplate.clock import in_trio
+from retrytemplate._internal.awaitables import in_trio
 from tests.golden.build import built_backoff, built_policy, built_state
 from tests.golden.compare import contextless, differences, unheard
 from tests.golden.model import (

@@ -5,7 +5,7 @@ from itertools import count
 
 from sqlalchemy import create_engine, event, make_url, text
 
-from retrytemplate.stores.statements import in_dialect
+from retrytemplate._storage.sql_dialect import in_dialect
 from tests.stores.kinds import awaited, blocking
 
 __all__ = ["SQLStore"]

@@ -3,7 +3,7 @@
 import os
 from itertools import count
 
-from retrytemplate.stores.keys import stored
+from retrytemplate._storage.column_keys import stored
 from tests.stores import valkey
 from tests.stores.kinds import awaited, blocking
 

@@ -459,7 +459,7 @@ def test_what_is_over_is_not_found_although_a_claim_has_kept_it_longer(made, sto
 
 
 def test_a_purge_deletes_what_is_over_and_says_how_many(made, store, monkeypatch):
-    monkeypatch.setattr("retrytemplate.stores.steps.AT_ONCE", 2)
+    monkeypatch.setattr("retrytemplate.backends.sql.operations.AT_ONCE", 2)
     cache = made(ttl=100)
     for number in range(5):
         failed(cache, f"old {number}")
@@ -485,8 +485,8 @@ def test_keys_come_in_order_and_in_pages(made):
 
 
 def test_iteration_goes_through_every_page(store, monkeypatch):
-    monkeypatch.setattr("retrytemplate.stores.sql.PAGE", 2)
-    monkeypatch.setattr("retrytemplate.stores.commands.AT_ONCE", 2)
+    monkeypatch.setattr("retrytemplate.backends.sql.cache.PAGE", 2)
+    monkeypatch.setattr("retrytemplate.backends.redis.operations.AT_ONCE", 2)
     cache = store.cache()
     cache.succeed(cache.begin("remembered", worker="one"), remember=60)
     for number in range(5):

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrytemplate import AlreadyCompletedError, CacheUnavailableError, RetryError
+from retrytemplate.backends.redis.inspection import RedisEntries
+from retrytemplate.backends.sql.inspection import SQLEntries
 from retrytemplate.caches.record import to_json
-from retrytemplate.stores.redis_entries import RedisEntries
-from retrytemplate.stores.sql_entries import SQLEntries
 from retrytemplate.testing.conformance.cache import rich_record
 from tests.stores.conftest import failing, opened
 

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import inspect
 
 from retrytemplate import AttemptRecord, CacheUnavailableError, RedisRetryContextCache
+from retrytemplate.backends.redis.inspection import RedisEntries
+from retrytemplate.backends.sql.inspection import SQLEntries
 from retrytemplate.cli import main
-from retrytemplate.stores.redis_entries import RedisEntries
-from retrytemplate.stores.sql_entries import SQLEntries
 from tests.stores.conftest import failing
 from tests.stores.postgres import free_port
 

@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import text
 
-from retrytemplate.stores import statements, steps
+from retrytemplate._storage import sql_dialect
+from retrytemplate.backends.sql import operations, statements
 from tests.stores.conftest import failing
 
 TTL = 60
@@ -16,8 +17,8 @@ def store(database):
 
 @pytest.fixture(autouse=True)
 def _a_small_broom(monkeypatch):
-    monkeypatch.setattr(steps, "SWEEP_EVERY", 5)
-    monkeypatch.setattr(steps, "SWEPT", 10)
+    monkeypatch.setattr(operations, "SWEEP_EVERY", 5)
+    monkeypatch.setattr(operations, "SWEPT", 10)
 
 
 def fail_once(cache, keys):
@@ -80,7 +81,7 @@ def test_a_table_that_cannot_be_swept_holds_up_nobody(sqlite):
 
 def test_what_is_over_is_found_by_an_index(cache, store):
     cache.peek("any")
-    order = statements.in_dialect(statements.SWEEP, store.kind, store.prefix)
+    order = sql_dialect.in_dialect(statements.SWEEP, store.kind, store.prefix)
     with store.engine.begin() as connection:
         if store.kind == "sqlite":
             explain = "EXPLAIN QUERY PLAN"

@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 
 from retrytemplate import CacheUnavailableError, LeaseLostError
+from retrytemplate.backends.leases import LeasedClaim, Leases, RenewingTask, RenewingThread
 from retrytemplate.caches import Claim
-from retrytemplate.stores.leases import LeasedClaim, Leases
-from retrytemplate.stores.renewers import RenewingTask, RenewingThread
 from retrytemplate.testing import VirtualClock
 
 PATIENCE = 20.0

@@ -24,7 +24,7 @@ from retrytemplate import (
     RetryTemplate,
     SQLRetryContextCache,
 )
-from retrytemplate._checks import SECONDS
+from retrytemplate._internal.validation import SECONDS
 from retrytemplate.testing import run_trio
 from tests.stores.conftest import failing
 
@@ -372,7 +372,7 @@ def test_what_sqlalchemy_needs_for_asyncio_is_named_with_its_extra_too(monkeypat
 
 def test_importing_the_names_loads_no_package():
     script = """if True:
-        import sys, retrytemplate.stores.sql, retrytemplate.stores.redis
+        import sys, retrytemplate.backends.sql.cache, retrytemplate.backends.redis.cache
         print(bool({"sqlalchemy", "redis"} & set(sys.modules)))
     """
     done = subprocess.run(

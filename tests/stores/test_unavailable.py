@@ -14,7 +14,7 @@ from retrytemplate import (
     RetryState,
     RetryTemplate,
 )
-from retrytemplate.stores.engines import unavailable
+from retrytemplate._storage.sql_engine import unavailable
 from retrytemplate.testing import Recorder
 from tests.stores import postgres
 from tests.stores.conftest import failing

@@ -45,7 +45,7 @@ from retrytemplate.testing import (
     VirtualClock,
     no_waiting,
 )
-from retrytemplate.testing.waiting import SkippingClock
+from retrytemplate.testing.skip_delays import SkippingClock
 
 simple = SimpleRetryPolicy(3)
 is_os_error = PredicateRetryPolicy(lambda error: isinstance(error, OSError))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._values import JSON
+from retrytemplate._internal.values import JSON
 from retrytemplate.batch.errors import ReaderError
 
 if TYPE_CHECKING:

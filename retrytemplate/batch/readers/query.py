@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from retrytemplate._internal.imports import extra
 from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.base import (
     AsyncCursor,
@@ -15,7 +16,6 @@ from retrytemplate.batch.readers.base import (
     checked_name,
     part,
 )
-from retrytemplate.extras import extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

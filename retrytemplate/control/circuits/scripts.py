@@ -23,7 +23,7 @@ Every time is read from the server's own clock and kept as whole microseconds.
 
 from __future__ import annotations
 
-from retrytemplate.stores.scripts import Script
+from retrytemplate._storage.redis_script import Script
 
 __all__ = ["CALL", "FORMAT", "LOOK", "MOVE"]
 

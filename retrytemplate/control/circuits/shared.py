@@ -8,7 +8,8 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._locks import Monitor, Reentered
+from retrytemplate._internal.locks import Monitor, Reentered
+from retrytemplate._storage.fork_safety import follow
 from retrytemplate.control.circuit import OPEN_TO_ALL, Manual, code_of
 from retrytemplate.control.circuits.records import BY_HAND, change, restored
 from retrytemplate.control.circuits.store import Move
@@ -18,7 +19,6 @@ from retrytemplate.control.snapshot import CircuitSnapshot
 from retrytemplate.control.watcher import Watcher
 from retrytemplate.control.windows import FAILED, SLOW
 from retrytemplate.errors import CircuitStoreError
-from retrytemplate.stores.forks import follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,31 +10,32 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import astuple, frozen
 
+from retrytemplate._internal.validation import seconds, waiting
+from retrytemplate._storage import redis_connection
+from retrytemplate._storage.column_keys import from_stored, stored
+from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.operation_runner import perform
+from retrytemplate._storage.redis_connection import Connections
+from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate._storage.store_role import Owner
+from retrytemplate.backends.durable import KEY_PREFIXES
+from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST, SPECIAL
 from retrytemplate.control.circuits import scripts
 from retrytemplate.control.circuits.records import note_of, seen_in
 from retrytemplate.control.windows import STEPS, Calls, Seconds
 from retrytemplate.errors import CacheUnavailableError, CircuitStoreError
-from retrytemplate.stores import pools
-from retrytemplate.stores.commands import AT_ONCE, END, ESCAPED, MOST, SPECIAL
-from retrytemplate.stores.connections import Connections
-from retrytemplate.stores.forks import follow, keep
-from retrytemplate.stores.keys import from_stored, stored
-from retrytemplate.stores.owners import Owner
-from retrytemplate.stores.performers import perform
-from retrytemplate.stores.sending import evaluated, once, repeated
-from retrytemplate.stores.settings import KEY_PREFIXES, seconds, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from redis import Redis
 
-    from retrytemplate._checks import Seconds as Duration
+    from retrytemplate._internal.validation import Seconds as Duration
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.redis_script import Script
     from retrytemplate.control.circuit import Rules, State
     from retrytemplate.control.circuits.records import Seen
     from retrytemplate.control.local import Keeper
-    from retrytemplate.stores.performers import Step
-    from retrytemplate.stores.scripts import Script
 
 __all__ = ["Move", "Place", "RedisCircuitStore"]
 
@@ -141,7 +142,7 @@ class RedisCircuitStore:
         follow(self)
 
     def __repr__(self) -> str:
-        where = pools.where(self._pool)
+        where = redis_connection.where(self._pool)
         return f"<{type(self).__name__} {where} prefix={self.prefix!r} mode={self.mode!r}>"
 
     def close(self) -> None:
@@ -255,7 +256,7 @@ class RedisCircuitStore:
         return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
 
     def _connect(self) -> None:
-        self._pool = pools.pool(self._url, self.timeout, OWNER)
+        self._pool = redis_connection.pool(self._url, self.timeout, OWNER)
         self._connections = Connections(self._pool, self.timeout, OWNER)
 
     def _forked(self) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._checks import plain, text
+from retrytemplate._internal.validation import plain, text
 from retrytemplate.control.switch import rules
 from retrytemplate.control.switch.canary import shares_of, verdict
 from retrytemplate.control.switch.expiry import lasting
@@ -16,7 +16,7 @@ from retrytemplate.control.switch.triggers import allowed_by, length_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.control.switch.entries import AuditRecord
     from retrytemplate.control.switch.scopes import Scopes, SwitchScope
     from retrytemplate.control.switch.words import Words

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from retrytemplate._locks import Monitor
+from retrytemplate._internal.locks import Monitor
 from retrytemplate.clock import SystemClock
 from retrytemplate.control.switch.entries import Document, decode_document
 from retrytemplate.control.switch.events import SwitchStoreBack, SwitchStoreLost

@@ -6,20 +6,20 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrytemplate._internal.validation import waiting
+from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
+from retrytemplate._storage.store_role import Owner
 from retrytemplate.control.switch.stores import StoredRecord
 from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
-from retrytemplate.stores.forks import follow, keep
-from retrytemplate.stores.owners import Owner
-from retrytemplate.stores.performers import AnswerLateError, AnswerLostError
-from retrytemplate.stores.settings import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TypeVar
 
-    from retrytemplate._checks import Seconds
-    from retrytemplate.stores.performers import Step
-    from retrytemplate.stores.settings import Prefixes
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate.backends.durable import Prefixes
 
     T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from attrs import asdict, field, frozen
 
-from retrytemplate.caches import fields
+from retrytemplate.caches import record_schema
 from retrytemplate.control.switch.canary import is_canary
 from retrytemplate.control.switch.expiry import WHEN_EXPIRED
 from retrytemplate.control.switch.scopes import EVERYTHING, GLOBAL, NAMED, SwitchScope, named
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from retrytemplate.caches.fields import Field
+    from retrytemplate.caches.record_schema import Field
 
 __all__ = [
     "ACTIONS",
@@ -191,7 +191,7 @@ NO_JSON = TypeError, ValueError, RecursionError
 
 
 def _is_share(value: Any) -> bool:
-    fits, _ = fields.TIME
+    fits, _ = record_schema.TIME
     return fits(value) and 0 <= value <= 100
 
 
@@ -207,34 +207,34 @@ EXPIRED: Field = (lambda value: value in WHEN_EXPIRED, f"one of {', '.join(WHEN_
 ACTION: Field = (lambda value: value in ACTIONS, f"one of {', '.join(ACTIONS)}")
 
 DOCUMENT: Mapping[str, Field] = {
-    "v": fields.FORMAT_NUMBER,
-    "store": fields.TEXT,
-    "entries": fields.LIST,
+    "v": record_schema.FORMAT_NUMBER,
+    "store": record_schema.TEXT,
+    "entries": record_schema.LIST,
 }
 SCOPED: Mapping[str, Field] = {
     "kind": KIND,
-    "name": fields.or_null(fields.TEXT),
-    "reason": fields.TEXT,
-    "by": fields.TEXT,
-    "until": fields.or_null(fields.TIME),
+    "name": record_schema.or_null(record_schema.TEXT),
+    "reason": record_schema.TEXT,
+    "by": record_schema.TEXT,
+    "until": record_schema.or_null(record_schema.TIME),
     "when_expired": EXPIRED,
 }
 ENTRY: Mapping[str, Field] = {
     **SCOPED,
-    "since": fields.TIME,
-    "cause": fields.or_null(fields.TEXT),
+    "since": record_schema.TIME,
+    "cause": record_schema.or_null(record_schema.TEXT),
     "canary": CANARY,
-    "step": fields.COUNT,
-    "reminded": fields.or_null(fields.TIME),
+    "step": record_schema.COUNT,
+    "reminded": record_schema.or_null(record_schema.TIME),
 }
 RECORD: Mapping[str, Field] = {
-    "v": fields.FORMAT_NUMBER,
+    "v": record_schema.FORMAT_NUMBER,
     **SCOPED,
     "action": ACTION,
-    "at": fields.TIME,
+    "at": record_schema.TIME,
     "share": SHARE,
-    "override": fields.FLAG,
-    "id": fields.TEXT,
+    "override": record_schema.FLAG,
+    "id": record_schema.TEXT,
 }
 
 
@@ -268,7 +268,7 @@ def decode_document(text: str) -> Document:
         return Document()
     what = "the document"
     data = _object(what, text)
-    _refuse(what, fields.fault("", data, DOCUMENT, DOCUMENT))
+    _refuse(what, record_schema.fault("", data, DOCUMENT, DOCUMENT))
     entries = [_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
     found = {each.scope: each for each in entries}
     if len(found) < len(entries):
@@ -307,7 +307,7 @@ def _object(what: str, text: str) -> dict[str, Any]:
 
 
 def _scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
-    _refuse(what, fields.fault("", data, known, known))
+    _refuse(what, record_schema.fault("", data, known, known))
     found = {name: value for name, value in data.items() if name not in ("v", "kind", "name")}
     kind, name = data["kind"], data["name"]
     if kind == GLOBAL and name is not None:

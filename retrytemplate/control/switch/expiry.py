@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrytemplate._checks import SECONDS, duration, span
+from retrytemplate._internal.validation import SECONDS, duration, span
 from retrytemplate.errors import SwitchRefusedError
 
 __all__ = ["WHEN_EXPIRED", "check_expires_in", "check_when_expired", "lasting"]

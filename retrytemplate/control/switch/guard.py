@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from attrs import define, field
 
-from retrytemplate.context import current_context
+from retrytemplate._engine.context import current_context
 from retrytemplate.control.events import CallRejected
 from retrytemplate.control.stops import under, under_async
 from retrytemplate.control.strategy import Wraps, refuse_awaitable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import ParamSpec, TypeVar
 
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
     from retrytemplate.control.switch.entries import Decision
     from retrytemplate.control.switch.questions import Question
     from retrytemplate.control.switch.scopes import SwitchScope

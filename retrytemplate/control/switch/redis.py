@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from retrytemplate._storage import redis_connection
+from retrytemplate._storage.operation_runner import perform
+from retrytemplate._storage.redis_connection import Connections
+from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate.backends.durable import KEY_PREFIXES
+from retrytemplate.backends.redis.operations import MOST
 from retrytemplate.control.switch import scripts
 from retrytemplate.control.switch.durable import (
     KILL_SWITCH,
@@ -11,23 +17,16 @@ from retrytemplate.control.switch.durable import (
     kept,
     unreadable,
 )
-from retrytemplate.stores import pools
-from retrytemplate.stores.commands import MOST
-from retrytemplate.stores.connections import Connections
-from retrytemplate.stores.performers import perform
-from retrytemplate.stores.sending import evaluated, once, repeated
-from retrytemplate.stores.settings import KEY_PREFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from redis import Redis
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.redis_script import Asked, Script
     from retrytemplate.control.switch.stores import StoredRecord
-    from retrytemplate.stores.performers import Step
-    from retrytemplate.stores.scripts import Script
-    from retrytemplate.stores.sending import Asked
 
 T = TypeVar("T")
 
@@ -69,11 +68,11 @@ class RedisSwitchStore(DurableSwitchStore):
             self._pool.disconnect()
 
     def _connect(self) -> None:
-        self._pool = pools.pool(self._url, self.timeout, KILL_SWITCH)
+        self._pool = redis_connection.pool(self._url, self.timeout, KILL_SWITCH)
         self._connections = Connections(self._pool, self.timeout, KILL_SWITCH)
 
     def _place(self) -> object:
-        return pools.where(self._pool)
+        return redis_connection.where(self._pool)
 
     def _reconnect(self) -> object:
         before = self._pool, self._connections

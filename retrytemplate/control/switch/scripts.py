@@ -11,7 +11,7 @@ None of them has an end.  A script that fails at one of them fails before it has
 
 from __future__ import annotations
 
-from retrytemplate.stores.scripts import CLOCK, Script
+from retrytemplate._storage.redis_script import CLOCK, Script
 
 __all__ = ["CLAIM", "COMMIT", "LOAD", "RECORDS", "TOLD"]
 

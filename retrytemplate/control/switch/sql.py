@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from retrytemplate._storage import sql_connection, sql_engine
+from retrytemplate._storage.operation_runner import perform, twice
+from retrytemplate._storage.sql_schema import Tables
+from retrytemplate.backends.durable import TABLE_PREFIXES
 from retrytemplate.control.switch import statements as sql
 from retrytemplate.control.switch.durable import (
     KILL_SWITCH,
@@ -13,19 +17,15 @@ from retrytemplate.control.switch.durable import (
     typed,
     unreadable,
 )
-from retrytemplate.stores import engines, queries
-from retrytemplate.stores.performers import perform, twice
-from retrytemplate.stores.settings import TABLE_PREFIXES
-from retrytemplate.stores.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Engine
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.operation_runner import Step
     from retrytemplate.control.switch.stores import StoredRecord
-    from retrytemplate.stores.performers import Step
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class SQLSwitchStore(DurableSwitchStore):
 
     def __init__(self, url: str | Engine, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
         super().__init__(prefix, timeout)
-        self._engine = engines.engine(url, self.timeout, KILL_SWITCH)
+        self._engine = sql_engine.engine(url, self.timeout, KILL_SWITCH)
         self._others = self._engine.pool is getattr(url, "pool", None)
         dialect = self._engine.dialect.name
         self._whole = self._engine.execution_options(isolation_level=TRANSACTION[dialect])
@@ -84,17 +84,17 @@ class SQLSwitchStore(DurableSwitchStore):
             return self._perform(self._look())
 
     def _place(self) -> object:
-        return engines.where(self._engine)
+        return sql_engine.where(self._engine)
 
     def _reconnect(self) -> object:
-        return engines.let_go(self._engine)
+        return sql_engine.let_go(self._engine)
 
     def _perform(self, step: Step[T]) -> T:
-        return perform(step, partial(queries.run, self._engine, None, owner=KILL_SWITCH))
+        return perform(step, partial(sql_connection.run, self._engine, None, owner=KILL_SWITCH))
 
     def _together(self, step: Step[T]) -> T:
         self._perform(self._prepare())
-        return queries.together(self._whole, step, KILL_SWITCH)
+        return sql_connection.together(self._whole, step, KILL_SWITCH)
 
 
 class _Steps:

@@ -6,8 +6,8 @@ the change are there: so they are numbered in the order of the versions, with no
 
 from __future__ import annotations
 
-from retrytemplate.stores.statements import META, SET, WRITE_AHEAD
-from retrytemplate.stores.tables import Schema
+from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
+from retrytemplate._storage.sql_schema import Schema
 
 __all__ = ["APPEND", "CHANGE", "CLAIM", "LOAD", "OF_VERSION", "RECORDS", "TABLES", "TOLD"]
 

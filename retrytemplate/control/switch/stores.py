@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from attrs import define, frozen
 
-from retrytemplate._locks import Monitor, Reentered
+from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate.clock import given_or_system
 
 if TYPE_CHECKING:

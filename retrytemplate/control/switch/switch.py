@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from retrytemplate._checks import delay, duration, has_methods, span, span_or_none, text, whole
+from retrytemplate._internal.validation import (
+    delay,
+    duration,
+    has_methods,
+    span,
+    span_or_none,
+    text,
+    whole,
+)
+from retrytemplate._storage.fork_safety import follow
 from retrytemplate.clock import given_or_system
 from retrytemplate.control.events import check_listeners, listeners_of, tell
 from retrytemplate.control.switch import rules
@@ -29,7 +38,6 @@ from retrytemplate.control.switch.writing import Writer
 from retrytemplate.control.watcher import Watcher
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.state import encode_key
-from retrytemplate.stores.forks import follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from retrytemplate._checks import Seconds
+    from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
     from retrytemplate.control.switch.audit import UnreadableRecord

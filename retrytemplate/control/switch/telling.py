@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from attrs import define, field
 
-from retrytemplate._checks import close_unawaited, is_async, is_awaitable
-from retrytemplate._locks import Monitor, Reentered
+from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate.control.switch.audit import UnreadableRecord, read_record
 from retrytemplate.control.switch.events import SwitchChanged
 from retrytemplate.control.switch.report import span

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, duration
+from retrytemplate._internal.validation import checked_by, duration
 from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired
 from retrytemplate.control.switch.scopes import NAMED
 from retrytemplate.errors import TriggerRefusedError

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from retrytemplate._checks import checked_by, whole
+from retrytemplate._internal.validation import checked_by, whole
 from retrytemplate.errors import SwitchRefusedError
 
 __all__ = ["Words"]

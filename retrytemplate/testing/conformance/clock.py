@@ -7,7 +7,8 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from retrytemplate.clock import Clock, in_trio
+from retrytemplate._internal.awaitables import in_trio
+from retrytemplate.clock import Clock
 from retrytemplate.testing.clock import checkpoint
 from retrytemplate.testing.conformance.base import Conformance, in_threads
 

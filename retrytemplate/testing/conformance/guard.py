@@ -14,7 +14,7 @@ from retrytemplate.testing.clock import VirtualClock
 from retrytemplate.testing.conformance.base import Conformance, in_threads
 
 if TYPE_CHECKING:
-    from retrytemplate.context import RetryContext
+    from retrytemplate._engine.context import RetryContext
 
 __all__ = ["GuardConformance"]
 

@@ -16,8 +16,8 @@ from retrytemplate.testing.conformance.base import Conformance, check_lets_go, i
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from retrytemplate._engine.context import RetryContext
     from retrytemplate.caches.base import Claim
-    from retrytemplate.context import RetryContext
     from retrytemplate.template import RetryTemplate
 
     Scenario = Callable[[RetryTemplate], Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrytemplate.history import STOP_REASONS
 from retrytemplate.policies import AlwaysRetryPolicy, NeverRetryPolicy, TimeoutRetryPolicy
 from retrytemplate.policies.base import RetryPolicy, StatefulRetryPolicy
-from retrytemplate.stop_reasons import STOP_REASONS
 from retrytemplate.testing.conformance.base import (
     Conformance,
     Probe,

@@ -1,0 +1,287 @@
+"""The limit of one attempt: cancelled, abandoned in a thread, or reported when it overran."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._engine.context import CURRENT, entered, leave
+from retrytemplate._engine.deadline import Deadline, guarded
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.cancel_scope import cut_after
+from retrytemplate._internal.formatting import subject
+from retrytemplate._internal.threads import Threads, uninterrupted
+from retrytemplate._internal.validation import checked_by, duration, instance_of, late_result, span
+from retrytemplate.errors import AttemptTimeoutError
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate._engine.execution import Effect, Execution
+
+__all__ = [
+    "AttemptTimeout",
+    "bound_async",
+    "bound_sync",
+    "exceeded",
+    "is_discarded",
+    "limit_of",
+    "limited_cell",
+    "log_failed_hook",
+    "log_overrun",
+    "note_overrun",
+    "takes_stop",
+    "warn_of_overrun",
+]
+
+
+@frozen
+class AttemptTimeout:
+    """The limit of each attempt; a template takes a plain number of seconds for it, too.
+
+    :param seconds: the limit, above 0.  It never exceeds what an enclosing ``Deadline`` has left.
+    :param in_thread: how a synchronous attempt is limited; default False.  False: the limit is in
+        force as a ``Deadline`` for clients that ask for what is left; it does not end the attempt.
+        True: the attempt runs in a thread of its own which is abandoned at the limit; a function
+        with a parameter ``stop`` that the call leaves free gets a ``threading.Event`` that is set
+        then.
+    :param on_late_result: how a value is used that an attempt returned after the limit, because
+        nothing could cancel it.  ``"return"``, the default: the attempt succeeded; the overrun is
+        logged as a warning and reported to ``on_overrun`` of the listeners.  ``"discard"``: the
+        attempt failed with ``AttemptTimeoutError`` and may be repeated; for work without effects.
+    :raises ValueError: ``seconds`` is not above 0, or ``on_late_result`` is another text.
+
+    An attempt that is cancelled or abandoned fails with ``AttemptTimeoutError``.  Asynchronous
+    attempts are cancelled at the limit, whatever ``in_thread`` says.  An attempt that raises after
+    the limit fails with its own error.
+
+    >>> AttemptTimeout(0.8, in_thread=True).abandoned
+    0
+    """
+
+    seconds: float = field(converter=duration, validator=checked_by(span))
+    in_thread: bool = field(
+        default=False, kw_only=True, validator=instance_of(bool, "True or False")
+    )
+    on_late_result: Literal["return", "discard"] = field(
+        default="return", kw_only=True, validator=checked_by(late_result)
+    )
+    _abandoned: list[int] = field(factory=lambda: [0], init=False, repr=False, eq=False)
+
+    @property
+    def abandoned(self) -> int:
+        """How many attempts were left behind in their threads so far."""
+        return self._abandoned[0]
+
+
+def limit_of(execution: Execution) -> tuple[float, bool]:
+    """The seconds that the attempt may take, and whether it is the deadline that says so."""
+    timeout, deadline = execution.plan.attempt_timeout, execution.deadline
+    if deadline is None:
+        return timeout.seconds, False
+    left = deadline.remaining()
+    if timeout is None or left <= timeout.seconds:
+        return left, True
+    return timeout.seconds, False
+
+
+def exceeded(
+    execution: Execution,
+    limit: float,
+    by_deadline: bool,
+    cancellation: BaseException | None = None,
+) -> Exception:
+    """The error of an attempt that was cancelled, abandoned or discarded at its limit.
+
+    :param cancellation: what the attempt raised; its traceback shows where the attempt hung.
+    """
+    deadline = execution.deadline
+    if not by_deadline or deadline is None:
+        late = AttemptTimeoutError(f"the attempt took longer than {limit:g} seconds")
+        late.__cause__ = cancellation
+        return late
+    message = "the deadline passed during an attempt: its outcome is unknown"
+    error = deadline.error(message, outcome_unknown=True)
+    error.__cause__ = execution.context.last_exception
+    return error
+
+
+# An attempt that returned is a success, however late: repeating it would repeat its effect.
+
+
+def note_overrun(execution: Execution, limit: float, elapsed: float) -> None:
+    """Let the engine report an attempt that returned after its limit.
+
+    :raises AttemptTimeoutError: the template discards the value.
+    """
+    execution.overrun = None
+    if elapsed <= limit:
+        return
+    timeout = execution.plan.attempt_timeout
+    if timeout is not None and is_discarded(timeout, elapsed):
+        raise exceeded(execution, timeout.seconds, False)
+    execution.overrun = limit, elapsed
+
+
+def is_discarded(timeout: Any, elapsed: float) -> bool:
+    """Whether a value returned after *elapsed* seconds is discarded by this limit."""
+    seconds: float = timeout.seconds
+    return elapsed > seconds and timeout.on_late_result == "discard"
+
+
+def warn_of_overrun(context: RetryContext, limit: float, elapsed: float) -> None:
+    """Log an overrun of a template's attempt; used where no listener logs overruns."""
+    log_overrun(f"{subject(context)}: attempt {context.attempt}", limit, elapsed)
+
+
+def log_overrun(what: str, limit: float, elapsed: float) -> None:
+    """Log a call that returned after its limit."""
+    text = "%s returned after %.3g s, over its limit of %.3g s; its value is used"
+    _log().warning(text, what, elapsed, limit)
+
+
+def log_failed_hook(hook: Any, error: BaseException) -> None:
+    """Log what an ``on_overrun`` hook raised."""
+    name = getattr(hook, "__qualname__", repr(hook))
+    _log().error("%s failed; the value of the attempt is used", name, exc_info=error)
+
+
+def _log() -> Any:
+    import logging
+
+    return logging.getLogger("retrytemplate")
+
+
+async def bound_async(execution: Execution, effect: Effect) -> Any:
+    """Make an attempt that knows its limit and is cancelled at it."""
+    limit, by_deadline = limit_of(execution)
+    function, arguments = effect
+    value: Any = None
+    clock = execution.plan.clock
+    cell = limited_cell(execution, limit, entered())
+    token = CURRENT.set(cell)
+    try:
+        began = clock.monotonic()
+        cut = cut_after(limit)
+        cut.__enter__()
+        try:
+            value = function(*arguments)
+            if is_awaitable(value):
+                value = await value
+        except BaseException as exc:
+            if cut.__exit__(type(exc), exc, exc.__traceback__):
+                raise exceeded(execution, limit, by_deadline, exc)  # noqa: B904  # sets the cause
+            raise
+        cut.__exit__(None, None, None)
+        elapsed = clock.monotonic() - began
+    finally:
+        leave(cell, token)
+    if cut.fired:
+        raise exceeded(execution, limit, by_deadline)
+    note_overrun(execution, limit, elapsed)
+    return value
+
+
+def bound_sync(execution: Execution, effect: Effect) -> Any:
+    """Make an attempt that knows its limit."""
+    limit, by_deadline = limit_of(execution)
+    clock = execution.plan.clock
+    timeout = execution.plan.attempt_timeout
+    function, arguments = effect
+    cell = limited_cell(execution, limit, entered())
+    token = CURRENT.set(cell)
+    try:
+        if timeout is not None and timeout.in_thread:
+            return _in_thread(execution, effect, limit, by_deadline)
+        began = clock.monotonic()
+        value = function(*arguments)
+        note_overrun(execution, limit, clock.monotonic() - began)
+        return value
+    finally:
+        leave(cell, token)
+
+
+def limited_cell(execution: Execution, limit: float, outer: Cell | None) -> Cell:
+    """The cell of an attempt with a limit: what is called in it inherits what is left."""
+    deadline = _LimitOfAttempt.after(limit, clock=execution.plan.clock)
+    return [
+        execution.context,
+        None,
+        guarded(deadline, execution.plan.inherited),
+        outer,
+        None,
+    ]
+
+
+class _LimitOfAttempt(Deadline):
+    """What runs out of its time has failed this attempt: another one may follow."""
+
+    def _error(self, message: str, outcome_unknown: bool) -> AttemptTimeoutError:
+        return AttemptTimeoutError(message)
+
+
+_threads = itertools.count(1)
+
+
+def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: bool) -> Any:
+    """Run the attempt in a thread, in a copy of this context; leave it behind at the limit."""
+    import threading
+    from contextvars import copy_context
+
+    function, arguments = effect
+    timeout: Any = execution.plan.attempt_timeout
+    stop = threading.Event()
+    keywords = {"stop": stop} if takes_stop(function, arguments) else {}
+    values: list[Any] = []
+
+    def attempt() -> None:
+        values.append(function(*arguments, **keywords))
+
+    threads = Threads(
+        f"retrytemplate-attempt-{next(_threads)}", [partial(copy_context().run, attempt)]
+    )
+    try:
+        threads.start()
+        in_time = threads.wait(min(limit, threading.TIMEOUT_MAX))
+        if not in_time:
+            uninterrupted(stop.set)
+    except BaseException:  # a signal ends the wait
+        if not threads.wait(0):
+            uninterrupted(stop.set)
+            timeout._abandoned[0] += 1
+        raise
+    if not in_time:
+        timeout._abandoned[0] += 1
+        raise exceeded(execution, limit, by_deadline)
+    threads.check()
+    return values[0]
+
+
+def takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether a parameter ``stop`` can be given by name, and the call leaves it free."""
+    from inspect import Parameter, signature
+
+    try:
+        parameters = signature(function)
+        bound = parameters.bind_partial(*arguments, **_keywords(function)).arguments
+    except (TypeError, ValueError):
+        return False
+    stop = parameters.parameters.get("stop")
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return stop is not None and stop.kind in by_name and "stop" not in bound
+
+
+def _keywords(function: Any) -> dict[str, Any]:
+    """What a partial gives by name already: its signature has that as a mere default."""
+    given: dict[str, Any] = {}
+    while True:
+        inner = getattr(function, "__wrapped__", None)  # of a decorator: it has its signature
+        if inner is None:
+            if not isinstance(function, partial):
+                return given
+            given, inner = function.keywords | given, function.func
+        function = inner

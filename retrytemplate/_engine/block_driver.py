@@ -1,0 +1,238 @@
+"""The third driver: an execution whose attempts are the turns of a loop."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._engine.context import CURRENT, DEADLINE, OUTER, entered, leave, restore
+from retrytemplate._engine.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
+from retrytemplate._internal.awaitables import close_unawaited
+from retrytemplate.errors import AttemptTimeoutError
+
+if TYPE_CHECKING:
+    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.execution import Effect, Execution, Reply, Ways
+
+__all__ = [
+    "ASYNC_BLOCK",
+    "DUE",
+    "INLINE",
+    "INSIDE",
+    "INSIDE_INLINE",
+    "INSIDE_NESTED",
+    "NEW",
+    "OUT",
+    "OVER",
+    "RUNNING",
+    "STATEFUL",
+    "SYNC_BLOCK",
+    "WAITING",
+    "Loop",
+    "block",
+]
+
+_get, _set = CURRENT.get, CURRENT.set
+
+# Where the loop stands: not begun (STATEFUL: with a state, so with the engine), an inline attempt
+# is due, in its block, in its block with something around or within that may be left out of order,
+# one by the engine is due, out and in its block, something must be awaited first, or it is over.
+(
+    NEW,
+    STATEFUL,
+    INLINE,
+    INSIDE_INLINE,
+    INSIDE_NESTED,
+    DUE,
+    RUNNING,
+    INSIDE,
+    WAITING,
+    OVER,
+) = range(10)
+# An attempt is out: neither the next one nor the end can come before its block has ended.
+OUT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
+
+
+def block() -> None:
+    """Stands for the block in the engine's effects; the loop hands control to the user instead."""
+
+
+def limited_block() -> None:
+    """The same for a block with a limit."""
+
+
+class BlockWays:
+    """How a block waits and is bounded: the loop sees to the limit itself."""
+
+    def __init__(self, ways: Ways) -> None:
+        self.awaits = ways.awaits
+        self.sleep = ways.sleep
+        self.shielded = ways.shielded
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect:
+        return limited_block, ()
+
+
+SYNC_BLOCK, ASYNC_BLOCK = BlockWays(SYNC), BlockWays(ASYNC)
+
+
+class Loop:
+    """The third driver: performs the engine's effects between the blocks."""
+
+    __slots__ = (
+        "asynchronous",
+        "began",
+        "cell",
+        "closing",
+        "execution",
+        "limit",
+        "outcome",
+        "pending",
+        "stand",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        execution: Execution,
+        cell: Cell,
+        asynchronous: bool,
+        failure: BaseException | None = None,
+    ) -> None:
+        self.execution = execution
+        self.cell = cell
+        self.steps = execution.run(failure)
+        self.asynchronous = asynchronous
+        self.stand = NEW
+        self.closing = False
+        self.limit: tuple[float, bool] | None = None  # of the attempt that is due
+        self.began = 0.0
+        self.pending: Any = None
+        self.outcome: Reply = (None, None)
+
+    def advance(self, reply: Any) -> int:
+        """Perform effects until an attempt is due, something must be awaited, or it is over."""
+        outer, token = _get(), None
+        try:
+            token = _set(self.cell)
+            self._perform(reply)
+        except BaseException as exc:
+            if not getattr(self.steps, "gi_suspended", False):
+                raise
+            # A signal between two effects: the engine has not seen it, and has things to close.
+            self._perform((None, exc))
+        finally:
+            restore(token, outer)
+            del reply
+        return self.stand
+
+    def _perform(self, reply: Any) -> None:
+        while True:
+            try:
+                function, arguments = self.steps.send(reply)
+            except StopIteration as stop:
+                self.stand, self.outcome = OVER, stop.value
+                del reply  # the traceback of what was raised from here leads back to this frame
+                return
+            if self._is_block(function):
+                self.stand = DUE
+                return
+            try:
+                value = function(*arguments)
+            except BaseException as exc:
+                reply = (None, exc)
+            else:
+                reply = (value, None)
+                if is_awaitable(value):
+                    if self.asynchronous and not self.closing:
+                        self.stand, self.pending = WAITING, value
+                        return
+                    error = awaitable_error(function, value)
+                    reply = (None, None if self.closing else error)
+
+    async def advance_async(self, reply: Any) -> int:
+        """The same, awaiting what has to be awaited."""
+        stand = self.advance(reply)
+        return await self.go_on() if stand == WAITING else stand
+
+    async def go_on(self) -> int:
+        """Await what is pending, and whatever comes after it."""
+        while self.stand == WAITING:
+            cell = self.cell.copy()
+            token = _set(cell)
+            reply: Reply
+            try:
+                reply = (await self.pending, None)
+            except GeneratorExit as exc:  # closed while it waited: nothing can be awaited any more
+                self.close((None, exc))
+                raise
+            except BaseException as exc:
+                reply = (None, exc)
+            finally:
+                leave(cell, token)
+                self.pending = None
+            self.advance(reply)
+            del reply
+        return self.stand
+
+    def taken(self) -> Reply:
+        """The outcome, which nothing here holds any more: its traceback may lead back to here."""
+        outcome, self.outcome = self.outcome, (None, None)
+        return outcome
+
+    def _is_block(self, function: Any) -> bool:
+        if function is block:
+            self.limit = None
+            return True
+        if function is limited_block:
+            from retrytemplate._engine.attempt_timeout import limit_of
+
+            self.limit = limit_of(self.execution)
+            return True
+        return False
+
+    def cell_of_attempt(self) -> Cell:
+        """The cell of an attempt; what is left of its limit, if it has one, is in force inside."""
+        outer = entered()
+        if self.limit is not None:
+            from retrytemplate._engine.attempt_timeout import limited_cell
+
+            self.began = self.execution.plan.monotonic()
+            return limited_cell(self.execution, self.limit[0], outer)
+        cell = self.cell.copy()
+        cell[OUTER] = outer
+        if outer is not None and outer[DEADLINE] is not None:
+            from retrytemplate._engine.deadline import guarded
+
+            cell[DEADLINE] = guarded(outer[DEADLINE], self.execution.plan.inherited)
+        return cell
+
+    def reply(self, result: Any, exception: BaseException | None, cut: bool = False) -> Any:
+        """How the block went, as the engine wants to hear it."""
+        if exception is not None and not cut:
+            return None, exception
+        if self.limit is not None:
+            from retrytemplate._engine.attempt_timeout import exceeded, note_overrun
+
+            if cut:
+                return None, exceeded(self.execution, *self.limit, exception)
+            elapsed = self.execution.plan.monotonic() - self.began
+            try:
+                note_overrun(self.execution, self.limit[0], elapsed)
+            except AttemptTimeoutError as error:
+                return None, error
+        return result, None
+
+    def close(self, reply: Any) -> int:
+        """End an execution that is left: listeners are closed, the key is freed; nothing waits."""
+        self.closing = True
+        # The collector may have ended a wait before: then the engine goes on to another attempt.
+        while self.advance(reply) == DUE:
+            reply = (None, GeneratorExit())
+        return self.stand
+
+    def __del__(self) -> None:
+        if getattr(self, "stand", OVER) in (DUE, WAITING):
+            close_unawaited(self.pending)
+            # In a context of its own: the collector may run while this one is being changed.
+            copy_context().run(self.close, (None, GeneratorExit()))

@@ -1,0 +1,496 @@
+"""What an execution knows, and who asks: the context, and the one that is current."""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.formatting import operation_of
+from retrytemplate.errors import CacheUnavailableError, MisuseError
+from retrytemplate.history import (
+    HISTORY_FIRST,
+    HISTORY_LAST,
+    KEPT_STAMP,
+    NO_PAST,
+    NO_TEXT,
+    AttemptRecord,
+    bounded,
+    message_of,
+    recorded,
+    type_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from retrytemplate._engine.plan import Owner, Plan
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.history import Past, Stamp, StopReason
+    from retrytemplate.policies.base import RetryPolicy
+    from retrytemplate.state import RetryState
+
+__all__ = [
+    "CONTEXT",
+    "CURRENT",
+    "DEADLINE",
+    "FUNCTION",
+    "OUTER",
+    "OWNER",
+    "PLAN",
+    "STARTED",
+    "Cell",
+    "RetryContext",
+    "close_context",
+    "context_of",
+    "current_context",
+    "empty",
+    "entered",
+    "first_context",
+    "leave",
+    "restore",
+]
+
+# All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
+# call (so that child tasks never share what they write): the context or None while nobody asked for
+# it; who makes it on demand; the deadline in force; the cell outside; the settings it began with;
+# the function that is called; if the owner can make it under a deadline: when the call began.
+Cell = list[Any]
+CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
+# Whether any deadline was entered in this process: who uses none has nothing to look for.
+deadlines = False
+LEFT = object()  # in the place of the settings: left before what was entered after it
+CURRENT: ContextVar[Cell | None] = ContextVar("retrytemplate", default=None)
+
+
+def restore(token: Any, outer: Cell | None) -> None:
+    """Make the cell outside current again, in the thread where another was entered.
+
+    :param token: None: a signal came before anybody had it.
+    """
+    if token is None:
+        CURRENT.set(outer)
+    else:  # this leaves nothing behind, where a value that is set makes every later change slower
+        CURRENT.reset(token)
+
+
+def leave(cell: Cell, token: Any) -> None:
+    """Make the cell outside current again.
+
+    One that is not the innermost (of two generators that hold a block open in turn), or is left
+    from another context (a suspended coroutine is closed), says no more and goes with the next.
+    """
+    outer = cell[OUTER]
+    if isinstance(sys.exception(), GeneratorExit):
+        # The collector may be closing a coroutine.  Within it, CPython 3.11 crashes where a context
+        # variable changes that is being changed around it.
+        empty(cell)
+    elif CURRENT.get() is cell:
+        try:
+            CURRENT.reset(token)
+        except ValueError:  # here is a copy of the context in which it was entered
+            CURRENT.set(outer)
+            empty(cell)
+        if outer is not None:
+            innermost()
+    else:
+        empty(cell)
+
+
+def empty(cell: Cell) -> None:
+    """Let a cell that may still be current somewhere say no more than the one outside."""
+    cell[CONTEXT] = cell[OWNER] = None
+    cell[PLAN] = LEFT
+    _forget(cell)
+    _forget(CURRENT.get())  # it may have been left before this one, and have told of its deadline
+
+
+def _forget(cell: Cell | None) -> None:
+    """Those that were left, from this one outwards, tell of the deadline around them alone."""
+    around = _not_left(cell)
+    while cell is not None and cell is not around:
+        cell[DEADLINE] = None if around is None else around[DEADLINE]
+        cell = cell[OUTER]
+
+
+def _not_left(cell: Cell | None) -> Cell | None:
+    """The nearest cell that was not left before what was entered after it."""
+    while cell is not None and (cell[PLAN] is LEFT or getattr(cell[CONTEXT], "_gone", False)):
+        cell = cell[OUTER]
+    return cell
+
+
+def entered() -> Cell | None:
+    """The cell around one that is entered now; it may be left before that one is."""
+    outer = innermost()
+    if outer is not None:
+        cover = getattr(outer[CONTEXT], "_cover", None)
+        if cover is not None:
+            cover(outer)
+    return outer
+
+
+def innermost() -> Cell | None:
+    """The current cell, once those are gone that were left before what was entered after them."""
+    here = CURRENT.get()
+    cell = _not_left(here)
+    if cell is not here:
+        CURRENT.set(cell)
+    return cell
+
+
+def current_context() -> RetryContext | None:
+    """Return the context of the innermost execution that runs here, or None.
+
+    Works in threads, asyncio and trio tasks alike.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> RetryTemplate().call(lambda: current_context().attempt)
+    1
+    >>> current_context() is None
+    True
+    """
+    return context_of(CURRENT.get())
+
+
+def context_of(cell: Cell | None) -> RetryContext | None:
+    """The context of the nearest cell that has one, made now if nobody asked before."""
+    while cell is not None:
+        context: RetryContext | None = cell[CONTEXT]
+        if context is None and cell[OWNER] is not None:
+            context = first_context(cell)
+        if context is not None and not context._gone:
+            context._shared = True
+            return context
+        cell = cell[OUTER]
+    return None
+
+
+def first_context(cell: Cell) -> RetryContext:
+    """Make the context of a first attempt that began without one."""
+    context = cell[CONTEXT] = RetryContext(cell[OWNER], cell[OUTER], cell[PLAN])
+    context._function = cell[FUNCTION]
+    context.attempt = 1
+    if cell[DEADLINE] is not None:
+        context._started = cell[STARTED]
+    return context
+
+
+def close_context(cell: Cell) -> None:
+    """Close the context of an inline attempt; one that nobody asked for cannot be had any more."""
+    context = cell[CONTEXT]
+    if context is None:
+        cell[OWNER] = None  # a task that was begun within may live on
+    else:
+        context.closed = True
+
+
+async def _completed(claim: Claim, done: Awaitable[None]) -> None:
+    await done
+    claim.completed = True
+
+
+class RetryContext:
+    """What is known of one execution; the callback, the listeners and the recovery get it.
+
+    ``attempt``
+        the attempt under way, from 1; 0 in ``open``; in ``on_error`` and ``on_backoff`` the one
+        that failed.
+    ``retry_count``
+        failures so far.
+    ``gave_up``
+        whether ``give_up`` was called: there is no attempt after this one.
+    ``exhausted``
+        whether the attempts have run out.
+    ``recovered``
+        whether a recovery returned in the place of the callback.
+    ``no_recovery``
+        whether the last failure must reach the caller without recovery.
+    ``closed``
+        whether the execution is over; False where its key is kept for the next delivery.
+
+    What else there is, is said with each property.  Attributes hold JSON values where the execution
+    is stateful.
+
+    Source: ``org.springframework.retry.RetryContext``.
+    """
+
+    # What nearly every failing call touches lies in slots, the rest in class-level defaults until
+    # it differs: the cheapest mixture that was measured.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_claim",
+        "_ended",
+        "_function",
+        "_last",
+        "_last_stamp",
+        "_outer",
+        "_owner",
+        "_past",
+        "_plan",
+        "_same",
+        "_shared",
+        "_started",
+        "_state",
+        "_stop",
+        "attempt",
+        "closed",
+        "exhausted",
+        "gave_up",
+        "retry_count",
+    )
+
+    _ended: float | None  # set at the end
+    _stop: StopReason | None  # likewise, where it failed
+    _function: Callable[..., Any] | None  # set where there is one: a block has none
+    # Set with the first failure.
+    _last_stamp: Stamp
+    _same: int  # earlier failures in a row that were the very same object
+
+    recovered: bool = False
+    no_recovery: bool = False
+
+    _gone: bool = False  # as a block is; the others take their cell with them
+    _name: str | None = None  # another than the owner's
+    _opened: bool = False  # past the listeners' open
+    _attributes: dict[str, Any] | None = None
+    _kept: tuple[AttemptRecord, ...] = ()
+    _max_attempts: int | None = None
+    _recovery: Callable[[RetryContext], Any] | None = None  # of this call
+    _policy: RetryPolicy | None = None  # with its run-time numbers read
+    _unguarded: bool = False  # the store is away, and the execution goes on without its key
+    _error: BaseException | None = None  # the final error, while listeners are notified of it
+    _verdict: bool = True
+    _policy_state: Any = None
+    _backoff_state: Any = None
+    _backoff_started: bool = False
+    _not_before: float | None = None
+
+    def __init__(self, owner: Owner, outer: Cell | None, plan: Plan) -> None:
+        self._plan = plan
+        self._outer = outer
+        self._owner = owner
+        self.attempt = 0
+        self.retry_count = 0
+        self.gave_up = self.exhausted = self.closed = False
+        self._state: RetryState | None = None
+        self._claim: Claim | None = None  # on the key of a stateful execution
+        self._shared = False  # somebody looks at this context
+        self._started: float | None = None
+        self._last: BaseException | None = None
+        self._past: list[Past] = NO_PAST
+
+    @property
+    def name(self) -> str | None:
+        """The template's name, or the label bound to it; yours to change."""
+        return self._name or self._owner.label
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self._name = name
+
+    @property
+    def operation(self) -> str:
+        """The qualified name of the function that is called; of a lambda its file and line.
+
+        In the block form the name of the template or its label, or ``"attempts"``.
+        """
+        function = getattr(self, "_function", None)
+        return operation_of(function) if function is not None else self.name or "attempts"
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why no further attempt follows, one of the words of ``StopReason``.
+
+        None while attempts continue (also with the next delivery), after a success and after a
+        cancellation.  It stays where a recovery answers.
+        """
+        return getattr(self, "_stop", None)
+
+    @property
+    def parent(self) -> RetryContext | None:
+        """The context of the execution around this one, or None."""
+        return context_of(self._outer)
+
+    @property
+    def last_exception(self) -> BaseException | None:
+        """The last failure, None before the first; a ``RecordedFailure`` after the execution."""
+        return self._last
+
+    @property
+    def attributes(self) -> MutableMapping[str, Any]:
+        """Your own values; they live across attempts, and across executions when stateful."""
+        if self._attributes is None:
+            self._attributes = {}
+        return self._attributes
+
+    @property
+    def history(self) -> tuple[AttemptRecord, ...]:
+        """The failed attempts, oldest first: the first three, then the last thirteen."""
+        if self._last is None or self._last_stamp is KEPT_STAMP:
+            return self._kept
+        return bounded(self._kept + self._records())
+
+    @property
+    def max_attempts(self) -> int | None:
+        """What the policy declares, from the first attempt on; None: unknown, or not yet due."""
+        if self._max_attempts is None and (self.attempt or self._opened):
+            return (self._policy or self._plan.policy).max_attempts
+        return self._max_attempts
+
+    @max_attempts.setter
+    def max_attempts(self, number: int | None) -> None:
+        self._max_attempts = number
+
+    @property
+    def is_last_attempt(self) -> bool | None:
+        """True or False where the policy bounds the attempts, None where nobody knows."""
+        if self.gave_up:
+            return True
+        limit = (self._policy or self._plan.policy).attempt_limit
+        return None if limit is None else self.attempt >= limit
+
+    @property
+    def keeps_context(self) -> bool:
+        """Whether what is known outlives success and exhaustion, as a circuit breaker's does."""
+        return self._plan.keeps_context
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start where somebody needs it, else since the first failure."""
+        if self._started is None:
+            return 0.0
+        end = getattr(self, "_ended", None)
+        return (self._plan.monotonic() if end is None else end) - self._started
+
+    def give_up(self) -> None:
+        """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""
+        self.gave_up = True
+
+    def rethrows(self, failure: BaseException) -> bool:
+        """Whether this failure leaves at once, and the next attempt is another execution's.
+
+        So it is with a state, but for what its ``rollback_for`` leaves out.
+        """
+        state = self._state
+        return state is not None and (state.rolls_back is None or state.rolls_back(failure))
+
+    @property
+    def key(self) -> Any:
+        """The key of a stateful execution; None: stateless, or untracked."""
+        state = self._state
+        return None if state is None or not state.tracked else state.key
+
+    @property
+    def fence(self) -> int | None:
+        """A number that only grows per key, for the caller's own writes; None where none is."""
+        return None if self._claim is None else self._claim.fence
+
+    def still_mine(self) -> bool:
+        """Whether this execution still holds its key: advice, true at the moment of asking.
+
+        With an asynchronous cache, await it.
+
+        :raises MisuseError: where there is no key.
+        """
+        mine: bool = self._plan.cache.holds(self._held("still_mine()"))
+        return mine
+
+    def complete_in(self, connection: Any) -> Any:
+        """Let the attempt's end commit together with the caller's own work.
+
+        With an asynchronous cache, await it.
+
+        :param connection: an open transaction on the database of the context cache.
+        :raises MisuseError: where there is no key, or the cache has no database.
+        :raises LeaseLostError: another execution has taken the key over: roll back.
+        :raises CacheUnavailableError: the execution runs unguarded: it has no hold on its key.
+        """
+        claim = self._held("complete_in()")
+        if connection is None:
+            raise MisuseError("complete_in() needs a connection with an open transaction, got None")
+        done = self._plan.cache.succeed(claim, connection=connection, remember=self._remember)
+        if hasattr(done, "__await__"):
+            return _completed(claim, done)
+        claim.completed = True
+        return None
+
+    @property
+    def _remember(self) -> float | None:
+        """Seconds for which this end of the key is remembered: only a success is."""
+        state = self._state
+        return None if state is None or self.exhausted else state.remember
+
+    def _held(self, wanted: str) -> Claim:
+        if self._unguarded:
+            raise CacheUnavailableError(f"{wanted}: the execution runs without a hold on its key")
+        if self._claim is None:
+            raise MisuseError(f"{wanted} needs a stateful execution with a key")
+        return self._claim
+
+    def __repr__(self) -> str:
+        return (
+            f"<RetryContext name={self.name!r} key={self.key!r} attempt={self.attempt} "
+            f"retry_count={self.retry_count} last_exception={self._last!r}>"
+        )
+
+    # -- what the engine writes ------------------------------------------------------------------
+
+    def _fail(self, exception: BaseException, started: float | None, now: float) -> None:
+        """Count a failure: the one before becomes text, so that only the last is kept alive."""
+        previous = self._last
+        if previous is not None and (stamp := self._last_stamp) is not KEPT_STAMP:
+            try:
+                text = str(previous)
+            except Exception:
+                text = NO_TEXT
+            past = (stamp, type(previous), text)
+            if self._past is NO_PAST:
+                self._past = [past]
+            else:
+                self._past.append(past)
+                if len(self._past) > HISTORY_FIRST + HISTORY_LAST - 1:
+                    del self._past[HISTORY_FIRST]
+        self._same = self._same + 1 if previous is exception else 0
+        if self._started is None:
+            self._started = now
+        self._last = exception
+        self._last_stamp = (self.attempt, started, now)
+        self.retry_count += 1
+
+    def _records(self) -> tuple[AttemptRecord, ...]:
+        """Records of the failures of this execution that are not among the kept ones."""
+        clock = self._plan.clock
+        offset = clock.time() - clock.monotonic()
+        last = self._last
+        assert last is not None
+        texts = [(stamp, type_name(kind), text) for stamp, kind, text in self._past]
+        texts.append((self._last_stamp, type_name(last), message_of(last)))
+        return tuple(
+            AttemptRecord(
+                number, None if started is None else started + offset, ended + offset, name, text
+            )
+            for (number, started, ended), name, text in texts
+        )
+
+    def _keep(self, records: tuple[AttemptRecord, ...]) -> None:
+        """The failures so far are at rest as text."""
+        self._kept = bounded(self._kept + records)
+        self._past = NO_PAST
+        self._last_stamp = KEPT_STAMP
+
+    def _finish(self) -> None:
+        """Let go of every live exception; a context that somebody holds keeps the text."""
+        if self._shared and self._started is not None:
+            self._ended = self._plan.monotonic()
+        last = self._last
+        if last is None:
+            return
+        if self._shared:
+            if self._last_stamp is not KEPT_STAMP:
+                self._keep(self._records())
+            self._last = recorded(last)
+        else:
+            self._last = None
+            self._past = NO_PAST

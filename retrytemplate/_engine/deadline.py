@@ -1,0 +1,259 @@
+"""How long an operation may take: a budget that travels with the call, and the cut at its end."""
+
+from __future__ import annotations
+
+from copy import copy
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._engine import context as _context
+from retrytemplate._engine.context import CURRENT, DEADLINE, entered, leave
+from retrytemplate._internal.cancel_scope import cut_after
+from retrytemplate._internal.validation import duration, limit, text_or_none
+from retrytemplate.clock import given_or_system, ticking
+from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
+from retrytemplate.guards import others
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate._internal.cancel_scope import Cut
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate.clock import Clock
+
+__all__ = ["Deadline", "guarded"]
+
+
+class Deadline:
+    """The whole operation's budget, from entry; what is called inside inherits it.
+
+    :param seconds: the budget.
+    :param kind: what limit it is, for the errors: ``"request"``, ``"shutdown"``, any name.
+    :param floor: what an attempt needs, at least: with less left none is begun, and no wait that
+        would leave less.
+    :param clock: measures it.
+    :raises ValueError: for a budget or a floor below 0.
+
+    Nested ones only shrink it.  A template inside rejects an attempt or a wait that does not fit,
+    and cancels an asynchronous attempt at the limit; ``async with`` also cancels the block.  Either
+    way the error is ``DeadlineExceededError``.  A synchronous attempt runs to its end, and its
+    value is used, however late it is.
+
+    >>> with Deadline(2.0) as deadline:
+    ...     0.0 < deadline.remaining() <= 2.0
+    True
+    """
+
+    # Of one that has not begun.
+    is_shortened = False  # by the one around it, which is the limit in force then
+    _until: float | None = None
+    _outer: Deadline | None = None
+    stops: tuple[Any, ...] = ()  # guards that are asked before every attempt in here
+    endless = False  # it is there for the guards alone
+    _cell: Any = None
+    _token: Any = None
+    cut: Cut | None = None  # of the task that entered it
+
+    def __init__(
+        self,
+        seconds: Seconds,
+        *,
+        kind: str | None = None,
+        floor: Seconds = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.seconds: float = duration(seconds)
+        limit("seconds", self.seconds)
+        self.floor: float = duration(floor)
+        limit("floor", self.floor)
+        text_or_none("kind", kind)
+        self.kind = kind
+        self.limit = self.granted = self.seconds  # of whichever is in force, and what it left
+        self._ticks = ticking(given_or_system(clock))
+
+    @classmethod
+    def after(
+        cls,
+        seconds: Seconds,
+        *,
+        kind: str | None = None,
+        floor: Seconds = 0.0,
+        clock: Clock | None = None,
+    ) -> Deadline:
+        """A deadline that runs from now on, to be passed on explicitly."""
+        deadline = cls(seconds, kind=kind, floor=floor, clock=clock)
+        deadline._start(_in_force())
+        return deadline
+
+    def anew(self) -> Deadline:
+        """One with the same settings that has not begun."""
+        made = Deadline.__new__(Deadline)
+        made.seconds = made.limit = made.granted = self.seconds
+        made.floor, made.kind, made._ticks = self.floor, self.kind, self._ticks
+        return made
+
+    @classmethod
+    def current(cls) -> Deadline | None:
+        """The deadline in force here, or None."""
+        deadline = _in_force()
+        return None if deadline is None or deadline.endless else deadline
+
+    def remaining(self) -> float:
+        """Seconds left, never negative; the whole budget before entry."""
+        if self._until is None:
+            return self.seconds
+        left: float = self._until - self._ticks.now()
+        return left if left > 0.0 else 0.0
+
+    def expired(self) -> bool:
+        """Whether nothing is left."""
+        return self.remaining() <= 0.0
+
+    def elapsed(self) -> float:
+        """Seconds since entry."""
+        return 0.0 if self._until is None else self._ticks.now() - self._until + self.granted
+
+    def fits(self, delay: float = 0.0) -> bool:
+        """Whether what begins in so many seconds has time left, and no less than the floor.
+
+        >>> deadline = Deadline(2.0, floor=0.5)
+        >>> deadline.fits(1.5), deadline.fits(1.6)
+        (True, False)
+        """
+        return self.room(delay) > 0
+
+    def room(self, delay: float = 0.0) -> float:
+        """What is left in so many seconds; 0 where it is less than the floor.
+
+        >>> deadline = Deadline(2.0, floor=0.5)
+        >>> deadline.room(1.0), deadline.room(1.6)
+        (1.0, 0.0)
+        """
+        until, outer = self._until, self._outer
+        left: float = (self.seconds if until is None else until - self._ticks.now()) - delay
+        if left > 0.0 and left >= self.floor and (outer is None or outer.room(delay) > 0.0):
+            return left
+        return 0.0
+
+    def ensure(self, minimum: Seconds = 0.05) -> None:
+        """Raise where less than that is left: what cannot end in time is not begun.
+
+        :raises DeadlineExceededError: less is left.
+
+        >>> Deadline(2.0).ensure(minimum=0.5)
+        """
+        least = duration(minimum)
+        limit("minimum", least)
+        left = self.remaining()
+        if left < least or left <= 0:
+            raise self.error(f"{left:.3g} seconds are left, and {least:g} are needed")
+
+    def error(
+        self, message: str, *, outcome_unknown: bool = False
+    ) -> DeadlineExceededError | AttemptTimeoutError:
+        """The error of the limit in force: of an attempt's, where that is the nearest."""
+        if self.is_shortened and self._outer is not None:
+            return self._outer.error(message, outcome_unknown=outcome_unknown)
+        return self._error(message, outcome_unknown)
+
+    def _error(
+        self, message: str, outcome_unknown: bool
+    ) -> DeadlineExceededError | AttemptTimeoutError:
+        return DeadlineExceededError(
+            message, kind=self.kind, limit=self.limit, outcome_unknown=outcome_unknown
+        )
+
+    def _start(self, outer: Deadline | None) -> float:
+        """Begin, inside another one or not; the seconds that there are."""
+        if self._until is not None:
+            raise MisuseError("a Deadline runs once: make a new one for each operation")
+        now, left = self._ticks.now(), self.seconds
+        if outer is not None:
+            self.stops = outer.stops
+        if outer is not None and not outer.endless:
+            self._outer = outer  # its floor holds, too, and its error where it is the nearer one
+            if outer.remaining() <= left:
+                left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
+                self.is_shortened = True
+        self.granted, self._until = left, now + left
+        return left
+
+    def _enter(self) -> float:
+        outer = CURRENT.get()
+        if outer is not None:
+            outer = entered()
+        left = self._start(None if outer is None else outer[DEADLINE])
+        _context.deadlines = True
+        self._cell = cell = [None, None, self, outer, None]
+        self._token = CURRENT.set(cell)
+        return left
+
+    def __enter__(self) -> Self:
+        self._enter()
+        return self
+
+    def _leave(self) -> None:
+        leave(self._cell, self._token)
+        self._cell = self._token = None  # the cell holds this deadline: that would be a cycle
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    async def __aenter__(self) -> Self:
+        self.cut = cut = cut_after(self._enter())
+        try:
+            cut.__enter__()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        cut = self.cut
+        assert cut is not None
+        try:
+            cut.__exit__(kind, exception, traceback)  # swallows nothing, unless it has fired
+        finally:
+            self._leave()
+        if cut.fired:
+            raise self.error(
+                f"the deadline of {self.limit:g} seconds is over", outcome_unknown=True
+            )
+
+    def __repr__(self) -> str:
+        return f"<Deadline {self.remaining():.3f} of {self.seconds:g} seconds left>"
+
+
+def _in_force() -> Deadline | None:
+    cell = CURRENT.get()
+    return None if cell is None else cell[DEADLINE]
+
+
+class _Endless(Deadline):
+    """In the place of a deadline where there is none, and guards are to be asked."""
+
+    endless = True
+
+    def __init__(self) -> None:
+        super().__init__(inf)
+
+
+def guarded(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | None:
+    """What is in force in a template with these inherited guards."""
+    if not guards:
+        return deadline
+    made = _Endless() if deadline is None else copy(deadline)
+    made._cell = made._token = None  # of the block that entered the other one
+    made.stops = (*made.stops, *others(guards, made.stops))
+    return made

@@ -1,0 +1,200 @@
+"""The two that perform what the engine asks: one calls, the other calls and awaits."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.awaitables import PLAIN, close_unawaited, is_awaitable
+from retrytemplate._internal.cancel_scope import Shielded, left_to
+from retrytemplate.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from retrytemplate._engine.execution import Effect, Execution, Reply
+    from retrytemplate._engine.plan import Plan
+
+    Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
+
+__all__ = [
+    "ASYNC",
+    "CLOSED",
+    "PLAIN",
+    "SYNC",
+    "awaitable_error",
+    "is_awaitable",
+    "perform",
+    "perform_async",
+]
+
+GRACE = 5.0
+"""Seconds that a step on a key has to end after a cancellation, where the cache has no timeout."""
+
+
+def awaitable_error(function: Callable[..., Any], value: Any) -> MisuseError:
+    """An awaitable where nothing awaits it: the error names the piece that made it."""
+    close_unawaited(value)
+    function = getattr(function, "func", function)  # of a partial
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return MisuseError(
+        f"{name} returned an awaitable in synchronous use: "
+        "use execute_async(), call_async(), or a synchronous piece"
+    )
+
+
+def perform(steps: Steps) -> Any:
+    """Drive an execution in this thread; return its value or raise its exception."""
+    reply: Reply | None = None
+    function: Any = None
+    arguments: Any = ()
+    send = steps.send
+    try:
+        while True:
+            function, arguments = send(reply)  # type: ignore[arg-type]  # None starts it
+            try:
+                value = function(*arguments)
+            except BaseException as exc:
+                reply = (None, exc)
+            else:
+                kind = type(value)
+                if kind not in PLAIN and is_awaitable(value):
+                    reply = (None, awaitable_error(function, value))
+                else:
+                    reply = (value, None)
+    except StopIteration as stop:
+        value, error = stop.value
+    except BaseException as exc:
+        if not getattr(steps, "gi_suspended", False):
+            raise
+        # A signal between two effects: the engine has not seen it, and has things to close.
+        return perform(_closing(steps, exc))
+    if error is None:
+        return value
+    try:
+        raise error
+    finally:
+        # A frame that holds the exception whose traceback holds the frame would be a cycle.
+        del error, reply, value, send, steps, function, arguments
+
+
+async def perform_async(steps: Steps) -> Any:
+    """Drive an execution in this task, asyncio's or trio's; await whatever is awaitable."""
+    reply: Reply | None = None
+    function: Any = None
+    arguments: Any = ()
+    send = steps.send
+    try:
+        while True:
+            function, arguments = send(reply)  # type: ignore[arg-type]  # None starts it
+            try:
+                value = function(*arguments)
+                kind = type(value)
+                if kind not in PLAIN and is_awaitable(value):
+                    value = await value
+            except GeneratorExit as exc:
+                perform(_closing(steps, exc))
+            except BaseException as exc:
+                reply = (None, exc)
+            else:
+                reply = (value, None)
+    except StopIteration as stop:
+        value, error = stop.value
+    except BaseException as exc:
+        if not getattr(steps, "gi_suspended", False):
+            raise
+        return perform(_closing(steps, exc))
+    if error is None:
+        return value
+    try:
+        raise error
+    finally:
+        del error, reply, value, send, steps, function, arguments
+
+
+def _closing(steps: Steps, exc: BaseException) -> Steps:
+    """The rest of an execution that is cut off: its coroutine is closed, a signal came.
+
+    Nothing can be awaited any more: what would have to be is left out without a word.
+    """
+    reply: Reply = (None, exc)
+    while True:
+        try:
+            function, arguments = steps.send(reply)
+        except StopIteration as stop:
+            # None: the collector has closed the engine first, whose frame led back here.
+            outcome: tuple[Any, BaseException | None] = stop.value or (None, exc)
+            return outcome
+        reply = yield _without_waiting, (function, arguments)
+
+
+def _without_waiting(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    value = function(*arguments)
+    if is_awaitable(value):
+        awaitable_error(function, value)  # closes it
+        return None
+    return value
+
+
+class _Sync:
+    awaits = False
+
+    def sleep(self, plan: Plan) -> Callable[[float], Any]:
+        return plan.clock.sleep
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect:
+        return _bound_sync, (execution, effect)
+
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
+        return effect
+
+
+class _Closed(_Sync):
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
+        return left_to(cache, effect)
+
+
+def _bound_sync(execution: Execution, effect: Effect) -> Any:
+    from retrytemplate._engine.attempt_timeout import bound_sync
+
+    value = bound_sync(execution, effect)
+    if is_awaitable(value):
+        raise awaitable_error(effect[0], value)
+    return value
+
+
+class _Async:
+    awaits = True
+
+    def sleep(self, plan: Plan) -> Callable[[float], Any]:
+        return plan.clock.sleep_async
+
+    def bound(self, execution: Execution, effect: Effect) -> Effect:
+        from retrytemplate._engine.attempt_timeout import bound_async
+
+        return bound_async, (execution, effect)
+
+    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
+        return _shielded, (*effect, waiter, cache)
+
+
+def _shielded(
+    function: Callable[..., Any], arguments: tuple[Any, ...], waiter: Any, cache: Any
+) -> Any:
+    value = function(*arguments)
+    if not is_awaitable(value):
+        return value
+    timeout = getattr(cache, "timeout", None)
+    grace = timeout if isinstance(timeout, int | float) else GRACE
+    end_later = getattr(cache, "end_later", _nothing)
+    return Shielded(value, waiter, grace, partial(end_later, function, arguments))
+
+
+def _nothing(*_: Any) -> None:
+    """Leave it to the end of the lease, where a cache has one."""
+
+
+SYNC = _Sync()
+ASYNC = _Async()
+CLOSED = _Closed()
+"""For what is left where nothing may be waited for, the garbage collector's finalizers, say."""

@@ -1,0 +1,215 @@
+"""The ways into the engine: what is called, prepared for it, and run from the beginning."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+from retrytemplate._engine.context import CURRENT, DEADLINE, OUTER, RetryContext, leave, restore
+from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
+from retrytemplate._engine.execution import Execution
+from retrytemplate._internal.imports import is_own
+from retrytemplate.errors import MisuseError, UnboundedRetryWarning
+from retrytemplate.history import Outcome
+from retrytemplate.state import RetryState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.execution import Ways
+    from retrytemplate._engine.plan import Plan
+
+__all__ = [
+    "check_call",
+    "check_recovery",
+    "check_state",
+    "outcome",
+    "outcome_async",
+    "prepare",
+    "refuse_blocking",
+    "run_whole",
+    "warn_unbounded",
+    "without_keywords",
+]
+
+
+_get, _set = CURRENT.get, CURRENT.set
+
+
+def prepare(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+    state: RetryState | None,
+    ways: Ways,
+) -> tuple[Execution, Cell]:
+    """An execution that has not begun, and the cell to make current while it runs.
+
+    :param arguments: what the function is called with; None: the context.
+    """
+    check_call(function, recovery)
+    plan = owner._plan
+    outer = _get()
+    context = RetryContext(owner, outer, plan)
+    context._function = function
+    deadline = None if outer is None else outer[DEADLINE]
+    context._shared = arguments is None or not plan.inline
+    limit = None if deadline is None or deadline.endless else deadline
+    if plan.unbounded and limit is None:
+        warn_unbounded(plan)
+    execution = Execution(
+        plan,
+        context,
+        function,
+        (context,) if arguments is None else arguments,
+        owner.recovery if recovery is None else recovery,
+        ways,
+    )
+    execution.deadline = limit
+    if deadline is not None:
+        execution.stops = deadline.stops
+    if state is None:
+        state = owner.state
+    if state is not None:
+        _remember(plan, execution, state)
+    if deadline is None:
+        deadline = plan.shelter
+    elif plan.inherited:
+        from retrytemplate._engine.deadline import guarded
+
+        deadline = guarded(deadline, plan.inherited)
+    return execution, [context, owner, deadline, outer, plan]
+
+
+def check_call(function: Any, recovery: Any) -> None:
+    if not callable(function):
+        raise TypeError(f"the callback must be callable, got {function!r}")
+    if recovery is not None:
+        check_recovery(recovery)
+
+
+def check_recovery(value: Any) -> None:
+    """Raise unless it is a function of the context, a recovery chosen per call, or None."""
+    if value is not None and not (callable(value) or hasattr(type(value), "of_call")):
+        raise TypeError(f"recovery must be a function of the context or None, got {value!r}")
+
+
+def check_state(value: Any) -> None:
+    """Raise unless it is a state, one made per call, or None."""
+    if value is not None and not (isinstance(value, RetryState) or hasattr(type(value), "of_call")):
+        raise TypeError(f"state must be a RetryState or None, got {value!r}")
+
+
+def _remember(plan: Plan, execution: Execution, state: Any) -> None:
+    if type(state) is not RetryState:
+        state = _state_of(state, execution)
+    if state.tracked:
+        execution.cache = plan.cache
+        if execution.ways.awaits:
+            refuse_blocking(plan.cache)
+    execution.context._state = state
+
+
+def refuse_blocking(cache: Any) -> None:
+    """Raise where a cache would stop the event loop."""
+    if getattr(cache, "blocking", False):
+        raise MisuseError(
+            f"{type(cache).__name__} blocks: with execute_async() and call_async() use "
+            f"{getattr(cache, 'asynchronous_twin', None) or 'a cache whose steps are awaited'}"
+        )
+
+
+def _state_of(state: Any, execution: Execution) -> RetryState:
+    check_state(state)
+    if not isinstance(state, RetryState):  # the key is made of the call's arguments
+        state = state.of_call(execution.function, execution.arguments)
+    made: RetryState = state
+    return made
+
+
+def warn_unbounded(plan: Any) -> None:
+    """Say once per template that nothing will ever end its retries."""
+    plan.unbounded = False
+    here, level = sys._getframe(1), 2
+    while here.f_back is not None and is_own(here.f_globals.get("__name__")):
+        here, level = here.f_back, level + 1
+    warn(
+        f"{type(plan.policy).__name__} never ends and nothing waits between its attempts: "
+        "give a limit, a backoff or a Deadline",
+        UnboundedRetryWarning,
+        stacklevel=level,
+    )
+
+
+def run_whole(prepared: tuple[Execution, Cell]) -> Any:
+    execution, cell = prepared
+    token = None
+    try:
+        token = _set(cell)
+        return perform(execution.run())
+    finally:
+        restore(token, cell[OUTER])
+
+
+def without_keywords(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Callable[..., Any], Any]:
+    """What is called, and its arguments by place: all that an execution knows of."""
+    return (partial(function, *args, **kwargs), ()) if kwargs else (function, args)
+
+
+def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
+    """Call a function with retry and say how it went."""
+    context = value = error = None
+    try:
+        function, args = without_keywords(function, args, kwargs)
+        execution, cell = prepare(owner, function, args, None, None, SYNC)
+        context = _watched(execution)
+        value = run_whole((execution, cell))
+    except Exception as exc:
+        error = exc
+    try:
+        return _outcome(context, value, error)
+    finally:
+        del error  # its traceback holds this frame: left here, that would be a cycle
+
+
+async def outcome_async(
+    owner: Any, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Outcome[Any]:
+    """The same in a task."""
+    context = value = error = None
+    try:
+        function, args = without_keywords(function, args, kwargs)
+        execution, cell = prepare(owner, function, args, None, None, ASYNC)
+        context = _watched(execution)
+        token = _set(cell)
+        try:
+            value = await perform_async(execution.run())
+        finally:
+            leave(cell, token)
+    except Exception as exc:
+        error = exc
+    try:
+        return _outcome(context, value, error)
+    finally:
+        del error
+
+
+def _watched(execution: Execution) -> RetryContext:
+    context = execution.context
+    context._shared = True
+    context._started = execution.plan.clock.monotonic()
+    return context
+
+
+def _outcome(context: RetryContext | None, value: Any, error: BaseException | None) -> Outcome[Any]:
+    if context is None:  # refused before it began
+        return Outcome(None, error, 0, (), 0.0, "not_retryable")
+    return Outcome(
+        value, error, context.attempt, context.history, context.elapsed, context.stop_reason
+    )

@@ -1,0 +1,215 @@
+"""Rules after a failed attempt: classify it, count it, decide whether to retry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._engine.context import CONTEXT, OWNER
+from retrytemplate._engine.final_error import conclusion, leave, terminated
+from retrytemplate._internal.imports import is_own
+from retrytemplate.classify.exceptions import ORDINARY, is_hard, is_signal, leaves
+from retrytemplate.errors import (
+    AttemptLostError,
+    AttemptTimeoutError,
+    CacheUnavailableError,
+    DeadlineExceededError,
+    KillSwitchActiveError,
+    MisuseError,
+    RecordedFailure,
+    Rejected,
+    RetryBudgetExhaustedError,
+    RetryError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate.history import StopReason
+    from retrytemplate.policies.base import RetryPolicy
+
+__all__ = [
+    "RECOVER",
+    "after_failure",
+    "guard_reason",
+    "is_barred",
+    "is_stopped",
+    "judge",
+    "leaves_as_it_is",
+    "named",
+    "reason_to_pass",
+    "stop_reason",
+    "takes_context",
+    "unfit",
+]
+
+
+# Errors of this library that an attempt may end with of itself: a store that is away, in the
+# attempt's own complete_in(), is no refusal.
+OF_THE_ATTEMPT = (AttemptTimeoutError, AttemptLostError, CacheUnavailableError)
+MAYBE_BARRED = (RetryError, BaseExceptionGroup)
+
+
+def is_stopped(policy: RetryPolicy, exception: BaseException) -> bool:
+    """Whether a kill switch has refused it, here or further inside, and no rule names that."""
+    refused = any(isinstance(each, KillSwitchActiveError) for each in leaves(exception))
+    return refused and is_barred(policy, exception, None)
+
+
+def leaves_as_it_is(policy: RetryPolicy, failure: BaseException) -> bool:
+    """Whether a failure is none to the rules; of a class in ``ORDINARY`` it is one."""
+    return is_hard(failure) or is_stopped(policy, failure)
+
+
+def judge(
+    policy: RetryPolicy,
+    context: RetryContext,
+    failure: BaseException,
+    own: BaseException | None = None,
+) -> bool:
+    """Ask a deciding policy, once, while the exception is here."""
+    failures = context.retry_count
+    allowed = policy.allows(failures, failure)
+    if allowed and isinstance(failure, MAYBE_BARRED):
+        allowed = not is_barred(policy, failure, own)
+    if not allowed and policy.forbids_recovery(failures, failure):
+        context.no_recovery = True
+    return allowed
+
+
+def is_barred(policy: RetryPolicy, failure: BaseException, own: BaseException | None) -> bool:
+    """Errors of this library raised by others are retried only where a rule names them.
+
+    Nor is a group that holds one, unless a rule is for the group.
+    """
+    if isinstance(failure, BaseExceptionGroup):
+        return not policy.names(failure) and any(
+            is_barred(policy, leaf, own) for leaf in leaves(failure)
+        )
+    return (
+        isinstance(failure, RetryError)
+        and not isinstance(failure, OF_THE_ATTEMPT)
+        and failure is not own
+        and not policy.names(failure)
+    )
+
+
+def stop_reason(
+    policy: RetryPolicy, context: RetryContext, clock: Callable[[], float]
+) -> StopReason:
+    """Why the attempts have ended: the caller gave up, the last failure rules a retry out, or the
+    policy's own reason.
+    """
+    if context.gave_up:
+        return "gave_up"
+    failure, failures = context._last, context.retry_count
+    try:
+        if isinstance(failure, MAYBE_BARRED) and not isinstance(failure, RecordedFailure):
+            for leaf in leaves(failure):
+                if isinstance(leaf, Rejected | DeadlineExceededError) and (
+                    is_barred(policy, failure, None)
+                ):
+                    return "rejected" if isinstance(leaf, Rejected) else "deadline"
+        if context._plan.needs_state:
+            state = context._policy_state
+            return policy.stop_reason_from(state, failures, failure, clock())  # type: ignore[attr-defined, no-any-return]
+        return policy.stop_reason(failures, failure)
+    except Exception:  # a policy of the user's: the failure itself is to leave
+        return "terminated"
+
+
+def reason_to_pass(failure: BaseException) -> StopReason | None:
+    """Why a failure was re-raised unchanged; None: the execution was cancelled."""
+    parts = list(leaves(failure))
+    if any(not isinstance(each, Exception) or is_signal(type(each)) for each in parts):
+        return None
+    stopped = all(not isinstance(each, MisuseError) for each in parts)
+    return "rejected" if stopped else "not_retryable"
+
+
+def guard_reason(rejection: BaseException) -> StopReason | None:
+    """Why a guard's error ended the execution; None: it is no rejection."""
+    if isinstance(rejection, RetryBudgetExhaustedError):
+        return "budget_exhausted"
+    return "guard" if isinstance(rejection, Rejected) else None
+
+
+def named(
+    function: Callable[..., Any], context: RetryContext, arguments: Any, failure: BaseException
+) -> BaseException:
+    """A function that takes no argument was given to ``execute``: say so instead of retrying."""
+    if type(failure) is not TypeError or not arguments or arguments[0] is not context:
+        return failure
+    return unfit(function, failure, "that execute() gives it: use call()")
+
+
+def unfit(function: Callable[..., Any], failure: BaseException, which: str) -> BaseException:
+    """The failure; or, where the function cannot be called with a context, an error that says so.
+
+    :param which: context.
+    """
+    traceback = failure.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is not None and not is_own(traceback.tb_frame.f_globals.get("__name__")):
+        return failure  # raised inside the function
+    if takes_context(function):
+        return failure
+    name = getattr(function, "__qualname__", repr(function))
+    error = MisuseError(f"{name} cannot take the context {which}")
+    error.__cause__ = failure
+    return error
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with a context, as far as it tells."""
+    from inspect import signature
+
+    try:
+        signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # it does not tell
+        pass
+    return True
+
+
+RECOVER = object()
+
+
+def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> Any:
+    """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
+
+    What ``Execution._after`` does in such an execution, as one step on plain state: nearly every
+    failing call is one.  Returns None when another attempt is due, RECOVER when it is the
+    recovery's turn, else the exception that leaves.
+    """
+    context: RetryContext = cell[CONTEXT]
+    plan = context._plan
+    error: BaseException | None = None
+    if type(failure) not in ORDINARY and leaves_as_it_is(policy, failure):
+        error = failure
+        context._stop = reason_to_pass(failure)
+    else:
+        started = None if context._last is None else context._last_stamp[2]
+        context._fail(failure, started, plan.monotonic())
+        try:
+            if judge(policy, context, failure) and not context.gave_up:
+                context.attempt += 1
+                return None
+        except Exception as exc:
+            error = terminated(exc, failure)
+            context._stop = "terminated"
+    if error is None:
+        recovery = context._recovery
+        if recovery is None:
+            recovery = cell[OWNER].recovery
+        if recovery is not None and not context.no_recovery:
+            return RECOVER
+        context.exhausted = True
+        if context._shared or context.retry_count > 1:  # else nothing shows it
+            context._stop = stop_reason(policy, context, plan.monotonic)
+        error = conclusion(context)
+    context.closed = True
+    leave(context, error, for_good=error is not failure or context.exhausted)
+    return error

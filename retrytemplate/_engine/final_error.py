@@ -1,0 +1,186 @@
+"""What leaves an execution: the exception that fits its end, what stands behind it, its history."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from retrytemplate._internal.formatting import one_line, printable, with_text
+from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.errors import (
+    BackoffInterruptedError,
+    CacheUnavailableError,
+    ExhaustedRetryError,
+    RetryError,
+    TerminatedRetryError,
+)
+from retrytemplate.history import HISTORY_FIRST, KEPT_STAMP, WORDS, message_of, summary, type_name
+
+if TYPE_CHECKING:
+    from retrytemplate._engine.context import RetryContext
+
+__all__ = [
+    "ABSENT",
+    "DONE",
+    "EXHAUSTED",
+    "KEPT",
+    "UNTOUCHED",
+    "conclusion",
+    "from_cause",
+    "instead_of",
+    "interrupted",
+    "leave",
+    "put_note",
+    "shown",
+    "terminated",
+    "unusable",
+]
+
+
+# How an execution ends.  DONE: its key is forgotten.  KEPT: what was counted stays.  UNTOUCHED: the
+# attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.  ABSENT: it never began.
+DONE, KEPT, UNTOUCHED, EXHAUSTED, ABSENT = "done", "kept", "untouched", "exhausted", "absent"
+
+
+def conclusion(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
+    """The exception of an execution whose attempts have run out while nobody recovers."""
+    last = context._last
+    if last is None:
+        return ExhaustedRetryError(
+            "no attempt was made: the policy allows none, or the execution was given up"
+        )
+    if context._state is None or context._plan.raise_last or context.no_recovery:
+        return last if refusal is None else refusal
+    message = (
+        f"exhausted after {context.retry_count} failed attempts, nobody recovers; "
+        f"the last failure: {with_text(type_name(last), one_line(message_of(last)))}"
+    )
+    return from_cause(ExhaustedRetryError(message), last)
+
+
+def leave(context: RetryContext, error: BaseException | None, for_good: bool) -> None:
+    """Write the history on the exception that leaves for good; let go of live exceptions."""
+    if error is not None:
+        if isinstance(error, RetryError):
+            with suppress(Exception):
+                error.history = context.history
+                error.attempts = context.retry_count
+        if for_good and context.retry_count > 1:
+            _note(context, error)
+    context._finish()
+
+
+def from_cause(error: BaseException, cause: BaseException | None) -> BaseException:
+    """The error with its cause, unless it has one of its own."""
+    if cause is not None and error.__cause__ is None and cause is not error:
+        with suppress(Exception):  # an exception that takes no attributes goes without
+            error.__cause__ = cause
+    return error
+
+
+def instead_of(failure: BaseException | None, raised: BaseException) -> BaseException:
+    """What a listener raised; what it stands in the place of stays reachable behind it."""
+    if raised.__context__ is None and raised is not failure:
+        with suppress(Exception):
+            raised.__context__ = failure
+    return raised
+
+
+def shown(value: object) -> str:
+    """A value's representation, whatever its ``__repr__`` does."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__qualname__}"
+
+
+def terminated(cause: BaseException, failure: BaseException | None) -> BaseException:
+    """The failure could not be recorded; it stays reachable behind what prevented it."""
+    message = f"the failure could not be recorded: {summary(cause)}"
+    error = from_cause(TerminatedRetryError(message), cause)
+    instead_of(failure, cause)
+    error.__context__ = failure
+    return error
+
+
+def unusable(context: RetryContext, error: Exception) -> CacheUnavailableError:
+    """A policy or a backoff could not use its state from a record: the record is damaged."""
+    what = summary(error)
+    return CacheUnavailableError(f"the state kept under {context.key!r} cannot be used: {what}")
+
+
+def interrupted(error: BaseException) -> BaseException:
+    if is_hard(error):
+        return error
+    return from_cause(
+        BackoffInterruptedError(f"the backoff was interrupted: {summary(error)}"), error
+    )
+
+
+NOTE = "retry: "
+LINE = "\n  "
+REASONS = {None: ""} | {each: f"; reason: {words}" for each, words in WORDS.items()}
+LONGEST_NOTE = 8 * 1024
+
+
+def _note(context: RetryContext, error: BaseException) -> None:
+    """Put the earlier failures on the exception, as one note that replaces an older one."""
+    count = context.retry_count
+    earlier = [
+        line
+        if (line := f"{stamp[0]}. {kind.__qualname__}: {text}").isprintable() and text
+        else _line(stamp[0], kind.__qualname__, text)
+        for stamp, kind, text in context._past
+    ]
+    # Nearly always these are all there were but the one that leaves.
+    if len(earlier) + 1 != count or error is not context._last or context._same:
+        earlier = _all_but(error, context, earlier)
+    before = "; before this one:\n  " if earlier else ""
+    why = REASONS[getattr(context, "_stop", None)]
+    text = f"{NOTE}{count} attempts failed{why}{before}{LINE.join(earlier)}"
+    if len(text) > LONGEST_NOTE:
+        text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
+    put_note(error, text, NOTE)
+
+
+def _line(number: int, kind: str, message: str) -> str:
+    text = with_text(kind, message)
+    if not text.isprintable():
+        text = with_text(printable(kind), one_line(message))
+    return f"{number}. {text}"
+
+
+def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
+    """The failures at rest, those of this execution, and the last one unless it is what leaves."""
+    lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._kept]
+    lines += past
+    last = context._last
+    leaves = error is last or error.__cause__ is last
+    untold = context.retry_count - len(lines)
+    own = context._same if leaves else 0  # the very same object is not its own history
+    if last is None or context._last_stamp is KEPT_STAMP:
+        own += leaves
+    else:
+        untold -= 1
+        if not leaves:
+            number = context._last_stamp[0]
+            lines.append(_line(number, type(last).__qualname__, message_of(last)))
+    if untold > 0:
+        lines.insert(HISTORY_FIRST, f"... {untold} more")
+    return lines[:-own] if own else lines
+
+
+def put_note(error: BaseException, text: str, instead_of: str | None = None) -> None:
+    """Put a note on an exception, in the place of one that begins with *instead_of*."""
+    try:
+        notes = getattr(error, "__notes__", None)
+        if notes is None:
+            error.__notes__ = [text]
+        elif isinstance(notes, list):
+            for position, old in enumerate(notes):
+                if instead_of and isinstance(old, str) and old.startswith(instead_of):
+                    notes[position] = text
+                    return
+            notes.append(text)
+    except Exception:  # an exception that takes no attributes goes without
+        return

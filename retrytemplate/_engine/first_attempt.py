@@ -1,0 +1,586 @@
+"""First attempts without the engine: the fast path of an execution that succeeds at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._engine.attempt_timeout import warn_of_overrun
+from retrytemplate._engine.context import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    OWNER,
+    PLAN,
+    STARTED,
+    RetryContext,
+    close_context,
+    context_of,
+    first_context,
+    leave,
+    restore,
+)
+from retrytemplate._engine.drivers import (
+    ASYNC,
+    PLAIN,
+    SYNC,
+    awaitable_error,
+    is_awaitable,
+    perform,
+    perform_async,
+)
+from retrytemplate._engine.entry import (
+    check_call,
+    prepare,
+    run_whole,
+    warn_unbounded,
+    without_keywords,
+)
+from retrytemplate._engine.execution import Execution
+from retrytemplate._engine.failure_rules import RECOVER, after_failure, named
+from retrytemplate.caches.memory import MemoryRetryContextCache, NewClaim
+from retrytemplate.caches.worker_id import next_number, worker_name
+from retrytemplate.errors import RetryError
+from retrytemplate.state import RetryState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.deadline import Deadline
+    from retrytemplate._engine.execution import Steps, Ways
+    from retrytemplate._engine.plan import Plan
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.policies.base import RetryPolicy
+
+__all__ = [
+    "call_async",
+    "finished",
+    "repeat",
+    "repeat_async",
+    "run",
+    "run_async",
+    "run_within",
+    "run_within_async",
+    "time_for",
+]
+
+
+_get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
+
+
+def run(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None = None,
+    state: RetryState | None = None,
+) -> Any:
+    """Run one execution in this thread; the first attempt is made right here where that can be."""
+    plan, outer = owner._plan, _get()
+    if state is None:
+        state = owner.state
+    if plan.direct and (outer is None or outer[DEADLINE] is None):
+        if state is None:
+            if plan.inline:
+                return _run_inline(owner, plan, outer, function, arguments, recovery)
+            return _run_told(owner, plan, outer, function, arguments, recovery)
+        if (
+            plan.inline
+            and type(state) is RetryState
+            and state.tracked
+            and type(plan.cache) is MemoryRetryContextCache
+        ):
+            return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
+    elif outer is not None and state is None:
+        limit = time_for(plan, outer[DEADLINE], cut=False)
+        if limit:
+            check_call(function, recovery)
+            return run_within(owner, limit, function, arguments, recovery)
+    return run_whole(prepare(owner, function, arguments, recovery, state, SYNC))
+
+
+def _run_inline(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+) -> Any:
+    """A stateless execution whose first attempt nobody has to be told or asked about."""
+    check_call(function, recovery)
+    context = RetryContext(owner, outer, plan)
+    context._function = function
+    context.attempt = 1
+    if recovery is not None:
+        context._recovery = recovery
+    cell: Cell = [context, owner, None, outer, plan]
+    token = None
+    try:
+        token = _set(cell)
+        try:
+            if arguments is None:
+                arguments = (context,)
+                context._shared = True
+            value = function(*arguments)
+        except Exception as exc:
+            cell.append(named(function, context, arguments, exc))
+        except BaseException:
+            context.closed = True
+            raise
+        else:
+            context.closed = True
+            if type(value) not in PLAIN:
+                _no_awaitable(function, value)
+            return value
+        return repeat(cell, function, arguments, {})
+    finally:
+        if token is None:  # a signal came before anybody had it
+            restore(token, outer)
+        else:
+            _reset(token)
+
+
+def _run_told(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Any,
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+) -> Any:
+    """A stateless execution with listeners or guards: the engine is for what does not go well."""
+    if not callable(function) or recovery is not None:
+        check_call(function, recovery)
+    if plan.unbounded:
+        warn_unbounded(plan)
+    context = RetryContext(owner, outer, plan)
+    context._function = function
+    context._shared = True
+    if arguments is None:
+        arguments = (context,)
+    value: Any = None
+    failure: BaseException | None = None
+    untold = iter(plan.close)
+    token = None
+    try:
+        token = _set([context, owner, plan.shelter, outer, plan])
+        try:
+            value = _first_told(plan, context, function, arguments)
+        except BaseException as exc:
+            failure = exc
+        if context.closed:
+            try:
+                for hook in untold:
+                    told = hook(context, None)
+                    if told is not None:
+                        _no_awaitable(hook, told)
+            except BaseException as exc:
+                failure = exc
+            else:
+                context._finish()
+                return value
+        if recovery is None:
+            recovery = owner.recovery
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        steps = _carried_on(execution, value, failure, untold)
+        failure = None
+        return perform(steps)
+    except BaseException as exc:
+        if token is None or context.closed:
+            raise
+        # A signal, before the engine had it in hand: what was opened is closed.
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        execution.refused(exc)
+        return perform(execution.run())
+    finally:
+        if token is None:  # a signal came before anybody had it
+            restore(token, outer)
+        else:
+            _reset(token)
+
+
+def _first_told(
+    plan: Plan, context: RetryContext, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Open the execution and make its first attempt; the context is closed if all went well."""
+    for hook in plan.open:
+        told = hook(context)
+        if told is False:
+            return None
+        if told is not None:
+            _no_awaitable(hook, told)
+    context._opened = True
+    if context.gave_up:
+        return None
+    for ask in plan.admit:
+        told = ask(context)
+        if told is not None:
+            _no_awaitable(ask, told)
+    context.attempt = 1
+    context._started = plan.monotonic()
+    for hook in plan.before_attempt:
+        told = hook(context)
+        if told is not None:
+            _no_awaitable(hook, told)
+    value = function(*arguments)
+    if type(value) not in PLAIN:
+        _no_awaitable(function, value)
+    for hook in plan.on_success:
+        told = hook(context, value)
+        if told is not None:
+            _no_awaitable(hook, told)
+    context.closed = True
+    return value
+
+
+def _carried_on(
+    execution: Execution, value: Any, failure: BaseException | None, untold: Any
+) -> Steps:
+    """What the engine does after a first attempt that did not go well, or was not made."""
+    context = execution.context
+    if context.closed:
+        return execution.end_with(value, failure, untold)
+    if context.attempt:
+        execution.started = context._started
+        return execution.run(failure)
+    if not context._opened:
+        execution.veto(failure)
+    elif failure is not None:
+        execution.refused(failure)
+    return execution.run()
+
+
+def _no_awaitable(function: Callable[..., Any], value: Any) -> None:
+    if is_awaitable(value):
+        raise awaitable_error(function, value)
+
+
+def _run_stateful(
+    owner: Any,
+    plan: Plan,
+    outer: Cell | None,
+    function: Any,
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None,
+    state: RetryState,
+) -> Any:
+    """A stateful execution with a cache in memory: a key that never failed needs no engine."""
+    if not callable(function) or recovery is not None:
+        check_call(function, recovery)
+    if plan.unbounded:
+        warn_unbounded(plan)
+    cache = plan.cache
+    context = RetryContext(owner, outer, plan)
+    context._function = function
+    context._shared = True
+    context._state = state
+    if arguments is None:
+        arguments = (context,)
+    failure: BaseException | None = None
+    key, number = plan.scope + state.encoded, next_number()
+    token = None
+    try:
+        token = _set([context, owner, None, outer, plan])
+        claim: Claim = NewClaim(key, number)
+        if state.force_refresh or not cache.take(claim):
+            claim = cache.begin(key, worker=worker_name(number), fresh=state.force_refresh)
+        context._claim = claim
+        if claim.record is None:
+            context.attempt = 1
+            context._started = plan.monotonic()
+            try:
+                value = function(*arguments)
+            except Exception as exc:
+                failure = exc
+            else:
+                if type(value) not in PLAIN:
+                    _no_awaitable(function, value)
+                context.closed = True
+                if state.remember is None and not state.force_refresh:
+                    cache.end(claim)
+                else:
+                    cache.succeed(claim, remember=state.remember)
+                context._ended = plan.monotonic()
+                return value
+        if recovery is None:
+            recovery = owner.recovery
+        execution = Execution(plan, context, function, arguments, recovery, SYNC)
+        execution.cache = cache
+        if failure is not None:
+            execution.started = context._started
+        steps = execution.run(failure)
+        failure = None
+        return perform(steps)
+    except BaseException as exc:
+        held = context._claim
+        if held is None and not isinstance(exc, RetryError):
+            # A signal: it may have been taken.  The same worker may begin again.
+            with suppress(RetryError):
+                held = cache.begin(key, worker=worker_name(number))
+        if held is not None and cache.holds(held):  # else the engine has seen to it
+            context.closed = True
+            cache.release(held)
+        if context._started is not None and not hasattr(context, "_ended"):
+            context._ended = plan.monotonic()
+        raise
+    finally:
+        if token is None:  # a signal came before anybody had it
+            restore(token, outer)
+        else:
+            _reset(token)
+
+
+def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Go on after an inline first attempt that failed, in this thread."""
+    failure = cell.pop()
+    if type(failure) is TypeError:
+        check_call(function, None)
+    context, policy = _taken_over(cell, function)
+    if not context._plan.plain:
+        steps = _resumed(cell, function, args, kwargs, SYNC).run(failure)
+        del failure  # kept here, it would live as long as the attempts after it
+        return perform(steps)
+    while True:
+        ended = after_failure(cell, policy, failure)
+        if ended is not None:
+            break
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure  # its traceback holds this frame: left here, that would be a cycle
+            context.closed = True
+            context._finish()
+            if type(value) not in PLAIN:
+                _no_awaitable(function, value)
+            return value
+    del failure
+    if ended is RECOVER:
+        return perform(_resumed(cell, function, args, kwargs, SYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Go on after an inline first attempt that failed, in this task."""
+    failure = cell.pop()
+    if type(failure) is TypeError:
+        check_call(function, None)
+    context, policy = _taken_over(cell, function)
+    if not context._plan.plain:
+        steps = _resumed(cell, function, args, kwargs, ASYNC).run(failure)
+        del failure
+        return await perform_async(steps)
+    while True:
+        ended = after_failure(cell, policy, failure)
+        if ended is not None:
+            break
+        try:
+            value = await function(*args, **kwargs)
+        except BaseException as exc:
+            failure = exc
+        else:
+            del failure
+            context.closed = True
+            context._finish()
+            return value
+    del failure
+    if ended is RECOVER:
+        return await perform_async(_resumed(cell, function, args, kwargs, ASYNC).recover())
+    try:
+        raise ended
+    finally:
+        del ended
+
+
+def _taken_over(cell: Cell, function: Callable[..., Any]) -> tuple[RetryContext, RetryPolicy]:
+    """The context and the policy of an inline execution that needs them from now on."""
+    context, owner = cell[CONTEXT], cell[OWNER]
+    if context is None:
+        context = cell[CONTEXT] = RetryContext(owner, cell[OUTER], cell[PLAN])
+        context._function = function
+    context.attempt = 1
+    plan = context._plan
+    if plan.unbounded:
+        warn_unbounded(plan)
+    return context, plan.policy
+
+
+def _resumed(
+    cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any, ways: Ways
+) -> Execution:
+    function, args = without_keywords(function, args, kwargs)
+    context = cell[CONTEXT]
+    recovery = context._recovery
+    if recovery is None:
+        recovery = cell[OWNER].recovery
+    return Execution(context._plan, context, function, args, recovery, ways)
+
+
+def finished(cell: Cell, function: Callable[..., Any], value: Any) -> None:
+    """Close the context of an inline success that somebody asked for; refuse an awaitable."""
+    close_context(cell)
+    _no_awaitable(function, value)
+
+
+if TYPE_CHECKING:
+    Recovery = Callable[[RetryContext], Any] | None
+
+
+def time_for(plan: Plan, deadline: Deadline | None, *, cut: bool) -> float:
+    """The seconds for a first attempt that nobody else has to be asked about; else 0.
+
+    :param cut: whether the deadline has to be one that cuts the task that runs here.
+    """
+    if deadline is None or deadline.stops or not plan.inline:
+        return 0.0
+    if cut and (deadline.cut is None or not deadline.cut.is_here()):
+        return 0.0
+    return deadline.room()
+
+
+def run_within(
+    owner: Any,
+    limit: float,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Recovery,
+) -> Any:
+    """Run one execution in this thread."""
+    cell = _begin(owner, function)
+    if arguments is None:
+        arguments = (context_of(cell),)
+    failure: Exception | None = None
+    token = None
+    try:
+        token = CURRENT.set(cell)
+        try:
+            value = function(*arguments)
+        except Exception as exc:
+            failure = exc
+        except BaseException:
+            _end(cell)
+            raise
+        else:
+            if type(value) not in PLAIN and is_awaitable(value):
+                _end(cell)
+                raise awaitable_error(function, value)
+            _succeed(cell, limit)
+            return value
+        steps = _rest(cell, function, arguments, recovery, failure, SYNC)
+        failure = None
+        return perform(steps)
+    finally:
+        restore(token, cell[OUTER])
+
+
+async def run_within_async(
+    owner: Any,
+    limit: float,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Recovery,
+) -> Any:
+    """The same in a task, which the deadline cuts by itself."""
+    cell = _begin(owner, function)
+    if arguments is None:
+        arguments = (context_of(cell),)
+    failure: Exception | None = None
+    token = CURRENT.set(cell)
+    try:
+        try:
+            value = function(*arguments)
+            kind = type(value)
+            if kind is CoroutineType or (kind not in PLAIN and is_awaitable(value)):
+                value = await value
+        except Exception as exc:
+            failure = exc
+        except BaseException:
+            _end(cell)
+            raise
+        else:
+            _succeed(cell, limit)
+            return value
+        steps = _rest(cell, function, arguments, recovery, failure, ASYNC)
+        failure = None
+        return await perform_async(steps)
+    finally:
+        try:
+            CURRENT.reset(token)
+        except ValueError:  # a suspended coroutine is closed from another context
+            leave(cell, token)
+
+
+def _begin(owner: Any, function: Callable[..., Any]) -> Cell:
+    outer: Any = CURRENT.get()
+    plan = owner._plan
+    return [None, owner, outer[DEADLINE], outer, plan, function, plan.ticks.now()]
+
+
+def _succeed(cell: Cell, limit: float) -> None:
+    """End an execution whose first attempt returned, and report it if that was too late."""
+    elapsed = cell[PLAN].ticks.now() - cell[STARTED]
+    if elapsed > limit:
+        warn_of_overrun(cell[CONTEXT] or first_context(cell), limit, elapsed)
+    _end(cell)
+
+
+def _end(cell: Cell) -> None:
+    """The execution is over, and time stands still for whoever holds its context."""
+    context = cell[CONTEXT]
+    close_context(cell)
+    if context is not None:
+        context._finish()
+
+
+def _rest(
+    cell: Cell,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    recovery: Recovery,
+    failure: Exception,
+    ways: Ways,
+) -> Steps:
+    """The rules after a first attempt that failed."""
+    context = cell[CONTEXT]
+    if context is None:
+        context = first_context(cell)
+    if recovery is None:
+        recovery = cell[OWNER].recovery
+    execution = Execution(cell[PLAN], context, function, arguments, recovery, ways)
+    execution.deadline, execution.started = cell[DEADLINE], cell[STARTED]
+    return execution.run(failure)
+
+
+async def run_async(
+    owner: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...] | None,
+    recovery: Callable[[RetryContext], Any] | None = None,
+    state: RetryState | None = None,
+) -> Any:
+    """Run one execution in this task, from the beginning."""
+    outer = _get()
+    if outer is not None and state is None and owner.state is None:
+        limit = time_for(owner._plan, outer[DEADLINE], cut=True)
+        if limit:
+            check_call(function, recovery)
+            return await run_within_async(owner, limit, function, arguments, recovery)
+    execution, cell = prepare(owner, function, arguments, recovery, state, ASYNC)
+    token = _set(cell)
+    try:
+        return await perform_async(execution.run())
+    finally:
+        leave(cell, token)
+
+
+async def call_async(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function, asynchronous or not, with retry in this task."""
+    return await run_async(owner, *without_keywords(function, args, kwargs))

@@ -1,0 +1,265 @@
+"""Data that a template prepares once for all its executions, and the types of its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import attrs
+
+from retrytemplate._engine.attempt_timeout import warn_of_overrun
+from retrytemplate._internal.imports import is_own
+from retrytemplate.clock import ticking
+from retrytemplate.guards import Guard
+from retrytemplate.listeners.base import HOOKS, RetryListener
+from retrytemplate.policies.base import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._engine.deadline import Deadline
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate.backoff.base import Backoff
+    from retrytemplate.clock import Clock
+    from retrytemplate.state import RetryState
+
+__all__ = ["Plan", "SurroundingSettings", "TemplateSettings", "awaited_admit", "fingerprint_of"]
+
+
+if TYPE_CHECKING:
+    Hooks = tuple[Callable[..., Any], ...]
+
+    class Settings(Protocol):
+        """What a plan is made of: a template."""
+
+        @property
+        def policy(self) -> RetryPolicy: ...
+        @property
+        def backoff(self) -> Backoff: ...
+        @property
+        def cache(self) -> Any: ...
+        @property
+        def clock(self) -> Clock: ...
+        @property
+        def random(self) -> Any: ...
+        @property
+        def guards(self) -> Any: ...  # pyright sees no plain field where attrs converts
+        @property
+        def attempt_timeout(self) -> Any: ...
+        @property
+        def raise_last(self) -> bool: ...
+        @property
+        def _scope(self) -> str: ...
+
+    class Owner(Protocol):
+        """What an execution is begun from: a template, or one with something bound to it."""
+
+        @property
+        def recovery(self) -> Callable[[RetryContext], Any] | None: ...
+        @property
+        def state(self) -> RetryState | None: ...
+        @property
+        def label(self) -> str | None: ...
+        @property
+        def _plan(self) -> Plan: ...
+        @property
+        def _inline(self) -> Plan | None: ...
+
+
+FORWARD = ("open", "before_attempt")
+
+
+class Plan:
+    """The settings of a template, and the hooks that its listeners and guards override."""
+
+    __slots__ = (
+        "_fingerprint",
+        "admit",
+        "admit_async",
+        "asks_first",
+        "attempt_timeout",
+        "backoff",
+        "before_attempt",
+        "cache",
+        "careful",
+        "clock",
+        "close",
+        "direct",
+        "dynamic",
+        "inherited",
+        "inline",
+        "keeps_context",
+        "measured",
+        "monotonic",
+        "needs_state",
+        "on_backoff",
+        "on_error",
+        "on_overrun",
+        "on_recovery",
+        "on_store_error",
+        "on_success",
+        "open",
+        "pausing",
+        "plain",
+        "policy",
+        "raise_last",
+        "random",
+        "reserve",
+        "result_rules",
+        "scope",
+        "shelter",
+        "ticks",
+        "unbounded",
+        "waits",
+    )
+
+    open: Hooks
+    before_attempt: Hooks
+    on_overrun: Hooks
+    on_success: Hooks
+    on_error: Hooks
+    on_backoff: Hooks
+    on_recovery: Hooks
+    on_store_error: Hooks
+    close: Hooks
+
+    def __init__(self, template: Settings, listeners: tuple[Any, ...]) -> None:
+        self.policy = policy = template.policy
+        self.backoff = template.backoff
+        self.cache = template.cache
+        self.scope = template._scope
+        self.clock = template.clock
+        self.monotonic = template.clock.monotonic
+        self.ticks = ticking(template.clock)
+        self.random = template.random
+        self.raise_last = template.raise_last
+        self.attempt_timeout = template.attempt_timeout
+        self.needs_state = policy.needs_state
+        self.keeps_context: bool = policy.keeps_context
+        self.result_rules = policy.result_rules()
+        self.dynamic = policy.dynamic or template.backoff.dynamic
+        self.waits = not template.backoff.never_waits
+        for name in HOOKS:
+            hooks = tuple(overridden(listeners, name, RetryListener))
+            setattr(self, name, hooks if name in FORWARD else hooks[::-1])
+        guards = template.guards
+        self.on_success += tuple(overridden(guards, "on_success", Guard))
+        self.admit: Hooks = tuple(guard.admit for guard in guards)
+        self.admit_async: Hooks = tuple(map(awaited_admit, guards))
+        self.inherited: tuple[Any, ...] = tuple(guard for guard in guards if guard.inherited)
+        self.shelter = _shelter(self.inherited)
+        self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
+        # A wait of zero seconds is still announced and reserved for, where somebody listens.
+        self.pausing = bool(self.on_backoff or self.reserve)
+        if self.random is None and (self.waits or self.pausing):
+            from random import Random
+
+            self.random = Random()
+        self.unbounded = policy.never_ends and not self.waits
+        hooked = any(getattr(self, name) for name in HOOKS)
+        asked = bool(
+            self.needs_state
+            or self.dynamic
+            or self.result_rules
+            or self.attempt_timeout is not None
+        )
+        if not any(getattr(each, "logs_overruns", False) for each in listeners):
+            self.on_overrun += (warn_of_overrun,)
+        self.measured = bool(asked or hooked or guards)
+        self.careful = bool(self.needs_state or guards)
+        # The first attempt is made directly where nobody but guards has to be asked before it and
+        # nobody times it, and inline where nobody has to be told either; the short rules go on from
+        # there where only the policy has to be asked after a failure.
+        self.asks_first = not self.needs_state and not _is_ours(policy)
+        self.direct = not asked and not self.asks_first
+        self.inline = self.direct and not (hooked or guards)
+        self.plain = self.inline and not self.waits
+        self._fingerprint: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one policy tree from another, settings included."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint_of(self.policy)
+        return self._fingerprint
+
+
+def _shelter(guards: tuple[Any, ...]) -> Deadline | None:
+    """What stands for a deadline where there is none, and these are asked in templates inside."""
+    if not guards:
+        return None
+    from retrytemplate._engine.deadline import guarded
+
+    return guarded(None, guards)
+
+
+def _is_ours(policy: Any) -> bool:
+    """Whether every policy of the tree is the library's: those always allow the first attempt."""
+    if not is_own(type(policy).__module__):
+        return False
+    if not attrs.has(type(policy)):
+        return False
+    members = (getattr(policy, field.name) for field in attrs.fields(type(policy)))
+    return all(
+        _is_ours(each)
+        for member in members
+        for each in (member if isinstance(member, tuple) else (member,))
+        if isinstance(each, RetryPolicy)
+    )
+
+
+def overridden(parts: Iterable[Any], name: str, base: type) -> Iterable[Callable[..., Any]]:
+    """The hooks of that name which are more than the empty one of the base class."""
+    for part in parts:
+        hook = getattr(part, name, None)
+        if hook is not None and getattr(hook, "__func__", None) is not getattr(base, name):
+            yield hook
+
+
+def awaited_admit(guard: Any) -> Callable[..., Any]:
+    """How a guard is asked where it may be awaited."""
+    return getattr(guard, "admit_async", None) or guard.admit  # type: ignore[no-any-return]
+
+
+def fingerprint_of(value: Any) -> str:
+    """A policy tree as text: classes and plain settings, without addresses."""
+    if attrs.has(type(value)):
+        parts = (
+            f"{field.name}={fingerprint_of(getattr(value, field.name))}"
+            for field in attrs.fields(type(value))
+            if field.init
+        )
+        return f"{type(value).__qualname__}({','.join(parts)})"
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, tuple | list):
+        return f"[{','.join(map(fingerprint_of, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{fingerprint_of(k)}:{fingerprint_of(v)}" for k, v in value.items())
+        return f"{{{','.join(pairs)}}}"
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+class SurroundingSettings(TypedDict, total=False):
+    """The parameters of ``RetryTemplate`` that say nothing of when to retry."""
+
+    cache: Any
+    name: str | None
+    listeners: Iterable[Any]
+    guards: Iterable[Guard]
+    recovery: Callable[[RetryContext], Any] | None
+    raise_last: bool
+    clock: Clock
+    random: Any
+
+
+class TemplateSettings(SurroundingSettings, total=False):
+    """The parameters of ``RetryTemplate``, none of them required."""
+
+    policy: RetryPolicy
+    backoff: Backoff
+    attempt_timeout: AttemptTimeout | Seconds | None

@@ -1,0 +1,269 @@
+"""Cancellation in asyncio and trio: a task that takes too long, and a step that must end first.
+
+``asyncio.timeout`` does the same; but a deadline is entered for nearly every call, and coroutines
+that never wait would cost as much as all the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.awaitables import close_unawaited, in_trio
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    from asyncio import CancelledError, Task, TimerHandle
+    from collections.abc import Awaitable, Callable, Collection, Generator
+    from types import TracebackType
+
+    Effect = tuple[Callable[..., Any], tuple[Any, ...]]
+
+__all__ = ["Cut", "Shielded", "UnfinishedStepError", "cut_after", "left_to", "over"]
+
+
+def cut_after(seconds: float) -> Cut:
+    """Around a part of this task, as ``with``: cancel it after so many seconds.
+
+    ``fired`` tells afterwards whether it did; a cancellation from outside wins and passes.
+
+    :raises RuntimeError: outside of a task.
+    """
+    return _TrioCut(seconds) if "trio" in sys.modules and in_trio() else _AsyncioCut(seconds)
+
+
+class Cut:
+    """What is left in time for a part of a task.
+
+    :param task: the one that entered it; None again when it is left: the task may come to hold
+        an exception that leads back here.
+    """
+
+    fired = False
+    task: Any = None
+    current_task: Callable[[], Any]
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def is_here(self) -> bool:
+        """Whether it is this task that entered it."""
+        try:
+            return self.task is not None and self.current_task() is self.task
+        except RuntimeError:  # no task, or one of another kind
+            return False
+
+    def __enter__(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        raise NotImplementedError
+
+
+class _AsyncioCut(Cut):
+    _over = False
+    _handle: Any = None
+
+    def __enter__(self) -> None:
+        asyncio = sys.modules["asyncio"]  # loaded: this is a task of it
+        self.current_task = asyncio.current_task
+        self.task = task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a limit that cuts needs a task: this is a callback of the loop")
+        self._cancelling: int = task.cancelling()
+        loop = task.get_loop()
+        if self.seconds <= 0:
+            self._handle = loop.call_soon(self._cut)
+        elif self.seconds < inf:
+            self._handle = loop.call_at(loop.time() + self.seconds, self._cut)
+
+    def _cut(self) -> None:
+        self._over = True
+        self.task.cancel()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None  # its context leads back here
+        if self._over:
+            others = self.task.uncancel() > self._cancelling
+            if kind is None:  # the body has swallowed it: it is over all the same
+                self.fired = True
+            elif not others:
+                self.fired = issubclass(kind, sys.modules["asyncio"].CancelledError)
+        self.task = None
+        return self.fired
+
+
+class _TrioCut(Cut):
+    def __enter__(self) -> None:
+        import trio
+
+        self.current_task = trio.lowlevel.current_task
+        self.task = self.current_task()
+        self._scope = trio.move_on_after(self.seconds)
+        self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        swallowed = bool(self._scope.__exit__(kind, exception, traceback))
+        self.fired = self._scope.cancelled_caught
+        self.task = None
+        return swallowed
+
+
+async def over(tasks: Collection[Task[Any]], *, grace: float = inf) -> None:
+    """Wait for the end of the tasks, however often this task is cancelled; then raise that.
+
+    :param grace: seconds that the tasks have from the first cancellation on; then they are
+        cancelled, once.
+    """
+    import asyncio
+
+    cancelled: CancelledError | None = None
+    timer: TimerHandle | None = None
+    try:
+        # asyncio.wait() takes a turn of the loop for ended tasks, too: a cancellation in each turn
+        # would keep it from ever returning.
+        while not all(task.done() for task in tasks):
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError as exc:
+                if cancelled is None and grace <= 0:
+                    _cancel(tasks)
+                elif cancelled is None and grace < inf:
+                    timer = asyncio.get_running_loop().call_later(grace, _cancel, tasks)
+                cancelled = exc
+        if cancelled is not None:
+            raise cancelled
+    finally:
+        if timer is not None:
+            timer.cancel()
+        del cancelled  # its traceback leads back to this frame
+
+
+def _cancel(tasks: Collection[Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+
+
+class UnfinishedStepError(CacheUnavailableError):
+    """Raised where a step was cancelled when its grace was over: its effect is unknown."""
+
+
+class Shielded:
+    """A step that is awaited to its end, however often the task is cancelled meanwhile.
+
+    :param waiter: its ``cut`` is set to a cancellation that came meanwhile, for it to raise later.
+    :param grace: seconds that the step has from the first cancellation on; then it is cancelled.
+    :param leave: called where the end of the step cannot be waited for: the grace is over, or the
+        coroutine that awaits it is closed.
+    """
+
+    __slots__ = ("grace", "leave", "step", "waiter")
+
+    def __init__(
+        self, step: Awaitable[Any], waiter: Any, grace: float, leave: Callable[[], object]
+    ) -> None:
+        self.step = step
+        self.waiter = waiter
+        self.grace = grace
+        self.leave = leave
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (self._in_trio() if in_trio() else self._in_asyncio()).__await__()
+
+    def close(self) -> None:
+        """Close the step, which has not begun."""
+        close_unawaited(self.step)
+        self.leave()
+
+    async def _in_asyncio(self) -> Any:
+        import asyncio
+
+        running = asyncio.ensure_future(self.step)
+        try:
+            await over([running], grace=self.grace)
+        except asyncio.CancelledError as exc:
+            self.waiter.cut = exc
+            if running.cancelled():
+                raise self._unfinished() from None
+        except GeneratorExit:
+            self.leave()
+            raise
+        try:
+            return running.result()
+        finally:
+            del running  # its exception leads back to this frame
+
+    async def _in_trio(self) -> Any:
+        import trio
+
+        value: Any = None
+        error: BaseException | None = None
+        shield: Any = trio.CancelScope()
+        shield.shield = True
+
+        async def bound() -> None:
+            with suppress(trio.Cancelled):  # by the scopes around: it is raised again below
+                await trio.sleep_forever()
+            shield.deadline = trio.current_time() + self.grace
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bound)
+            with shield:
+                try:
+                    value = await self.step
+                except trio.Cancelled:
+                    raise
+                except GeneratorExit:
+                    self.leave()
+                    raise
+                except BaseException as exc:  # out of a nursery it would be in a group
+                    error = exc
+            nursery.cancel_scope.shield = True
+            nursery.cancel_scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled as exc:
+            self.waiter.cut = exc
+        try:
+            if shield.cancelled_caught:
+                raise self._unfinished()
+            if error is not None:
+                raise error
+        finally:
+            del error
+        return value
+
+    def _unfinished(self) -> UnfinishedStepError:
+        self.leave()
+        return UnfinishedStepError(
+            f"a step did not end within {self.grace:g} seconds after a cancellation"
+        )
+
+
+def left_to(cache: Any, step: Effect) -> Effect:
+    """The step; or, of a cache that can make it later, its note of the step.
+
+    For an execution that the garbage collector may be ending: nothing can be awaited there, and
+    what blocks would stall whatever the thread was doing.
+    """
+    end_later = getattr(cache, "end_later", None)
+    return step if end_later is None else (end_later, step)

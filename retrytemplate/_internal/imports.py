@@ -1,0 +1,126 @@
+"""Public names that are imported on first use (PEP 562), and errors for missing extras."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.suggestions import nearest
+from retrytemplate.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = ["extra", "is_own", "lazily"]
+
+
+OWN = __name__.partition(".")[0] + "."
+# The demo stands for a program of a user.
+DEMO = f"{OWN}demo."
+
+# Where users import from.
+PUBLIC = (
+    "retrytemplate",
+    "retrytemplate.control",
+    "retrytemplate.batch",
+    "retrytemplate.testing",
+    "retrytemplate.simulation",
+)
+
+
+def is_own(module: str | None) -> bool:
+    """Whether a module, given by its name, is part of the library."""
+    return f"{module}.".startswith(OWN) and not f"{module}.".startswith(DEMO)
+
+
+def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a package, whose ``dir()`` lists all that it gives.
+
+    :param package: its ``__name__``.
+    :param modules: module by module, the names that come from it.
+    """
+    home = {name: module for module, names in modules.items() for name in names}
+
+    def __getattr__(name: str) -> Any:  # it becomes the package's own
+        module = home.get(name)
+        if module is None:
+            raise _unknown(package, name)
+        value = getattr(import_module(module), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def __dir__() -> list[str]:
+        there = vars(sys.modules[package])
+        return sorted({*there, *there["__all__"]})
+
+    vars(sys.modules[package])["__dir__"] = __dir__
+    return __getattr__
+
+
+def _unknown(package: str, name: str) -> AttributeError | ImportError:
+    """The error for a name that the package does not have; it names the right module.
+
+    Python replaces an ``AttributeError`` of ``from package import name`` by a message of its own,
+    but looks the name up before that: there an ``ImportError`` reaches the user as it is.
+    """
+    if name.startswith("__"):  # asked for by Python and tools, with ``hasattr``
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    caller = sys._getframe(2)
+    if caller.f_code.co_name == "_handle_fromlist":
+        if find_spec(f"{package}.{name}") is not None:  # a module that is about to be imported
+            return AttributeError(name)
+        message = f"cannot import name {name!r} from {package!r}{_hint(package, name)}"
+        return ImportError(message, name=package)
+    return AttributeError(f"module {package!r} has no attribute {name!r}{_hint(package, name)}")
+
+
+def _hint(package: str, name: str) -> str:
+    """The module that has the name, or the most similar name; empty without either."""
+    known = {each: module for module in PUBLIC for each in _names_of(module)}
+    if name in known:
+        return f"; {name} is in {known[name]}"
+    known |= dict.fromkeys(sys.modules[package].__all__, package)
+    found = nearest(name, known)
+    if found is None:
+        return ""
+    place = "" if known[found] == package else f" of {known[found]}"
+    return f"; did you mean {found!r}{place}?"
+
+
+@cache
+def _names_of(module: str) -> tuple[str, ...]:
+    """The ``__all__`` of a module, which is not imported: its extras may be missing."""
+    import ast
+
+    spec: Any = find_spec(module)
+    try:
+        body = ast.parse(spec.loader.get_data(spec.origin)).body
+    except (AttributeError, OSError, SyntaxError, ValueError):  # there is no source
+        return ()
+    for node in body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+@contextmanager
+def extra(name: str, purpose: str) -> Iterator[None]:
+    """Around imports that an extra brings: a missing package becomes an error that names it.
+
+    >>> with extra("cli", "the table"):
+    ...     import absent
+    Traceback (most recent call last):
+        ...
+    retrytemplate.errors.MissingExtraError: the table needs absent: pip install 'retrytemplate[cli]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        missing = error.name or str(error)
+        raise MissingExtraError(
+            f"{purpose} needs {missing}: pip install 'retrytemplate[{name}]'", name=error.name
+        ) from error

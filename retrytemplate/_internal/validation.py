@@ -1,0 +1,232 @@
+"""Checks of arguments: the error names the field, the allowed values and the value given.
+
+A check is called with a name and a value, and raises.  ``checked_by``, ``instance_of`` and
+``number_or_callable`` make validators for attrs.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from inspect import isgeneratorfunction
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.awaitables import call_targets, is_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    import attrs
+
+__all__ = [
+    "SECONDS",
+    "at_least_one",
+    "check_at_least",
+    "checked_by",
+    "delay",
+    "duration",
+    "has_methods",
+    "instance_of",
+    "late_result",
+    "limit",
+    "limit_or_none",
+    "number_or_callable",
+    "plain",
+    "read",
+    "seconds",
+    "span",
+    "span_or_none",
+    "text",
+    "text_or_none",
+    "waiting",
+    "whole",
+]
+
+
+if TYPE_CHECKING:
+    Seconds = float | timedelta
+    Check = Callable[[str, Any], None]
+    Validator = Callable[[Any, attrs.Attribute[Any], Any], None]
+
+
+SECONDS = "a number of seconds or a datetime.timedelta"
+
+
+def duration(value: Any) -> Any:
+    """Turn a ``timedelta`` into seconds, leave everything else to the validator."""
+    datetime = sys.modules.get("datetime")  # not loaded: then there is no timedelta
+    if datetime is not None and isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return value
+
+
+def _number(name: str, value: Any, allowed: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be {allowed}, got {value!r}")
+    try:
+        nan = math.isnan(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be {allowed}, got an int too large for a float") from None
+    if nan:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def check_at_least(
+    name: str, value: Any, minimum: float, *, allowed: str | None = None, finite: bool = False
+) -> None:
+    """Raise unless *value* is a number of at least *minimum*."""
+    allowed = allowed or f"a number >= {minimum:g}{' and finite' if finite else ''}"
+    _number(name, value, allowed)
+    if value < minimum or (finite and math.isinf(value)):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def limit(name: str, value: Any) -> None:
+    """Raise unless *value* is a number of seconds of at least zero; infinity is no limit."""
+    check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0")
+
+
+def limit_or_none(name: str, value: Any) -> None:
+    """Raise unless *value* is a limit or None."""
+    if value is not None:
+        check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0, or None")
+
+
+def delay(name: str, value: Any) -> None:
+    """Raise unless *value* is a finite number of seconds of at least zero."""
+    check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0 and finite", finite=True)
+
+
+def span(name: str, value: Any) -> None:
+    """Raise unless *value* is a number of seconds above zero."""
+    _number(name, value, f"{SECONDS} > 0")
+    if value <= 0:
+        raise ValueError(f"{name} must be {SECONDS} > 0, got {value!r}")
+
+
+def span_or_none(name: str, value: Any) -> None:
+    """Raise unless *value* is a span or None."""
+    if value is not None:
+        allowed = f"{SECONDS} > 0, or None"
+        _number(name, value, allowed)
+        if value <= 0:
+            raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def whole(name: str, value: Any, minimum: int) -> None:
+    """Raise unless *value* is an int of at least *minimum*."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int >= {minimum}, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name} must be an int >= {minimum}, got {value!r}")
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raise unless the value is an int of at least one."""
+    whole(name, value, 1)
+
+
+def late_result(name: str, value: Any) -> None:
+    """Raise unless *value* says how a value is used that was returned after its limit."""
+    if value not in ("return", "discard"):
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{name} must be 'return' or 'discard', got {value!r}")
+
+
+def text(name: str, value: Any) -> None:
+    """Raise unless *value* is a text that says something."""
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"{name} must be a text that is not empty, got {value!r}")
+
+
+def text_or_none(name: str, value: Any) -> None:
+    """Raise unless *value* is a text that says something, or None."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise TypeError(f"{name} must be a non-empty str or None, got {value!r}")
+
+
+def has_methods(name: str, value: Any, *methods: str) -> None:
+    """Raise unless *value* is an object (no class) with these methods."""
+    missing = [each for each in methods if not callable(getattr(value, each, None))]
+    if missing or isinstance(value, type):
+        raise TypeError(
+            f"{name} must be an object with the methods {', '.join(methods)}, got {value!r}"
+        )
+
+
+def checked_by(check: Check) -> Validator:
+    """Make a validator of a check."""
+
+    def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        check(attribute.alias or attribute.name, value)
+
+    return validate
+
+
+def instance_of(kind: type | tuple[type, ...], allowed: str) -> Validator:
+    """Validate the type of a value; *allowed* says in words what would do."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {allowed}, got {value!r}")
+
+    return checked_by(check)
+
+
+def number_or_callable(check: Check) -> Validator:
+    """Validate a number, or let a plain function pass that will give it at run time."""
+
+    def check_either(name: str, value: Any) -> None:
+        if callable(value) and not isinstance(value, type):
+            plain(name, value)
+        else:
+            check(name, value)
+
+    return checked_by(check_either)
+
+
+def plain(name: str, value: Any) -> None:
+    """Raise unless *value* is a callable that answers by itself.
+
+    What a class or a generator function gives is true whatever was asked; ``bool`` is a question.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, got {value!r}")
+    if is_async(value):
+        raise TypeError(f"{name} must be a plain function, got coroutine {value!r}")
+    runs = call_targets(value)
+    if any(map(isgeneratorfunction, runs)):
+        raise TypeError(f"{name} must be a plain function, got the generator function {value!r}")
+    if isinstance(runs[0], type) and runs[0] is not bool:
+        raise TypeError(f"{name} must be a plain function, got the class {value!r}")
+
+
+def read(name: str, value: Any, check: Check) -> Any:
+    """The number itself, or what its callable gives now, checked alike."""
+    if callable(value):
+        value = duration(value())
+        check(name, value)
+    return value
+
+
+LEAST = 0.01
+LONGEST_WAIT = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
+
+
+def seconds(name: str, value: Any) -> float:
+    """The seconds of a duration that has to last a while, and to end."""
+    made: float = duration(value)
+    allowed = f"{SECONDS} >= {LEAST} and finite"
+    check_at_least(name, made, LEAST, allowed=allowed, finite=True)
+    return made
+
+
+def waiting(name: str, value: Any) -> float:
+    """The seconds of a duration that a driver is to wait, in whatever it counts them."""
+    made: float = duration(value)
+    allowed = f"{SECONDS} from {LEAST} to {LONGEST_WAIT}"
+    check_at_least(name, made, LEAST, allowed=allowed)
+    if made > LONGEST_WAIT:
+        raise ValueError(f"{name} must be {allowed}, got {made!r}")
+    return made

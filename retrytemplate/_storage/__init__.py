@@ -1,0 +1,1 @@
+"""Connections, statements and operations that stores share."""

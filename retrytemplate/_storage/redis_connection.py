@@ -1,0 +1,278 @@
+"""Connections to Redis with timeouts, and the translation of their errors."""
+
+from __future__ import annotations
+
+from collections import deque
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from retrytemplate._internal.formatting import one_line
+from retrytemplate._internal.imports import extra
+from retrytemplate._internal.validation import waiting, whole
+from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
+from retrytemplate._storage.store_role import CONTEXT_CACHE
+from retrytemplate.errors import CacheUnavailableError
+from retrytemplate.history import summary
+
+if TYPE_CHECKING:
+    from retrytemplate._storage.store_role import Owner
+
+__all__ = ["AsyncConnections", "Connections", "ScriptMissingError", "async_pool", "pool", "where"]
+
+
+# What can be said in a URL, beside what redis-py reads as something else than a text.
+TEXTS = ("client_name", "decode_responses", "encoding", "encoding_errors", "password", "username")
+OBJECTS = ("retry_on_error",)  # of a text redis-py makes its letters
+WAITS = ("socket_connect_timeout", "socket_timeout", "timeout")
+VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py knows them
+LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
+
+
+def pool(url: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> Any:
+    """The pool of the client that is given, or one for the URL."""
+    with extra("redis", f"a {owner.name} on Redis"):
+        from redis import BlockingConnectionPool, Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    if isinstance(url, Redis):
+        return url.connection_pool
+    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout, timeout)
+
+
+def async_pool(url: Any, timeout: float) -> Any:
+    """The same for asyncio, where the wait for an answer is bounded by whoever asks."""
+    with extra("redis", f"a {CONTEXT_CACHE.name} on Redis"):
+        from redis.asyncio import BlockingConnectionPool, Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    if isinstance(url, Redis):
+        return url.connection_pool
+    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout, None)
+
+
+def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | None) -> Any:
+    package = kind.__module__.rpartition(".")[0]
+    if not isinstance(url, str):
+        raise TypeError(f"url must be a Redis URL or a {package}.Redis, got {url!r}")
+    for own, known in VALKEY.items():
+        if url.startswith(own):
+            url = known + url.removeprefix(own)
+    _check_options(url, import_module(kind.__module__).URL_QUERY_ARGUMENT_PARSERS)
+    try:
+        made = kind.from_url(
+            url,
+            timeout=timeout,  # to get a connection
+            socket_connect_timeout=timeout,
+            socket_timeout=answer,
+            retry=no_retry,
+            protocol=2,
+        )
+    except ValueError:  # what it says is not shown: a password may be in it
+        raise ValueError(
+            "url must be redis://, rediss://, valkey://, valkeys:// or unix://, and what follows "
+            "as redis-py has it"
+        ) from None
+    try:  # redis-py looks at the rest when it makes a connection, and connects later
+        made.connection_class(**made.connection_kwargs).encoder.encode("")
+    except Exception as exc:
+        raise ValueError(f"url must have options that go together: {summary(exc)}") from None
+    return made
+
+
+def _check_options(url: str, parsers: Any) -> None:
+    """Raise where an option in the URL is none, or its value; what may be secret is not shown."""
+    for name, text in parse_qsl(url.partition("?")[2]):
+        if name in parsers and name not in OBJECTS:
+            try:
+                value = parsers[name](text)
+            except ValueError:
+                message = f"{name} in url must be as redis-py has it, got {text!r}"
+                raise ValueError(message) from None
+            if name in WAITS:
+                waiting(f"{name} in url", value)
+            elif name in LEAST:
+                whole(f"{name} in url", value, LEAST[name])
+        elif name not in TEXTS and not name.startswith("ssl_"):
+            raise ValueError(f"url must have options that redis-py knows, got {name!r}")
+
+
+def where(pool: Any) -> str:
+    """The server of a pool, without user and password."""
+    about = pool.connection_kwargs
+    place = about.get("path") or getattr(pool, "service_name", None)  # of a Sentinel
+    place = place or f"{about.get('host', 'localhost')}:{about.get('port', 6379)}"
+    return f"{place}/{about.get('db', 0)}"
+
+
+if TYPE_CHECKING:
+    # About which key, the command, and whether it may be sent twice.
+    Order = tuple[str | None, tuple[Any, ...], bool]
+
+
+MOST_TURNS = 1000  # at once; a pool may say that it has no limit
+
+
+class ScriptMissingError(CacheUnavailableError):
+    """Raised by a cache: the server has not seen the script, or has forgotten it."""
+
+
+class Connections:
+    """Connections of a pool, no more at once than it may have.
+
+    :param timeout: seconds to wait for one that is free; for an answer the pool has its own.
+    :param owner: whose store it is.
+    """
+
+    def __init__(self, pool: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> None:
+        self._owner = owner
+        self._pool = pool
+        self._timeout = timeout
+        # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
+        self._turns = SimpleQueue[None]()
+        for _ in range(min(pool.max_connections, MOST_TURNS)):
+            self._turns.put(None)
+        self._ready = deque[Any]()
+
+    def ask(self, order: Order, step: str) -> Any:
+        """The server's answer to one command, sent once."""
+        from redis import RedisError
+
+        key, command, again = order
+        try:
+            self._turns.get(timeout=self._timeout)
+        except Empty:
+            why = "no connection is free"
+            raise CacheUnavailableError(_failure(step, key, why, self._owner)) from None
+        try:
+            return self._answer(command, again)
+        except RedisError as exc:
+            if _is_lost(exc):
+                self.let_go(close=True)
+            raise _meaning(exc, step, key, self._owner) from exc
+        finally:
+            self._turns.put(None)
+
+    def _answer(self, command: tuple[Any, ...], again: bool) -> Any:
+        from redis import ResponseError
+
+        connection = self._take(again)
+        try:
+            connection.send_command(*command)
+            return connection.read_response(disable_decoding=True)
+        except ResponseError:  # that is an answer
+            raise
+        except BaseException:  # what it has not read, the next one would take for its own answer
+            connection.disconnect()
+            raise
+        finally:
+            self._ready.append(connection)
+
+    def _take(self, again: bool) -> Any:
+        try:
+            connection = self._ready.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        if again:
+            return connection
+        self._pool.release(connection)
+        return self._pool.get_connection()
+
+    def let_go(self, *, close: bool = False) -> None:
+        """Release the connections that are ready to the pool.
+
+        :param close: close them first; the next use opens them again.
+        """
+        while self._ready:
+            try:
+                connection = self._ready.pop()
+            except IndexError:  # another thread was faster
+                return
+            if close:
+                connection.disconnect()
+            self._pool.release(connection)
+
+
+class AsyncConnections:
+    """The same in the tasks of one event loop.
+
+    :param timeout: seconds for all of a command.  redis-py's own bound is an ``asyncio.wait_for``,
+        which on Python 3.11 lets a cancellation go that comes in the wrong moment.
+    """
+
+    def __init__(self, pool: Any, timeout: float) -> None:
+        import asyncio
+
+        self._pool = pool
+        self._timeout = timeout
+        self._turns = asyncio.Semaphore(min(pool.max_connections, MOST_TURNS))
+        self._ready = deque[Any]()
+
+    async def ask(self, order: Order, step: str) -> Any:
+        """The server's answer to one command, sent once."""
+        import asyncio
+
+        from redis import RedisError
+
+        key, command, again = order
+        try:
+            async with asyncio.timeout(self._timeout), self._turns:
+                connection = await self._take(again)
+                try:
+                    await connection.send_command(*command)
+                    return await connection.read_response(disable_decoding=True)
+                finally:
+                    self._ready.append(connection)
+        except (RedisError, TimeoutError) as exc:
+            if _is_lost(exc):
+                await self.let_go(close=True)
+            raise _meaning(exc, step, key, CONTEXT_CACHE) from exc
+
+    async def _take(self, again: bool) -> Any:
+        if not self._ready:
+            return await self._pool.get_connection()
+        connection = self._ready.pop()
+        if again:
+            return connection
+        await self._pool.release(connection)
+        return await self._pool.get_connection()
+
+    async def let_go(self, *, close: bool = False) -> None:
+        """Release the connections that are ready to the pool."""
+        while self._ready:
+            connection = self._ready.pop()
+            if close:
+                await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether all connections may lead nowhere: one was cut, or leads to a primary of the past.
+
+    A primary that a failover has made a replica keeps its connections; a new one is opened by name,
+    and leads to the new primary.
+    """
+    from redis import ConnectionError
+
+    return isinstance(error, ConnectionError) or "read only replica" in str(error)
+
+
+def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> CacheUnavailableError:
+    """An error of redis-py as the cache raises it; without what was to be written."""
+    from redis.exceptions import NoScriptError, TimeoutError
+
+    text = one_line(str(error)) or "no answer in time"
+    message = _failure(step, key, text, owner)
+    if isinstance(error, NoScriptError):
+        return ScriptMissingError(message)
+    if _is_lost(error):
+        return AnswerLostError(message)
+    if isinstance(error, TimeoutError):
+        return AnswerLateError(message)
+    return CacheUnavailableError(message)
+
+
+def _failure(step: str, key: str | None, why: str, owner: Owner) -> str:
+    tried = step if key is None else f"{step} of {key!r}"
+    return f"{tried} failed in the store of the {owner.name}: {why}"

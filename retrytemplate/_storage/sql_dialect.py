@@ -1,0 +1,70 @@
+"""SQL fragments that differ between SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from string import Template
+from typing import TYPE_CHECKING
+
+from retrytemplate._internal.values import MOST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DIALECTS", "in_dialect"]
+
+
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "sqlite": {
+        "now": "((julianday('now') - 2440587.5) * 86400.0)",
+        "greatest": "max",
+        "exact": "",
+        "unlocked": "",
+        # The clock counts milliseconds: a key that is deleted and begun again within one of them
+        # must get a higher number all the same.
+        "floor": f"(SELECT CASE WHEN value < {MOST} THEN value + 1 ELSE 0 END "
+        "FROM ${prefix}_meta WHERE name = 'fence')",
+        "turn": "WHERE true",
+        "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
+    },
+    "postgresql": {
+        "now": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
+        "greatest": "greatest",
+        "exact": ' COLLATE "C"',
+        "unlocked": "FOR UPDATE SKIP LOCKED",
+        "floor": "0",
+        # Who begins a key waits here for who began it before, and only then reads the clock: a
+        # fence that was read before would be lower than one that has come and gone meanwhile.
+        "turn": "FROM (SELECT pg_advisory_xact_lock(hashtextextended('${prefix}/' || :key, 0))"
+        " OFFSET 0) AS turn",
+        "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
+    },
+}
+
+DIALECTS = tuple(WORDS)
+
+
+META = """
+CREATE TABLE IF NOT EXISTS ${prefix}_meta (
+    name text NOT NULL PRIMARY KEY,
+    value bigint NOT NULL
+)"""
+
+
+SET = "INSERT INTO ${prefix}_meta (name, value) VALUES ('%s', %d) ON CONFLICT (name) DO NOTHING"
+
+
+# A property of the file: whoever opens it later finds it so.  Beside another's write it is refused
+# at once; what stands before it in the schema has waited for that.
+WRITE_AHEAD = "PRAGMA journal_mode = wal"
+TABLE = "${exists}"
+FOUND = "SELECT value FROM ${prefix}_meta WHERE name = :name"
+
+
+def in_dialect(statement: str, dialect: str, prefix: str) -> str:
+    """The statement in the words of a dialect, on the tables of a prefix."""
+    words = {name: _filled(word, prefix=prefix) for name, word in WORDS[dialect].items()}
+    return _filled(statement, prefix=prefix, **words)
+
+
+def _filled(text: str, **words: str) -> str:
+    return Template(text).safe_substitute(words)

@@ -1,0 +1,301 @@
+"""Leases of the claims that a cache holds, and the thread or task that renews them."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from attrs import define
+
+from retrytemplate._storage.cancellation import over
+from retrytemplate.caches.base import Claim
+from retrytemplate.errors import LeaseLostError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["LeasedClaim", "Leases", "RenewingTask", "RenewingThread"]
+
+
+# Parts of a lease: a renewal at a third leaves time for another; after one that failed the next
+# comes sooner.
+USUALLY, AFTER_FAILURE = 1 / 3, 1 / 10
+
+
+class LeasedClaim(Claim):
+    """A claim that has an end; ``lease`` says for how many seconds it was taken.
+
+    ``process`` is the one that took it: a child has it too, and must not end it.
+    """
+
+    __slots__ = ("__weakref__", "lease", "process")
+
+    lease: float
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+        self.process = os.getpid()
+
+
+@define
+class Lease:
+    """A claim in hand: when it is to be renewed, and when it is too late for that.
+
+    The claim belongs to the execution that took it.  One that was dropped without an end is not
+    renewed.
+    """
+
+    claim: ref[LeasedClaim]
+    due: float
+    end: float
+
+
+class Leases:
+    """The claims in hand, by key.
+
+    A finalizer or a signal handler may end a claim between any two instructions here: each step
+    changes the table by one operation, which succeeds if the entry is gone.
+    """
+
+    def __init__(self) -> None:
+        self._leases: dict[str, Lease] = {}
+        self._came = False  # a claim, since it was last asked when to look
+        self._shortest = math.inf
+
+    def took(self, claim: LeasedClaim, now: float) -> float:
+        """A claim was taken, or renewed; when it is due."""
+        rest = claim.lease * USUALLY
+        self._came = True
+        self._shortest = min(self._shortest, rest)
+        self._leases[claim.key] = Lease(ref(claim), now + rest, now + claim.lease)
+        return now + rest
+
+    def failed(self, claim: LeasedClaim, now: float) -> None:
+        """A renewal failed: it is tried again until the lease is over."""
+        lease = self._leases.get(claim.key)
+        if lease is None or lease.claim() is not claim:
+            return
+        lease.due = now + claim.lease * AFTER_FAILURE
+        if lease.due >= lease.end:
+            self._leases.pop(claim.key, None)
+
+    def drop(self, claim: Claim) -> None:
+        """The claim has ended, or is lost."""
+        if self.has(claim):
+            self._leases.pop(claim.key, None)
+
+    def has(self, claim: Claim) -> bool:
+        """Whether the claim is in hand; a later one of the same key is another."""
+        lease = self._leases.get(claim.key)
+        return lease is not None and lease.claim() is claim
+
+    def due(self, now: float) -> list[LeasedClaim]:
+        """The claims whose renewal is due."""
+        claims = []
+        # A copy: the collector may close an execution meanwhile, which drops its claim.
+        for key, lease in list(self._leases.items()):
+            claim = lease.claim()
+            if claim is None:
+                self._leases.pop(key, None)
+            elif lease.due <= now:
+                claims.append(claim)
+        return claims
+
+    def next(self) -> float | None:
+        """When the next renewal is due; None: none is."""
+        return min((lease.due for lease in list(self._leases.values())), default=None)
+
+    def look(self, now: float) -> float | None:
+        """When to look again by oneself; None: when a claim is taken.
+
+        While claims come and go it is the earliest time when one could be due: nearly all end
+        before, and whoever takes the next one need not wake anybody.
+        """
+        at = self.next()
+        if at is None and self._came:
+            at = now + self._shortest
+        self._came = False
+        return at
+
+
+class RenewingThread:
+    """Renews in a daemon thread, which the first claim starts.
+
+    :param renew: the cache's step.
+    :param monotonic: tells the time.
+    :param end_left: ends the claims that finalizers have left, at each look.
+    """
+
+    def __init__(
+        self,
+        renew: Callable[[LeasedClaim], None],
+        monotonic: Callable[[], float],
+        end_left: Callable[[], None],
+    ) -> None:
+        self._renew = renew
+        self._end_left = end_left
+        self._monotonic = monotonic
+        self._leases = Leases()
+        # Entered by itself, not by the condition: that is written in Python, and a signal that
+        # cuts in may leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._wakes = math.inf  # when the thread looks by itself
+
+    def add(self, claim: LeasedClaim) -> None:
+        """Renew this claim from now on."""
+        with self._lock:
+            due = self._leases.took(claim, self._monotonic())
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._run, name="retrytemplate-leases", daemon=True
+                )
+                thread.start()  # it waits for the lock
+                self._thread = thread
+            elif due < self._wakes:
+                self._changed.notify()
+
+    def drop(self, claim: Claim) -> None:
+        """Renew this claim no more."""
+        with self._lock:
+            self._leases.drop(claim)
+
+    def stop(self) -> None:
+        """Let go of every claim; return when the thread has ended."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._leases = Leases()
+            self._changed.notify()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                due = self._wait()
+            if due is None:
+                return
+            self._end_left()
+            for claim in due:
+                self._turn(claim)
+
+    def _wait(self) -> list[LeasedClaim] | None:
+        """The claims that are due, after a wait where none is; None when the thread is to end."""
+        if self._thread is not threading.current_thread():
+            return None
+        now = self._monotonic()
+        due = self._leases.due(now)
+        if not due:
+            at = self._leases.look(now)
+            self._wakes = math.inf if at is None else at
+            # A thread can wait for 292 years at most; then it looks again.
+            self._changed.wait(None if at is None else min(at - now, threading.TIMEOUT_MAX))
+            self._wakes = -math.inf
+        return due
+
+    def _turn(self, claim: LeasedClaim) -> None:
+        with self._lock:
+            if not self._leases.has(claim):
+                return
+        error: Exception | None = None
+        try:
+            self._renew(claim)
+        except Exception as exc:  # whatever it is, the next one may go well
+            error = exc
+        with self._lock:
+            _note(self._leases, claim, error, self._monotonic())
+
+
+class RenewingTask:
+    """Renews in a task of the loop in which the first claim is taken."""
+
+    def __init__(
+        self,
+        renew: Callable[[LeasedClaim], Awaitable[None]],
+        monotonic: Callable[[], float],
+        end_left: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._renew = renew
+        self._end_left = end_left
+        self._monotonic = monotonic
+        self._leases = Leases()
+        self._task: asyncio.Task[None] | None = None
+        self._changed: asyncio.Event | None = None
+        self._wakes = math.inf
+
+    def add(self, claim: LeasedClaim) -> None:
+        """Renew this claim from now on."""
+        import asyncio
+        from contextvars import Context
+
+        due = self._leases.took(claim, self._monotonic())
+        if self._task is None or self._changed is None or self._task.done():
+            self._changed = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            # In a context of its own: this execution's would live as long as the task.
+            self._task = loop.create_task(
+                self._run(self._changed), name="retrytemplate-leases", context=Context()
+            )
+        elif due < self._wakes:
+            self._changed.set()
+
+    def drop(self, claim: Claim) -> None:
+        """Renew this claim no more."""
+        self._leases.drop(claim)
+
+    async def stop(self) -> None:
+        """Let go of every claim; return when the task has ended.
+
+        A renewal under way comes to its end: cut off, it would leave its connection in between.
+        """
+        task, self._task = self._task, None
+        self._leases = Leases()
+        if self._changed is not None:
+            self._changed.set()
+        if task is not None and not task.done():
+            await over([task])
+
+    async def _run(self, changed: asyncio.Event) -> None:
+        import asyncio
+
+        while self._task is asyncio.current_task():
+            await self._end_left()
+            for claim in self._leases.due(self._monotonic()):
+                await self._turn(claim)
+            now = self._monotonic()
+            at = self._leases.look(now)
+            self._wakes = math.inf if at is None else at
+            rest = None if at is None else at - now
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await changed.wait()
+            changed.clear()
+            self._wakes = -math.inf
+
+    async def _turn(self, claim: LeasedClaim) -> None:
+        if not self._leases.has(claim):
+            return
+        error: Exception | None = None
+        try:
+            await self._renew(claim)
+        except Exception as exc:  # the next one may go well; a cancellation ends the task
+            error = exc
+        _note(self._leases, claim, error, self._monotonic())
+
+
+def _note(leases: Leases, claim: LeasedClaim, error: Exception | None, now: float) -> None:
+    """Write down how a renewal went, where the claim has not ended meanwhile."""
+    if not leases.has(claim):
+        return
+    if error is None:
+        leases.took(claim, now)
+    elif isinstance(error, LeaseLostError):
+        leases.drop(claim)
+    else:
+        leases.failed(claim, now)

@@ -1,0 +1,68 @@
+"""What a cache on Redis or Valkey keeps, for whoever looks: no claim is taken, nothing changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._storage.column_keys import from_stored, stored
+from retrytemplate._storage.redis_script import repeated
+from retrytemplate.backends.inspection import Entries, Entry, entry
+from retrytemplate.backends.redis import scripts
+from retrytemplate.backends.redis.cache import RedisRetryContextCache
+from retrytemplate.backends.redis.operations import Steps, moment, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate._storage.operation_runner import Step
+
+__all__ = ["RedisEntries"]
+
+
+class _LookingSteps(Steps):
+    """Steps that read what the others do not."""
+
+    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]:
+        keys = yield from self._first(limit, after, scripts.LIST_ALL, stored(prefix))
+        entries = []
+        for key in keys:
+            found = yield from self.search(from_stored(key))
+            if found is not None:  # it is not forgotten in the meantime
+                entries.append(found)
+        return entries
+
+    def search(self, key: str) -> Step[Entry | None]:
+        answer = yield from self._run(repeated, scripts.LOOK, key)
+        now, text, phase, fence, worker, lease, expires = answer
+        if phase is None:
+            return None
+        return entry(
+            from_stored(stored(key)),
+            text,
+            phase=readable(phase),
+            fence=_as(int, fence),
+            worker=_as(readable, worker),
+            lease_until=_as(moment, lease),
+            expires=_as(moment, expires),
+            now=moment(now),
+        )
+
+
+def _as(kind: Callable[[bytes], Any], text: bytes | None) -> Any:
+    """What a field holds, as a text where it is not of its kind."""
+    try:
+        return None if text is None else kind(text)
+    except (ValueError, OverflowError):
+        return readable(text or b"")
+
+
+class RedisEntries(Entries):
+    """The entries of a context cache on Redis or Valkey.
+
+    :param url: of the server, as ``RedisRetryContextCache`` takes it.
+    :param prefix: of the keys.
+    """
+
+    def __init__(self, url: str, prefix: str = "retry") -> None:
+        cache = RedisRetryContextCache(url, prefix=prefix)
+        super().__init__(cache, _LookingSteps(prefix, cache.lease, cache.ttl))

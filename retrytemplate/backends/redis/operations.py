@@ -1,0 +1,190 @@
+"""What a context cache does on Redis: each step a generator of commands, one on the usual path.
+
+A step yields a key and a command about it and is sent the answer, undecoded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._storage.column_keys import from_stored, stored
+from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate.backends.leases import LeasedClaim
+from retrytemplate.backends.redis import scripts
+from retrytemplate.caches.claim_errors import completed, in_progress, lost, parsed
+from retrytemplate.caches.record import to_text
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.redis_script import Asked, Script
+    from retrytemplate.caches.record import Record
+
+__all__ = ["Steps", "moment", "readable"]
+
+AT_ONCE = 1000
+MOST = 6e9
+"""Seconds, some 190 years: what is to last longer lasts so long."""
+# What means something in the pattern of a scan.
+SPECIAL = re.compile(r"[*?\[\]\\]")
+ESCAPED = r"\\\g<0>"
+END = "0"
+"""The cursor of a scan, before and after it."""
+
+
+class Steps:
+    """The steps of a cache on the keys of one prefix.
+
+    :param lease: seconds; of a claim that is taken without one of its own.
+    :param ttl: seconds after the last write when a key is forgotten.
+    """
+
+    def __init__(self, prefix: str, lease: float, ttl: float) -> None:
+        self._opening = f"{prefix}:{{"
+        self._lease = min(lease, MOST)
+        self._ttl = min(ttl, MOST)
+        self._calls = count(1)
+        self._origin = os.urandom(6).hex()
+
+    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[LeasedClaim]:
+        """Take the key, or say why not."""
+        seconds = self._lease if lease is None else min(lease, MOST)
+        arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
+        reply = yield from self._run(repeated, scripts.BEGIN, key, *arguments)
+        if reply is None:
+            raise completed(key)
+        if isinstance(reply, list):
+            holder, ends = reply
+            raise in_progress(key, readable(holder), moment(ends))
+        fence, ends, size, rest = reply.split(b"\n", 3)
+        lost_by, text = rest[: int(size)], rest[int(size) :]
+        claim = LeasedClaim(key, worker, None, int(fence), moment(ends))
+        claim.lease = seconds
+        if fresh:
+            return claim
+        claim.lost = readable(lost_by) or None
+        if text:
+            try:
+                claim.read(parsed(key, text))
+            except CacheUnavailableError:  # nobody has begun anything
+                yield from self.release(claim)
+                raise
+        return claim
+
+    def renew(self, claim: LeasedClaim) -> Step[None]:
+        """Extend the lease by what it was at first."""
+        ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
+        claim.lease_until = moment(ends)
+
+    def fail(self, claim: LeasedClaim, record: Record) -> Step[None]:
+        """Write the record; hold on to the key if the record says so."""
+        held = record.worker is not None
+        times = (claim.lease, self._ttl, int(held))
+        ends = yield from self._held(scripts.FAIL, claim, *times, *_columns(record))
+        claim.lease_until = moment(ends) if held else None
+        claim.version = record.version
+
+    def succeed(
+        self,
+        claim: LeasedClaim,
+        remember: float | None,
+        connection: None,
+        record: Record | None,
+    ) -> Step[None]:
+        """Leave no more than the fence, or a mark."""
+        if remember is None:
+            yield from self._held(scripts.FINISH, claim)
+        else:
+            kept = () if record is None else _columns(record)[:2]
+            yield from self._held(scripts.REMEMBER, claim, min(remember, MOST), *kept)
+
+    def release(self, claim: LeasedClaim) -> Step[None]:
+        """Leave the key as it was found."""
+        yield from self._of(scripts.GIVE_BACK, claim, self._ttl)
+
+    def holds(self, claim: LeasedClaim) -> Step[bool]:
+        """Whether the key names the claim, and its lease is not over."""
+        return bool((yield from self._of(scripts.HOLDS, claim)))
+
+    def forget(self, key: str) -> Step[None]:
+        """Leave no more than the fence, whether the key is held or not."""
+        yield from self._run(once, scripts.FORGET, key)
+
+    def peek(self, key: str) -> Step[Record | None]:
+        """The record, if there is one."""
+        text = yield from repeated(key, ("HGET", self._name(key), "record"))
+        return None if text is None else parsed(key, text)
+
+    def swap(self, key: str, record: Record, version: int) -> Step[bool]:
+        """Write the record where the version still is the one that was read."""
+        arguments = (version, self._ttl, *_columns(record))
+        return bool((yield from self._run(once, scripts.SWAP, key, *arguments)))
+
+    def page(
+        self, cursor: str, script: Script = scripts.LIST, beginning: str = ""
+    ) -> Step[tuple[str, list[str]]]:
+        """Some of the keys that have a record, and the cursor of the rest."""
+        arguments = (cursor, f"{self._opening}{SPECIAL.sub(ESCAPED, beginning)}*", AT_ONCE)
+        following, names = yield from evaluated(repeated, script, None, 0, *arguments)
+        return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
+
+    def keys(self, after: str, limit: int) -> Step[list[str]]:
+        """The keys that have a record, in order, from the one after *after* on."""
+        found = yield from self._first(limit, after, scripts.LIST)
+        return [from_stored(key) for key in found]
+
+    def _first(
+        self, limit: int, after: str, script: Script, beginning: str = ""
+    ) -> Step[list[str]]:
+        """So many keys in order: of all, since a server keeps them in none."""
+        behind, found, cursor = stored(after), set[str](), END
+        while True:
+            cursor, page = yield from self.page(cursor, script, beginning)
+            found.update(key for key in page if key > behind)
+            found = set(sorted(found)[:limit])
+            if cursor == END:
+                return sorted(found)
+
+    def purge(self) -> Step[int]:
+        """Nothing: the server itself deletes what is over."""
+        yield from ()
+        return 0
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def _held(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Step[Any]:
+        """What a write of the claim answers; an error where it is not the one in force."""
+        answer = yield from self._of(script, claim, *arguments)
+        if answer is None:
+            raise lost(claim)
+        return answer
+
+    def _of(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Step[Any]:
+        mine = (claim.worker, claim.fence, self._token())
+        return (yield from self._run(repeated, script, claim.key, *mine, *arguments))
+
+    def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Step[Any]:
+        return (yield from evaluated(asked, script, key, 1, self._name(key), *arguments))
+
+    def _name(self, key: str) -> bytes:
+        return f"{self._opening}{stored(key)}}}".encode()
+
+    def _token(self) -> str:
+        return f"{self._origin}.{next(self._calls)}"
+
+
+def moment(text: bytes) -> float:
+    """Microseconds as seconds."""
+    return int(text) / 1e6
+
+
+def readable(text: bytes) -> str:
+    """A name, whatever bytes the server holds."""
+    return text.decode(errors="replace")
+
+
+def _columns(record: Record) -> tuple[Any, ...]:
+    return to_text(record), record.version, record.phase

@@ -1,0 +1,233 @@
+"""Lua scripts of the Redis context cache."""
+
+from __future__ import annotations
+
+from retrytemplate._internal.values import MOST
+from retrytemplate._storage.redis_script import CLOCK, Script
+
+__all__ = [
+    "BEGIN",
+    "FAIL",
+    "FINISH",
+    "FORGET",
+    "GIVE_BACK",
+    "HOLDS",
+    "LIST",
+    "LIST_ALL",
+    "LOOK",
+    "REMEMBER",
+    "RENEW",
+    "SWAP",
+]
+
+
+FENCE_KEPT = 60
+"""Seconds for which a key that is forgotten leaves its fence."""
+
+
+WORDS = f"""{CLOCK}
+local name = KEYS[1]
+local function number(text)  -- of digits alone: nothing else is ever written
+    if not text or #text > 19 or not string.find(text, '^%d+$') then return nil end
+    local value = tonumber(text)
+    return value <= {MOST} and value or nil
+end
+local function damaged(field)
+    return redis.error_reply('DAMAGED the field ' .. field .. ' must be an int from 0 to 2^62')
+end
+local function keep_until(moment)
+    redis.call('PEXPIREAT', name, whole(math.ceil(moment / 1000)))
+end
+local function forget(fence, token)
+    redis.call('DEL', name)
+    redis.call('HSET', name, 'fence', fence, 'token', token)
+    keep_until(after({FENCE_KEPT}))
+end
+"""
+
+# What a claim writes: where it is the one in force, or where this very call has written before.
+CLAIM = (
+    WORDS
+    + """
+local worker, fence, token = ARGV[1], ARGV[2], ARGV[3]
+local found = redis.call('HMGET', name, 'worker', 'fence', 'token', 'lease')
+local mine = found[1] == worker and found[2] == fence
+local said = found[2] == fence and found[3] == token
+"""
+)
+
+
+BEGIN = Script(
+    WORDS
+    + """
+local worker, token, lease, ttl, fresh = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local record, fence, ends, lost, phase, holder, last, expires = unpack(redis.call('HMGET', name,
+    'record', 'fence', 'lease', 'lost', 'phase', 'worker', 'token', 'expires'))
+if fence and not number(fence) then return damaged('fence') end
+if holder and not number(ends) then return damaged('lease') end
+if (record or phase == 'done') and not number(expires) then return damaged('expires') end
+local function taken()  -- in one piece: a client takes a list apart slowly
+    local worker = lost or ''
+    return table.concat({fence, ends, #worker, worker .. (record or '')}, '\\n')
+end
+if holder == worker and last == token then
+    return taken()
+end
+if holder and holder ~= worker and tonumber(ends) > now then
+    return {holder, ends}
+end
+local over = phase == 'done' and tonumber(expires) <= now
+if phase == 'done' and not fresh and not over then
+    return false
+end
+if over then
+    record = false
+    redis.call('HDEL', name, 'record', 'version')
+end
+if phase == 'attempting' and holder and holder ~= worker and not lost then
+    lost = holder
+    redis.call('HSET', name, 'lost', lost)
+end
+if phase ~= 'recovering' and (phase ~= 'done' or over) then
+    phase = 'attempting'
+end
+fence = whole(math.max((tonumber(fence) or 0) + 1, now))
+ends = whole(after(lease))
+redis.call('HSET', name,
+    'worker', worker, 'lease', ends, 'phase', phase, 'fence', fence, 'token', token)
+keep_until(after(lease + ttl))
+return taken()
+"""
+)
+
+RENEW = Script(
+    CLAIM
+    + """
+if not mine then return false end
+local lease, ttl = ARGV[4], ARGV[5]
+local ends = whole(after(lease))
+redis.call('HSET', name, 'lease', ends)
+keep_until(after(lease + ttl))
+return ends
+"""
+)
+
+FAIL = Script(
+    CLAIM
+    + """
+if not mine then return said and '0' or false end
+local lease, ttl, held = ARGV[4], ARGV[5], ARGV[6] == '1'
+local ends = held and whole(after(lease)) or '0'
+redis.call('HSET', name, 'record', ARGV[7], 'version', ARGV[8], 'phase', ARGV[9],
+    'expires', whole(after(ttl)), 'token', token)
+if held then
+    redis.call('HDEL', name, 'lost')
+    redis.call('HSET', name, 'lease', ends)
+    keep_until(after(lease + ttl))
+else
+    redis.call('HDEL', name, 'lost', 'worker', 'lease')
+    keep_until(after(ttl))
+end
+return ends
+"""
+)
+
+FINISH = Script(
+    CLAIM
+    + """
+if mine then forget(fence, token) end
+return mine or said
+"""
+)
+
+REMEMBER = Script(
+    CLAIM
+    + """
+if mine then
+    local ends = after(ARGV[4])
+    redis.call('DEL', name)
+    redis.call('HSET', name,
+        'fence', fence, 'token', token, 'phase', 'done', 'expires', whole(ends))
+    if ARGV[5] then redis.call('HSET', name, 'record', ARGV[5], 'version', ARGV[6]) end
+    keep_until(ends)
+end
+return mine or said
+"""
+)
+
+# A lost attempt that is not written down yet is left as it was found, to be found again.
+GIVE_BACK = Script(
+    CLAIM
+    + """
+if not mine then return false end
+local record, lost, phase, expires = unpack(
+    redis.call('HMGET', name, 'record', 'lost', 'phase', 'expires'))
+if lost then
+    redis.call('HSET', name, 'worker', lost, 'lease', whole(now))
+    redis.call('HDEL', name, 'lost')
+    keep_until(after(ARGV[4]))
+elseif (not record and phase == 'attempting') or tonumber(expires) <= now then
+    forget(fence, token)
+else
+    redis.call('HDEL', name, 'worker', 'lease')
+    if phase == 'attempting' then redis.call('HSET', name, 'phase', 'idle') end
+    keep_until(tonumber(expires))
+end
+return true
+"""
+)
+
+HOLDS = Script(CLAIM + "return mine and tonumber(found[4]) > now")
+
+FORGET = Script(
+    WORDS
+    + """
+local fence = redis.call('HGET', name, 'fence')
+if redis.call('DEL', name) == 1 then forget(number(fence) and fence or whole(now), '') end
+return true
+"""
+)
+
+SWAP = Script(
+    WORDS
+    + """
+local expected, ttl = ARGV[1], ARGV[2]
+local version, fence, lease = unpack(redis.call('HMGET', name, 'version', 'fence', 'lease'))
+if (version or '0') ~= expected then return false end
+if not version then
+    redis.call('HDEL', name, 'worker', 'lease', 'lost')
+    lease = false
+end
+redis.call('HSET', name, 'record', ARGV[3], 'version', ARGV[4], 'phase', ARGV[5],
+    'expires', whole(after(ttl)), 'fence', fence or whole(now))
+keep_until(math.max(now, tonumber(lease) or 0) + ttl * 1000000)
+return true
+"""
+)
+
+
+def _listing(field: str) -> Script:
+    """A page of a scan: the cursor of the next one, and the keys that have the field."""
+    return Script(
+        f"""
+local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3], 'TYPE', 'hash')
+local names = {{}}
+for _, name in ipairs(page[2]) do
+    if redis.call('HEXISTS', name, '{field}') == 1 then names[#names + 1] = name end
+end
+return {{page[1], names}}
+"""
+    )
+
+
+# The keys that have a record; all that are more than a fence.
+LIST = _listing("version")
+LIST_ALL = _listing("phase")
+
+LOOK = Script(
+    WORDS
+    + """
+return {whole(now), unpack(redis.call('HMGET', name,
+    'record', 'phase', 'fence', 'worker', 'lease', 'expires'))}
+"""
+)

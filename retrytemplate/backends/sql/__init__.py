@@ -1,0 +1,1 @@
+"""The context cache in SQLite or PostgreSQL."""

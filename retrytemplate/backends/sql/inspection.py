@@ -1,0 +1,91 @@
+"""What the tables of a cache on SQL hold, for whoever looks: no claim is taken, no table made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._storage.column_keys import from_stored, stored
+from retrytemplate.backends.inspection import Entries, Entry, entry
+from retrytemplate.backends.sql import statements as sql
+from retrytemplate.backends.sql.cache import SQLRetryContextCache
+from retrytemplate.backends.sql.operations import Steps
+from retrytemplate.errors import CacheUnavailableError
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from sqlalchemy import URL
+
+    from retrytemplate._storage.operation_runner import Step
+
+    T = TypeVar("T")
+
+__all__ = ["SQLEntries", "missing_file"]
+
+# Every key that begins with a text comes before that text with these behind it.
+BEHIND_ALL = "\U0010ffff" * 250
+COLUMNS = "key, record, phase, fence, worker, lease_until, updated, expires, ${now}"
+PAGE = f"""
+SELECT {COLUMNS} FROM ${{prefix}}_contexts AS c
+WHERE key > :after AND key >= :first AND key <= :last AND NOT {sql.OVER}
+ORDER BY key LIMIT :limit"""
+ONE = f"SELECT {COLUMNS} FROM ${{prefix}}_contexts AS c WHERE key = :key AND NOT {sql.OVER}"
+
+
+class _LookingSteps(Steps):
+    """Steps on tables that are there already."""
+
+    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]:
+        yield from self._prepare()
+        first = stored(prefix)
+        bounds = {"after": stored(after), "first": first, "last": first + BEHIND_ALL}
+        rows = yield self._order(PAGE, **bounds, limit=limit, ttl=self.ttl)
+        return [_entry(*row) for row in rows]
+
+    def search(self, key: str) -> Step[Entry | None]:
+        yield from self._prepare()
+        rows = yield self._order(ONE, key=stored(key), ttl=self.ttl)
+        return _entry(*rows[0]) if rows else None
+
+    def _prepare(self) -> Step[None]:
+        if not (yield from self._tables.found()):
+            raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
+
+
+class SQLEntries(Entries):
+    """The entries in the tables of a context cache on SQL.
+
+    :param url: of the database, as ``SQLRetryContextCache`` takes it.
+    :param prefix: of the tables' names.
+    """
+
+    def __init__(self, url: str, prefix: str = "retry") -> None:
+        cache = SQLRetryContextCache(url, prefix=prefix)
+        self._url = cache._engine.url
+        super().__init__(
+            cache, _LookingSteps(cache._engine.dialect.name, prefix, cache.lease, None)
+        )
+
+    def _perform(self, step: Step[T]) -> T:
+        missing = missing_file(self._url)
+        if missing:
+            raise CacheUnavailableError(f"there is no file {missing}")
+        return super()._perform(step)
+
+
+def missing_file(url: URL) -> str | None:
+    """The name of the file of a SQLite database that is not there: a connection would make it."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    name = str(url.database)
+    if name.startswith("file:"):
+        name = unquote(urlsplit(name).path)
+    return None if Path(name).exists() else name
+
+
+def _entry(key: str, text: str | None, *columns: Any) -> Entry:
+    names = ("phase", "fence", "worker", "lease_until", "updated", "expires", "now")
+    return entry(from_stored(key), text, **dict(zip(names, columns, strict=True)))

@@ -1,0 +1,261 @@
+"""Operations of the SQL caches as generators of statements."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from retrytemplate._storage.column_keys import from_stored, stored
+from retrytemplate._storage.operation_runner import AnswerLostError, twice
+from retrytemplate._storage.sql_schema import LockedError, Schema, Tables
+from retrytemplate.backends.leases import LeasedClaim
+from retrytemplate.backends.sql import statements as sql
+from retrytemplate.caches.claim_errors import completed, damaged, in_progress, lost, parsed
+from retrytemplate.caches.record import to_text
+from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, MisuseError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.sql_schema import Order, Rows
+    from retrytemplate.caches.base import Claim
+    from retrytemplate.caches.record import Record
+
+__all__ = ["SQLClaim", "Steps", "follow"]
+
+
+CONTEXTS = Schema("schema", sql.SCHEMA, sql.schema)
+AT_ONCE = 1000
+SWEEP_EVERY = 100
+SWEPT = 2 * SWEEP_EVERY  # more than what comes meanwhile: what is over stays in bounds
+
+
+class SQLClaim(LeasedClaim):
+    """A claim as the table has it.
+
+    ``empty`` says whether there was nothing under the key, and is nothing yet; ``undone`` whether
+    it was ended in a transaction that has been rolled back, or back to a savepoint.
+    """
+
+    __slots__ = ("empty", "undone")
+
+    empty: bool
+    undone: bool
+
+
+class Steps:
+    """The steps of a cache on the tables of one prefix.
+
+    :param lease: seconds; of a claim that is taken without one of its own.
+    :param ttl: seconds after the last write when a key is forgotten; None: never.
+    """
+
+    def __init__(self, dialect: str, prefix: str, lease: float, ttl: float | None) -> None:
+        self.prefix = prefix
+        self.lease = lease
+        self.ttl = ttl
+        self._begun = count(1)
+        self._tables = Tables(dialect, prefix, CONTEXTS)
+        self._order = self._tables.order
+
+    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[SQLClaim]:
+        """Take the key, or say why not."""
+        yield from self._prepare()
+        if next(self._begun) % SWEEP_EVERY == 0:
+            yield from self._sweep()
+        seconds = self.lease if lease is None else lease
+        wanted = {"key": stored(key), "worker": worker, "lease": seconds, "fresh": fresh}
+        try:
+            # By the same worker, the second time: the claim is one, and its fence the last.
+            rows = yield from twice(self._order(sql.BEGIN, **wanted, ttl=self.ttl))
+        except LockedError as exc:  # by its holder, maybe, whose attempt ends in a transaction
+            raise ((yield from self._refusal(key)) or exc) from exc.__cause__
+        if not rows:
+            raise (yield from self._refusal(key)) or AttemptInProgressError(
+                f"{key!r} was being worked on just now"
+            )
+        text, fence, lease_until, before, phase = rows[0]
+        claim = SQLClaim(key, worker, None, fence, lease_until, None if fresh else before)
+        claim.lease = seconds
+        claim.undone = False
+        claim.empty = text is None and before is None and phase == "attempting"
+        error = damaged(key, fence=fence, lost=before)
+        if error is not None:
+            yield from self.release(claim)
+            raise error
+        if text is not None and not fresh:
+            try:
+                claim.read(parsed(key, text))
+            except CacheUnavailableError:  # nobody has begun anything
+                yield from self.release(claim)
+                raise
+        return claim
+
+    def _refusal(self, key: str) -> Step[Exception | None]:
+        """Why the key cannot be taken; None where nothing speaks against it any more."""
+        rows = yield from twice(self._order(sql.REFUSAL, key=stored(key)))
+        worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
+        if held:
+            error = damaged(key, worker=worker, lease_until=lease_until)
+            return error or in_progress(key, worker, lease_until)
+        return completed(key) if done else None
+
+    def renew(self, claim: SQLClaim) -> Step[None]:
+        """Extend the lease by what it was at first."""
+        rows = yield from twice(self._order(sql.RENEW, **_mine(claim), lease=claim.lease))
+        claim.lease_until = _held(claim, rows)
+
+    def fail(self, claim: SQLClaim, record: Record) -> Step[None]:
+        """Write the record; hold on to the key if the record says so."""
+        written, holder = _columns(record), record.worker
+        order = self._order(
+            sql.FAIL, **_mine(claim), **written, holder=holder, lease=claim.lease, ttl=self.ttl
+        )
+        try:
+            rows = yield order
+        except AnswerLostError:
+            rows = yield order
+            if not rows and holder is None:  # the claim has ended: with what was written at first?
+                rows = yield self._order(sql.WRITTEN, **_mine(claim), **written)
+        claim.lease_until = _held(claim, rows)
+        claim.version = record.version
+        # The transaction that was to end the attempt has not stood, or there were no row.
+        claim.completed = False
+        claim.empty = False
+
+    def succeed(
+        self,
+        claim: SQLClaim,
+        remember: float | None,
+        connection: Any,
+        record: Record | None,
+    ) -> Step[None]:
+        """Delete the key, or leave a mark."""
+        if claim.undone and connection is None:
+            return (yield from self._undo(claim))
+        if remember is None:
+            rows = yield self._order(sql.FINISH, **_mine(claim))
+        else:
+            kept = _kept(record)
+            rows = yield self._order(sql.REMEMBER, **_mine(claim), **kept, remember=remember)
+        _held(claim, rows)
+        if connection is not None:
+            follow(claim, connection)
+
+    def _undo(self, claim: SQLClaim) -> Step[None]:
+        """Give the key back if it is held: what was rolled back may not have been the end."""
+        if (yield self._back(claim)):
+            raise MisuseError(
+                f"{claim.key!r}: the transaction of complete_in() was rolled back: commit it, or "
+                "let an error leave the callback; the key is left as it was"
+            )
+
+    def release(self, claim: SQLClaim) -> Step[None]:
+        """Leave the key as it was found."""
+        yield from twice(self._back(claim))
+
+    def _back(self, claim: SQLClaim) -> Order:
+        return self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
+
+    def holds(self, claim: SQLClaim) -> Step[bool]:
+        """Whether the row names the claim, and its lease is not over."""
+        return bool((yield from twice(self._order(sql.HOLDS, **_mine(claim)))))
+
+    def forget(self, key: str) -> Step[None]:
+        """Delete the key, held or not."""
+        yield from self._prepare()
+        yield self._order(sql.FORGET, key=stored(key))
+
+    def peek(self, key: str) -> Step[Record | None]:
+        """The record, if there is one whose time is not over."""
+        yield from self._prepare()
+        rows = yield from twice(self._order(sql.PEEK, key=stored(key), ttl=self.ttl))
+        return parsed(key, rows[0][0]) if rows else None
+
+    def swap(self, key: str, record: Record, version: int) -> Step[bool]:
+        """Write the record where the version still is the one that was read."""
+        yield from self._prepare()
+        where = {"key": stored(key), "ttl": self.ttl, **_columns(record)}
+        if version:
+            return bool((yield self._order(sql.SWAP, **where, expected=version)))
+        return bool((yield self._order(sql.SHARE, **where)))
+
+    def keys(self, after: str, limit: int) -> Step[list[str]]:
+        """The keys that have a record, in order, from the one after *after* on."""
+        yield from self._prepare()
+        order = self._order(sql.KEYS, after=stored(after), limit=limit, ttl=self.ttl)
+        rows = yield from twice(order)
+        return [from_stored(row[0]) for row in rows]
+
+    def purge(self) -> Step[int]:
+        """Delete what is over, so many keys a statement."""
+        yield from self._prepare()
+        deleted, after = 0, ""
+        while True:
+            rows = yield self._order(sql.PURGE, after=after, limit=AT_ONCE, ttl=self.ttl)
+            if not rows:
+                return deleted
+            deleted += len(rows)
+            after = max(row[0] for row in rows)
+
+    def _sweep(self) -> Step[None]:
+        """Delete some of what is over, so that a table is not for ever what nobody purges."""
+        # Another time will do as well, where the store has something against it now.
+        with suppress(CacheUnavailableError):
+            yield self._order(sql.SWEEP, limit=SWEPT, ttl=self.ttl)
+
+    def _prepare(self) -> Step[None]:
+        yield from self._tables.prepare()
+
+
+def _mine(claim: Claim) -> dict[str, Any]:
+    return {"key": stored(claim.key), "fence": claim.fence, "worker": claim.worker}
+
+
+def _held(claim: Claim, rows: Rows) -> Any:
+    """What a write to the claim's row returned; an error where there is no such row any more."""
+    if rows:
+        return rows[0][0]
+    raise lost(claim)
+
+
+def _columns(record: Record) -> dict[str, Any]:
+    return {**_kept(record), "phase": record.phase}
+
+
+def _kept(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {"record": None, "version": 0}
+    return {"record": to_text(record), "version": record.version}
+
+
+# The claims that were ended in the latest transaction of a connection.
+_ended: WeakKeyDictionary[Connection, list[SQLClaim]] = WeakKeyDictionary()
+
+
+def follow(claim: SQLClaim, connection: Any) -> None:
+    """Let a rollback be noted on the claim, which has been ended in this connection."""
+    from sqlalchemy import event
+
+    inner: Connection = getattr(connection, "sync_connection", None) or connection
+    if inner not in _ended:
+        _ended[inner] = []
+        for name in ("begin", "begin_twophase"):
+            event.listen(inner, name, _has_begun)
+        for name in ("rollback", "rollback_twophase", "rollback_savepoint"):
+            event.listen(inner, name, _was_rolled_back)
+    claim.undone = False
+    _ended[inner].append(claim)
+
+
+def _has_begun(connection: Connection, *_: Any) -> None:
+    _ended[connection].clear()
+
+
+def _was_rolled_back(connection: Connection, *_: Any) -> None:
+    for claim in _ended[connection]:
+        if claim.completed:
+            claim.completed, claim.undone = False, True

@@ -1,0 +1,184 @@
+"""Claims kept in this process: what the caches have in common whose store knows of none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.locks import Monitor
+from retrytemplate.caches.base import Claim
+from retrytemplate.errors import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    LeaseLostError,
+    MisuseError,
+)
+
+if TYPE_CHECKING:
+    from retrytemplate.caches.record import Record
+
+__all__ = ["ClaimsInProcess", "refuse_connection"]
+
+
+def refuse_connection(cache: object, connection: object) -> None:
+    """Raise where an attempt is to end in a transaction, and the cache knows of none."""
+    if connection is not None:
+        raise MisuseError(
+            f"{type(cache).__name__} has no database to complete an attempt in; use a SQL cache"
+        )
+
+
+class Fresh(Claim):
+    """A claim that began without what is kept under its key, which may be there still."""
+
+    __slots__ = ()
+
+
+class ClaimsInProcess(ABC):
+    """A context cache whose claims this object keeps; a subclass keeps the records.
+
+    What the subclass does is done under the lock.
+    """
+
+    def __init__(self, redact: Any) -> None:
+        if redact is not None and (not callable(redact) or is_async(redact)):
+            raise TypeError(f"redact must be a function of a text or None, got {redact!r}")
+        self.redact = redact
+        self._claims: dict[str, Claim] = {}
+        self._fences = count(1)
+        # Its own thread gets in again: the collector may close an abandoned execution in the
+        # thread that holds it.
+        self._monitor = Monitor()
+        self._lock = self._monitor.lock
+        self._monitor.forked = self._claims.clear  # they are the parent's
+
+    @abstractmethod
+    def _load(self, key: str) -> Record | None:
+        """The record; one of phase "done" says that a success is remembered."""
+
+    @abstractmethod
+    def _store(self, key: str, record: Record) -> None:
+        """Keep the record in the place of whatever there is."""
+
+    @abstractmethod
+    def _drop(self, key: str) -> None:
+        """Forget the record and the remembered success, if there is one."""
+
+    @abstractmethod
+    def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
+        """Remember a success, and what is kept with it, in the place of whatever there is."""
+
+    def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Claim:
+        """Load or create the record, count the attempt and take the key, in one step."""
+        # What a fresh start replaces stays until the first write: it may be given back.
+        claim = Fresh(key, worker, None, 0) if fresh else Claim(key, worker, None, 0)
+        with self._lock:
+            # In one step: a key that is new may be taken without the lock.
+            held = self._claims.setdefault(key, claim)
+            if held.worker != worker:
+                raise AttemptInProgressError(
+                    f"{key!r} is being worked on by {held.worker}", worker=held.worker
+                )
+            try:
+                self._read(claim, fresh)
+                claim.fence = next(self._fences)  # once the key is held: it only grows
+            except BaseException as exc:
+                # This worker's own, too, where its beginning was cut off.
+                if held is claim or isinstance(exc, AlreadyCompletedError):
+                    del self._claims[key]
+                raise
+            self._claims[key] = claim
+            return claim
+
+    def _read(self, claim: Claim, fresh: bool) -> None:
+        record = None if fresh else self._load(claim.key)
+        if record is not None:
+            if record.phase == "done":
+                raise AlreadyCompletedError(f"{claim.key!r} was completed before")
+            claim.read(record)
+
+    def renew(self, claim: Claim) -> None:
+        """See that the claim still holds; kept in a process it has no end of its own."""
+        with self._lock:
+            self._check(claim)
+
+    def fail(self, claim: Claim, record: Record) -> None:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+        with self._lock:
+            self._check(claim)
+            try:
+                self._store(claim.key, record)
+                claim.version = record.version
+            finally:
+                if record.worker is None:  # no other step would end it, were the store down
+                    self._claims.pop(claim.key, None)
+
+    def succeed(
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
+    ) -> None:
+        """End the claim and forget the record, or leave a mark for *remember* seconds."""
+        # Nearly every stateful execution comes this way: nothing is called that need not be.
+        if connection is not None:
+            refuse_connection(self, connection)
+        with self._lock:
+            if self._claims.get(claim.key) is not claim:
+                self._check(claim)
+            try:
+                if remember is not None:
+                    self._mark(claim, remember, record)
+                elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
+                    self._drop(claim.key)
+            finally:  # last: who takes the key now, sees what was left
+                self._claims.pop(claim.key, None)
+
+    def release(self, claim: Claim) -> None:
+        """End the claim; the key is as it was before."""
+        # Without the lock: the collector releases what was abandoned, in a thread that holds the
+        # lock of another cache, say, and must not wait for this one.
+        if self._claims.get(claim.key) is claim:
+            held = self._claims.pop(claim.key, None)
+            if held is not None and held is not claim:  # after a forget(), in the same moment
+                self._claims.setdefault(claim.key, held)
+
+    def forget(self, key: str) -> None:
+        """Drop whatever is kept under the key, the claim of a running execution included."""
+        with self._lock:
+            self._claims.pop(key, None)
+            self._drop(key)
+
+    def peek(self, key: str) -> Record | None:
+        """The record, or None."""
+        with self._lock:
+            return self._kept(key)
+
+    def swap(self, key: str, record: Record, version: int) -> bool:
+        """Write a shared record if its version still is *version* (0: there was none)."""
+        with self._lock:
+            current = self._kept(key)
+            if (0 if current is None else current.version) != version:
+                return False
+            self._store(key, record)
+            return True
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the claim is the one in force."""
+        return self._claims.get(claim.key) is claim
+
+    def _kept(self, key: str) -> Record | None:
+        record = self._load(key)
+        if record is None or (record.phase == "done" and not record.attributes):
+            return None  # the bare mark of a success is no record
+        return record
+
+    def _check(self, claim: Claim) -> None:
+        if self._claims.get(claim.key) is not claim:
+            raise LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")

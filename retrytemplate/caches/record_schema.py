@@ -1,0 +1,179 @@
+"""What each field of a record must be where it is JSON.  Loaded with the first one that is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import isfinite
+from typing import TYPE_CHECKING, Any, get_args
+
+from retrytemplate._internal.values import MOST
+from retrytemplate.caches.record import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "ANY",
+    "ATTEMPT",
+    "COUNT",
+    "FAILURE",
+    "FLAG",
+    "FORMAT_NUMBER",
+    "LIST",
+    "OBJECT",
+    "OF_EVERY_ATTEMPT",
+    "OF_EVERY_RECORD",
+    "RECORD",
+    "SERIAL",
+    "TEXT",
+    "TIME",
+    "check",
+    "check_all",
+    "fault",
+    "loads",
+    "objects",
+    "or_null",
+]
+
+
+# Whether a value fits, and what it must be in words.
+Field = tuple[Callable[[Any], bool], str]
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return type(value) in (int, float) and isfinite(value)
+    except OverflowError:
+        return False
+
+
+def or_null(field: Field) -> Field:
+    fits, allowed = field
+    return lambda value: value is None or fits(value), f"{allowed} or null"
+
+
+PHASES = get_args(Phase)
+
+ANY: Field = (lambda value: True, "a JSON value")
+
+
+COUNT: Field = (lambda value: type(value) is int and value >= 0, "an int >= 0")
+SERIAL: Field = (lambda value: type(value) is int and 0 <= value <= MOST, "an int from 0 to 2**62")
+FLAG: Field = (lambda value: isinstance(value, bool), "true or false")
+FORMAT_NUMBER: Field = (lambda value: type(value) is int and value >= 1, "an int >= 1")
+LIST: Field = (lambda value: isinstance(value, list), "a list")
+OBJECT: Field = (lambda value: isinstance(value, dict), "a JSON object")
+PHASE: Field = (lambda value: value in PHASES, f"one of {', '.join(PHASES)}")
+TEXT: Field = (lambda value: isinstance(value, str), "a text")
+TIME: Field = (_is_time, "a finite number")
+
+RECORD: Mapping[str, Field] = {
+    "format": FORMAT_NUMBER,
+    "phase": PHASE,
+    "name": or_null(TEXT),
+    "failures": COUNT,
+    "attempts": COUNT,
+    "verdict": FLAG,
+    "no_recovery": FLAG,
+    "gave_up": FLAG,
+    "max_attempts": or_null(COUNT),
+    "last": or_null(OBJECT),
+    "history": LIST,
+    "attributes": or_null(OBJECT),
+    "policy_state": ANY,
+    "backoff_state": ANY,
+    "backoff_started": FLAG,
+    "not_before": or_null(TIME),
+    "fingerprint": TEXT,
+    "version": SERIAL,
+    "fence": SERIAL,
+    "worker": or_null(TEXT),
+}
+FAILURE: Mapping[str, Field] = {"type": TEXT, "message": TEXT, "cause": or_null(OBJECT)}
+ATTEMPT: Mapping[str, Field] = {
+    "number": COUNT,
+    "started": or_null(TIME),
+    "ended": or_null(TIME),
+    "type_name": TEXT,
+    "message": TEXT,
+    "traceback": TEXT,
+    "host": TEXT,
+    "process": or_null(COUNT),
+}
+# The others may be left out: they have a default.
+OF_EVERY_RECORD = ("last", "history")
+OF_EVERY_ATTEMPT = ("number", "started", "ended", "type_name", "message")
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    :raises ValueError: it is not JSON, or has a number that is not finite.
+    :raises TypeError: it is not a text.
+    """
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def check(name: str, value: Any, field: Field) -> None:
+    """Raise ``ValueError`` unless the value fits."""
+    _raise(_misfit(name, value, field))
+
+
+def check_all(
+    place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
+) -> None:
+    """Raise ``ValueError`` unless every field is known and fits, and all *needed* ones exist."""
+    _raise(fault(place, data, fields, needed))
+
+
+def fault(
+    place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
+) -> str | None:
+    """The first thing that is wrong: a field that is needed and missing, unknown, or does not fit;
+    None: nothing is.
+
+    >>> fault("", {"text": 17}, {"text": TEXT}, ["text"])
+    'text must be a text, got 17'
+    """
+    for name in needed:
+        if name not in data:
+            return f"{place}{name} is missing"
+    for name, value in data.items():
+        if name not in fields:
+            return f"{place}{name} is unknown"
+        wrong = _misfit(place + name, value, fields[name])
+        if wrong:
+            return wrong
+    return None
+
+
+def objects(data: Any, fields: Mapping[str, Field], needed: Iterable[str]) -> list[dict[str, Any]]:
+    """The objects of a JSON list, each with these fields."""
+    wrong = fault("", {"it": data}, {"it": LIST}, ())
+    for place, each in enumerate(() if wrong else data):
+        wrong = wrong or fault("", {f"[{place}]": each}, {f"[{place}]": OBJECT}, ())
+        wrong = wrong or fault(f"[{place}].", each, fields, needed)
+    _raise(wrong)
+    return list(data)
+
+
+def _misfit(name: str, value: Any, field: Field) -> str | None:
+    fits, allowed = field
+    if fits(value):
+        return None
+    import reprlib
+
+    return f"{name} must be {allowed}, got {reprlib.repr(value)}"
+
+
+def _raise(why: str | None) -> None:
+    if why is not None:
+        raise ValueError(why)

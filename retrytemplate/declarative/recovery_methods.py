@@ -1,0 +1,331 @@
+"""Who recovers a call whose attempts have run out: a function, or a method marked for it."""
+
+from __future__ import annotations
+
+from functools import partial, update_wrapper
+from inspect import Parameter, getattr_static, isfunction, unwrap
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate.declarative.annotations import (
+    UNKNOWN,
+    accepts,
+    exception_types,
+    hint_of,
+    hint_or_unknown,
+    names_in_sight,
+    returns_fit,
+)
+from retrytemplate.declarative.arguments import Taker, call_of, signature_of, spread
+from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailure
+from retrytemplate.history import summary, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from retrytemplate._engine.context import RetryContext
+
+__all__ = [
+    "MARK",
+    "RecoveryOfCall",
+    "is_recoverer",
+    "recover",
+    "recoverer_named",
+    "recoverer_names",
+]
+
+F = TypeVar("F")
+
+MARK = "__recovers__"
+METHODS = (FunctionType, classmethod, staticmethod)
+
+# An unannotated first parameter is an argument of the call; with one of these names it hardly is.
+NAMES_OF_ERRORS = frozenset("e err error ex exc exception failure cause".split())
+
+
+def recover(method: F) -> F:
+    """Mark a method that recovers what the ``@retryable`` methods of its class give up.
+
+    The annotation of its first parameter, an exception class or a union of them, says which
+    failures it takes; the failure comes first, then the arguments of the call, as many as it takes,
+    from the left (None for those beyond).  Without such an annotation it takes every failure, as
+    the last resort, and gets the arguments only.  What it returns is returned.
+
+    Of several, the one decides whose exception class is nearest to the failure's.  Only those count
+    whose return type fits the failing method's: the same, a base or a subclass; where one is the
+    same the others do not count.  A coroutine function recovers coroutine functions only.  Of
+    equally near ones the first, unless a later one takes exactly the arguments of the call, and
+    their types.  Where none takes the failure, the original exception leaves, the same object.
+
+    A subclass may override a recoverer (None takes it away); it need not be marked again.
+
+    :raises TypeError: for something else than a method, and for a first parameter that is named
+        like an exception but does not say which.
+
+    >>> class Service:
+    ...     @retryable(retry_on=ConnectionError, max_attempts=2)
+    ...     def price(self, item: str) -> float:
+    ...         raise ConnectionError("down")
+    ...
+    ...     @recover
+    ...     def listed(self, error: ConnectionError, item: str) -> float:
+    ...         return 9.5
+    >>> Service().price("tea")
+    9.5
+
+    Source: ``org.springframework.retry.annotation.Recover``.  There a failure that no method takes
+    becomes an ``ExhaustedRetryException``, and a subclass as return type does not count.
+    """
+    function = getattr(method, "__func__", method)
+    if not isfunction(function):
+        raise TypeError(f"recover marks a method, got {method!r}")
+    parameters = list(signature_of(function).parameters.values())
+    if not isinstance(method, staticmethod) and _is_bare(parameters):
+        del parameters[0]  # self
+    if _is_bare(parameters) and parameters[0].name in NAMES_OF_ERRORS:
+        name = parameters[0].name
+        raise TypeError(
+            f"the parameter {name} of {function.__qualname__} must say which exceptions it "
+            f"takes ({name}: Exception for all)"
+        )
+    setattr(function, MARK, names_in_sight(function, 2))
+    return method
+
+
+def _is_bare(parameters: list[Parameter]) -> bool:
+    return bool(parameters) and parameters[0].annotation is Parameter.empty
+
+
+def is_recoverer(member: Any) -> bool:
+    """Whether a member of a class's namespace is marked."""
+    return hasattr(getattr(member, "__func__", member), MARK)
+
+
+def recoverer_names(cls: type) -> list[str]:
+    """The names of the recoverers of a class: its own first, then those of its bases."""
+    names = [
+        name
+        for base in cls.__mro__
+        if base is not object
+        for name, value in vars(base).items()
+        if type(value) in METHODS and is_recoverer(value)
+    ]
+    return list(dict.fromkeys(names))
+
+
+def recoverer_named(cls: type, name: str, asynchronous: bool) -> None:
+    """Raise unless the class has a recoverer of that name that can be used."""
+    member = getattr_static(cls, name, None)
+    if name not in recoverer_names(cls):
+        what = "is not marked @recover" if member is not None else "does not exist"
+        raise MisuseError(
+            f"recover must name a method marked @recover: {cls.__qualname__}.{name} {what}"
+        )
+    if is_async(getattr(member, "__func__", member)) and not asynchronous:
+        raise MisuseError(
+            f"recover names the coroutine function {cls.__qualname__}.{name}, which a synchronous "
+            "method cannot await"
+        )
+
+
+class Recoverer:
+    """A marked method, bound to where it was found, and what its signature says."""
+
+    __slots__ = ("function", "method", "parameters", "returns", "selectors", "sight")
+
+    def __init__(self, method: Any, function: Any) -> None:
+        self.method = method
+        self.function = function
+        self.sight: dict[str, Any] = getattr(unwrap(function), MARK, {})
+        signature = signature_of(method)
+        self.parameters = list(signature.parameters.values())
+        self.returns = hint_or_unknown(function, signature.return_annotation, self.sight)
+        self.selectors = self._selectors()
+        if self.selectors:
+            del self.parameters[0]
+
+    def _selectors(self) -> tuple[type[BaseException], ...]:
+        if not self.parameters:
+            return ()
+        first = self.parameters[0]
+        try:
+            return exception_types(hint_of(self.function, first.annotation, self.sight))
+        except Exception as error:
+            raise MisuseError(
+                f"the annotation {first.annotation!r} of {first.name} in "
+                f"{self.function.__qualname__} cannot be resolved: {summary(error)}; "
+                "recovery needs the class at run time, not only under TYPE_CHECKING"
+            ) from error
+
+    def distance(self, lineage: list[type]) -> int | None:
+        """How far the class that it takes is from the failure's; None: it does not take it."""
+        kinds = self.selectors or (BaseException,)
+        found = [lineage.index(kind) for kind in kinds if kind in lineage]
+        return min(found) if found else None
+
+    def fits(self, values: tuple[Any, ...]) -> bool:
+        """Whether it takes the failure and exactly these arguments, by number and type."""
+        if not self.selectors or len(self.parameters) != len(values):
+            return False
+        hints = [hint_or_unknown(self.function, p.annotation, self.sight) for p in self.parameters]
+        return all(accepts(hint, value) for hint, value in zip(hints, values, strict=True))
+
+
+def recoverers(holder: Any, only: str | None = None) -> Iterator[Recoverer]:
+    """What can recover for an instance, or for a class whose classmethod failed."""
+    cls = holder if isinstance(holder, type) else type(holder)
+    for name in recoverer_names(cls) if only is None else (only,):
+        member = getattr_static(cls, name, None)
+        function = getattr(member, "__func__", member)
+        needs_instance = isfunction(member) and cls is holder
+        if isfunction(function) and not needs_instance:
+            yield Recoverer(getattr(holder, name), function)
+
+
+def lineage_of(failure: BaseException, selectors: Iterable[type]) -> list[type]:
+    """The classes of a failure, nearest first.
+
+    A recorded failure names its class only: it is looked for among the subclasses of those that
+    somebody takes.
+    """
+    own = list(type(failure).__mro__)
+    if not isinstance(failure, RecordedFailure):
+        return own
+    for kind in selectors:
+        if kind not in own:
+            found = _subclass_named(kind, failure.type_name)
+            if found is not None:
+                return [each for each in found.__mro__ if each not in own] + own
+    return own
+
+
+def _subclass_named(kind: type[Any], name: str) -> type | None:
+    waiting, seen = [kind], {kind}
+    while waiting:
+        each = waiting.pop()
+        if type_name(each) == name:
+            return each
+        new = set(each.__subclasses__()) - seen
+        seen |= new
+        waiting.extend(new)
+    return None
+
+
+class RecoveryOfCall:
+    """The recovery of a function: which one, and with which arguments, each call decides.
+
+    :param fn: the function that may fail.
+    :param holder: the qualified name of the class whose method it is, so that recoverers count;
+        "" for one that is surely a method, None for one that is none.
+    :param fallback: a function in the place of recoverers.
+    :param name: the one recoverer that may serve.
+    :param otherwise: the recovery where none takes the failure.
+    """
+
+    __slots__ = ("asynchronous", "fallback", "fn", "holder", "name", "otherwise", "signature")
+
+    def __init__(
+        self,
+        fn: Any,
+        *,
+        asynchronous: bool = False,
+        holder: str | None = None,
+        fallback: Callable[..., Any] | None = None,
+        name: str | None = None,
+        otherwise: Callable[[RetryContext], Any] | None = None,
+    ) -> None:
+        self.fn = fn
+        self.asynchronous = asynchronous
+        self.holder = holder
+        self.name = name
+        self.otherwise = otherwise
+        self.signature = signature_of(fn)
+        self.fallback = None if fallback is None else Taker(fallback, self.signature, 1)
+
+    def of_call(
+        self, failure: BaseException | None, function: Any, arguments: tuple[Any, ...]
+    ) -> Callable[[RetryContext], Any] | None:
+        """The recovery of this call; None: nobody recovers."""
+        args, kwargs = call_of(self.fn, function, arguments)
+        if self.fallback is not None:
+            return _recovery(self.fallback, args, kwargs)
+        if args and self._is_method_of(args[0]):
+            try:
+                found = self._nearest(failure or _no_attempt(), args, kwargs)
+            except MisuseError as error:
+                return partial(_raise, error)
+            if found is not None:
+                own = list(self.signature.parameters.values())[1:]
+                lead = 1 if found.selectors else 0
+                taker = Taker(found.method, self.signature.replace(parameters=own), lead)
+                return _recovery(taker, args[1:], kwargs, fill=True)
+        return self.otherwise
+
+    def _is_method_of(self, holder: Any) -> bool:
+        if not self.holder:
+            return self.holder is not None
+        cls = holder if isinstance(holder, type) else type(holder)
+        module = self.fn.__module__
+        return any(
+            base.__qualname__ == self.holder and base.__module__ == module for base in cls.__mro__
+        )
+
+    def _nearest(
+        self, failure: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Recoverer | None:
+        """The recoverer whose exception class is nearest; of equals as ``recover`` says."""
+        able = self._able(args[0])
+        if not able:
+            return None
+        lineage = lineage_of(failure, [kind for each in able for kind in each.selectors])
+        by_place, by_name, _ = spread(self.signature, args, kwargs)
+        values = (*by_place[1:], *by_name.values())
+        best, least = None, len(lineage)
+        for each in able:
+            distance = each.distance(lineage)
+            if distance is None:
+                continue
+            if distance < least or (distance == least and each.fits(values)):
+                best, least = each, distance
+        return best
+
+    def _able(self, holder: Any) -> list[Recoverer]:
+        """The recoverers that count, before the failure is looked at."""
+        able = [
+            each
+            for each in recoverers(holder, self.name)
+            if self.asynchronous or not is_async(each.function)
+        ]
+        if self.name is not None or not able:
+            return able
+        returns = hint_or_unknown(self.fn, self.signature.return_annotation)
+        able = [each for each in able if returns_fit(returns, each.returns)]
+        same = [each for each in able if each.returns == returns and returns is not UNKNOWN]
+        return same or able
+
+
+def _recovery(
+    taker: Taker, args: tuple[Any, ...], kwargs: dict[str, Any], fill: bool = False
+) -> Callable[[RetryContext], Any]:
+    """Call the taker with the failure and the arguments.
+
+    The failure is left in the context until then: a closure over it would keep it alive.
+    """
+    function, failure_first = taker.function, taker.lead
+    args, kwargs = taker.fitted(args, kwargs, fill)
+
+    def recovery(context: RetryContext) -> Any:
+        if failure_first:
+            return function(context.last_exception or _no_attempt(), *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return update_wrapper(recovery, function, updated=())
+
+
+def _no_attempt() -> ExhaustedRetryError:
+    return ExhaustedRetryError("no attempt was made: there is no failure to recover from")
+
+
+def _raise(error: BaseException, context: RetryContext) -> Any:
+    raise error

@@ -1,0 +1,144 @@
+"""The timers of asyncio and trio on virtual time: nothing waits, timeouts still fire in order."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrytemplate._internal.validation import check_at_least
+from retrytemplate.testing.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from typing import TypeVarTuple, Unpack
+
+    Arguments = TypeVarTuple("Arguments")
+
+__all__ = ["VirtualLoop", "run", "run_trio", "virtual_loop"]
+
+T = TypeVar("T")
+
+
+class JumpingSelector(selectors.BaseSelector):
+    """The system's selector, but where it would wait for a timer, the clock moves on instead."""
+
+    def __init__(self, clock: VirtualClock, grace: float) -> None:
+        self._inner = selectors.DefaultSelector()
+        self._clock = clock
+        self._grace = grace
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        # No timer at all: only a thread or a socket can go on, and that takes real time.
+        ready = self._inner.select(None if timeout is None else min(timeout, self._grace))
+        if timeout and not ready:
+            self._clock.advance(timeout)
+        return ready
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._inner.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._inner.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._inner.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._inner.get_map()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is a ``VirtualClock``; made by ``virtual_loop``."""
+
+    def __init__(self, clock: VirtualClock, grace: float) -> None:
+        self.virtual_clock = clock
+        super().__init__(JumpingSelector(clock, grace))
+
+    def time(self) -> float:
+        return self.virtual_clock.monotonic()
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        # The time limit would pass at once, while the threads need real time to end.
+        await super().shutdown_default_executor()
+
+
+def virtual_loop(clock: VirtualClock | None = None, *, grace: float = 0.0) -> VirtualLoop:
+    """Make an asyncio event loop on virtual time.
+
+    When every task waits, the clock jumps to the next timer: ``asyncio.sleep``,
+    ``asyncio.timeout`` and ``loop.call_later`` take no real time and happen in their order.
+
+    :param clock: the clock that the loop reads and moves on; a new one by default.
+    :param grace: real seconds to wait for threads and sockets before the clock jumps.  Without it
+        an answer that is under way comes after every timeout.
+
+    >>> import asyncio
+    >>> clock = VirtualClock()
+    >>> with asyncio.Runner(loop_factory=lambda: virtual_loop(clock)) as runner:
+    ...     runner.run(asyncio.sleep(3600))
+    >>> clock.monotonic()
+    3600.0
+    """
+    check_at_least("grace", grace, 0, finite=True)
+    return VirtualLoop(VirtualClock() if clock is None else clock, grace)
+
+
+def run(
+    coroutine: Coroutine[Any, Any, T], *, clock: VirtualClock | None = None, grace: float = 0.0
+) -> T:
+    """Run a coroutine like ``asyncio.run``, with the loop's timers on virtual time.
+
+    :param clock: the clock; the same that the templates in it use.
+    :param grace: as in ``virtual_loop``.
+
+    >>> import asyncio
+    >>> async def too_slow(clock):
+    ...     async with asyncio.timeout(5.0):
+    ...         await clock.sleep_async(60.0)
+    >>> clock = VirtualClock()
+    >>> try:
+    ...     run(too_slow(clock), clock=clock)
+    ... except TimeoutError:
+    ...     print("cut after", clock.monotonic())
+    cut after 5.0
+    """
+    with asyncio.Runner(loop_factory=lambda: virtual_loop(clock, grace=grace)) as runner:
+        return runner.run(coroutine)
+
+
+def run_trio(
+    function: Callable[[Unpack[Arguments]], Awaitable[T]],
+    *args: *Arguments,
+    clock: VirtualClock | None = None,
+    grace: float = 0.0,
+) -> T:
+    """Run an async function like ``trio.run``, with trio's timers on virtual time.
+
+    Built on ``trio.testing.MockClock``, which jumps when every task waits.
+
+    :param clock: the clock; the same that the templates in it use.  It follows trio's until the
+        function has returned.
+    :param grace: as in ``virtual_loop``.
+
+    >>> import trio
+    >>> async def too_slow(clock):
+    ...     with trio.move_on_after(5.0):
+    ...         await clock.sleep_async(60.0)
+    >>> clock = VirtualClock()
+    >>> run_trio(too_slow, clock, clock=clock)
+    >>> clock.monotonic()
+    5.0
+    """
+    import trio
+    import trio.testing
+
+    check_at_least("grace", grace, 0, finite=True)
+    followed = trio.testing.MockClock(autojump_threshold=grace)
+    if clock is None:
+        return trio.run(function, *args, clock=followed)
+    with clock.following(followed):
+        return trio.run(function, *args, clock=followed)

@@ -1,0 +1,134 @@
+"""One switch that removes all waiting."""
+
+from __future__ import annotations
+
+import time
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from retrytemplate import clock as system
+from retrytemplate._internal.locks import Monitor
+from retrytemplate.testing.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["no_waiting"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_monitor = Monitor()
+_switched_on: list[VirtualClock] = []
+
+
+class SkippingClock(VirtualClock):
+    """The system's time, moved on by what was not waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = system.SystemClock().monotonic() - time.monotonic()
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead + super().monotonic()
+
+    def time(self) -> float:
+        return time.time() + super().monotonic()
+
+
+class no_waiting:
+    """Remove all waiting between attempts: from every template, in every thread, at once.
+
+    It reaches templates that were made before, decorated functions of modules imported long ago
+    among them: every ``SystemClock`` of the process skips its sleeps while the switch is on.
+    Delays are still computed, told to ``on_backoff``, and recorded.
+
+    Time goes on as if they had been waited for, so that a ``TimeoutRetryPolicy`` ends as it would.
+    What a template's own other clock does is left alone, and so are limits (an attempt's timeout
+    cuts after real seconds).
+
+    :param clock: a ``VirtualClock`` to take all time from instead: then time stands still but for
+        the sleeps, and ``interrupt_at`` bounds them.
+
+    With ``as`` you get the clock: its ``sleeps`` are the delays, ``advance`` moves the time on.
+    Use it as a context manager, in async code with a plain ``with``, or as a decorator, on
+    coroutine functions too.  Switches nest; the one switched on last counts.
+
+    >>> from retrytemplate import FixedBackoff, RetryTemplate
+    >>> @RetryTemplate(backoff=FixedBackoff(60.0)).wrap
+    ... def read(text):
+    ...     return int(text)
+    >>> with no_waiting() as clock:
+    ...     try:
+    ...         read("seventeen")
+    ...     except ValueError:
+    ...         print(clock.sleeps)
+    [60.0, 60.0]
+    >>> @no_waiting()
+    ... def test_that_it_gives_up():
+    ...     ...
+    """
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        if clock is not None and not isinstance(clock, VirtualClock):
+            raise TypeError(f"clock must be a VirtualClock or None, got {clock!r}")
+        self._clock = clock
+        self._mine: list[VirtualClock] = []
+
+    def __enter__(self) -> VirtualClock:
+        clock = SkippingClock() if self._clock is None else self._clock
+        _monitor.post(self._switch_on, clock)
+        return clock
+
+    def _switch_on(self, clock: VirtualClock) -> None:
+        self._mine.append(clock)
+        _switched_on.append(clock)
+        system.put_in_place(clock)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _monitor.post(self._switch_off)
+
+    def _switch_off(self) -> None:
+        clock = self._mine.pop()
+        _remove_last(_switched_on, clock)
+        # A measurement across this moment must not see the time go back.
+        system.ahead = max(system.ahead, clock.monotonic() - time.monotonic())
+        system.put_in_place(_switched_on[-1] if _switched_on else None)
+
+    def __call__(self, function: F) -> F:
+        import inspect
+
+        if isinstance(function, type) or _is_generator(function):
+            raise TypeError(f"no_waiting() decorates functions; use `with` inside {function!r}")
+
+        @wraps(function)
+        def without_waiting(*args: Any, **kwargs: Any) -> Any:
+            with no_waiting(self._clock):
+                return function(*args, **kwargs)
+
+        @wraps(function)
+        async def without_waiting_async(*args: Any, **kwargs: Any) -> Any:
+            with no_waiting(self._clock):
+                return await function(*args, **kwargs)
+
+        is_async = inspect.iscoroutinefunction(function)
+        return cast("F", without_waiting_async if is_async else without_waiting)
+
+
+def _is_generator(function: Any) -> bool:
+    import inspect
+
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _remove_last(clocks: list[VirtualClock], clock: VirtualClock) -> None:
+    """Take out by identity, from the end: another thread may have switched on since."""
+    for place in reversed(range(len(clocks))):
+        if clocks[place] is clock:
+            del clocks[place]
+            return
