@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from retrytemplate.control import CircuitBreaker
-    from retrytemplate.control.circuits.store import Mode
+    from retrytemplate.control.breaker.redis.store import Mode
 
 if __name__ == "__main__":  # the checkout that this file is in is measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

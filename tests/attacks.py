@@ -45,7 +45,7 @@ from retrytemplate.control import (
     RetryBudget,
     idempotency_key,
 )
-from retrytemplate.control.circuits.store import RedisCircuitStore
+from retrytemplate.control.breaker.redis.store import RedisCircuitStore
 from retrytemplate.listeners.statistics import RollingStatistics
 from retrytemplate.testing import no_waiting
 
@@ -392,10 +392,10 @@ def bulkhead(**settings):
 
 SUBJECTS = {
     "bulkhead": Subject(
-        ("control/bulkhead.py",), bulkhead, use_bulkhead, attack_bulkhead, check_bulkhead
+        ("control/bulkhead/bulkhead.py",), bulkhead, use_bulkhead, attack_bulkhead, check_bulkhead
     ),
     "bulkhead with keys": Subject(
-        ("control/bulkhead.py",),
+        ("control/bulkhead/bulkhead.py",),
         lambda: bulkhead(per_key=1),
         use_bulkhead,
         attack_bulkhead,
@@ -403,7 +403,7 @@ SUBJECTS = {
         stride=3,
     ),
     "breaker": Subject(
-        ("control/local.py",),
+        ("control/breaker/backend.py",),
         lambda: CircuitBreaker("x", window=Consecutive(2)),
         use_breaker,
         attack_breaker,
@@ -411,7 +411,7 @@ SUBJECTS = {
         stride=3,
     ),
     "budget": Subject(
-        ("control/budget.py",),
+        ("control/budget/budget.py",),
         lambda: RetryBudget(ratio=1, min_per_second=100),
         use_budget,
         attack_budget,
@@ -419,7 +419,7 @@ SUBJECTS = {
         stride=7,
     ),
     "budget of tokens": Subject(
-        ("control/budget.py",),
+        ("control/budget/budget.py",),
         lambda: RetryBudget.tokens(refill_per_second=1e6),
         use_budget,
         attack_budget,
@@ -434,7 +434,7 @@ SUBJECTS = {
         check_fallback,
     ),
     "hedge": Subject(
-        ("control/hedge_events.py", "control/quantile.py", "control/lanes.py"),
+        ("control/hedge/events.py", "control/hedge/delay.py", "control/hedge/runners.py"),
         made_hedge,
         use_hedge,
         attack_hedge,
@@ -442,7 +442,7 @@ SUBJECTS = {
         stride=23,
     ),
     "kill switch": Subject(
-        ("control/switch/stores.py", "control/switch/telling.py", "control/switch/copies.py"),
+        ("control/switch/store/base.py", "control/switch/notifier.py", "control/switch/cache.py"),
         KillSwitch,
         use_switch,
         attack_switch,
@@ -450,7 +450,7 @@ SUBJECTS = {
         stride=61,
     ),
     "idempotency key": Subject(
-        ("control/idempotency.py",), RetryTemplate, use_key, use_key, use_key
+        ("control/idempotency/keys.py",), RetryTemplate, use_key, use_key, use_key
     ),
     "statistics": Subject(
         ("listeners/statistics.py",),
@@ -479,7 +479,7 @@ SUBJECTS = {
         stride=61,
     ),
     "shared circuit": Subject(
-        ("control/circuits/shared.py",),
+        ("control/breaker/redis/strict.py",),
         unreachable,
         use_shared,
         use_shared,
@@ -487,7 +487,7 @@ SUBJECTS = {
         stride=41,
     ),
     "shared circuit, cached": Subject(
-        ("control/circuits/cached.py",),
+        ("control/breaker/redis/cached.py",),
         unreachable_cached,
         use_shared,
         use_shared,

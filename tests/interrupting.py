@@ -27,13 +27,13 @@ SYNCHRONIZATION = {threading.__file__, queue.__file__}
 PARTS = {
     "_internal/threads.py",
     "_engine/attempt_timeout.py",
-    "batch/drivers.py",
-    "batch/heartbeat.py",
-    "batch/signals.py",
-    "cli/_following.py",
-    "control/lanes.py",
-    "control/waiters.py",
-    "demo/service.py",
+    "batch/runner/base.py",
+    "batch/runner/heartbeat.py",
+    "batch/runner/signals.py",
+    "cli/commands/batch/progress.py",
+    "control/hedge/runners.py",
+    "control/bulkhead/waiters.py",
+    "demo/flaky_service.py",
 }
 
 
@@ -82,9 +82,9 @@ def attempt(interrupts):
 def chunk(interrupts):
     """A chunk whose items are processed in threads."""
     from retrytemplate import RetryTemplate
-    from retrytemplate.batch.drivers import Driver
-    from retrytemplate.batch.effects import Process
-    from retrytemplate.batch.heartbeat import Heartbeat, never
+    from retrytemplate.batch.engine.effects import Process
+    from retrytemplate.batch.runner.heartbeat import Heartbeat, never
+    from retrytemplate.batch.runner.sync import Driver
 
     driver = Driver(
         reader=None,
@@ -136,7 +136,7 @@ def step(interrupts):
 
 def last_step(interrupts):
     """The last step on a database is made however the wait for it is interrupted."""
-    from retrytemplate.batch.signals import uncut
+    from retrytemplate.batch.runner.signals import uncut
 
     made = []
     try:
@@ -180,7 +180,7 @@ def hedged(interrupts):
 
 def waiter(interrupts):
     """A thread in a queue that another one wakes."""
-    from retrytemplate.control.waiters import ThreadWaiter
+    from retrytemplate.control.bulkhead.waiters import ThreadWaiter
 
     waits = ThreadWaiter()
     waits.wake()
@@ -193,7 +193,7 @@ def waiter(interrupts):
 
 def following(interrupts):
     """A run that a thread follows."""
-    from retrytemplate.cli._following import PlainLines, followed
+    from retrytemplate.cli.commands.batch.progress import PlainLines, followed
 
     with interrupts, followed(lambda: None, PlainLines(), 1000.0):
         pass

@@ -12,7 +12,7 @@ import pytest
 import retrytemplate
 from retrytemplate import batch, control
 from retrytemplate.batch.errors import __all__ as errors_of_steps
-from retrytemplate.control.timeout import RAISE
+from retrytemplate.control.timeout.timeout import RAISE
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
 

@@ -12,7 +12,7 @@ MODULES = (
     "retrytemplate.caches",
     "retrytemplate.caches.record",
     "retrytemplate.control",
-    "retrytemplate.control.tuning",
+    "retrytemplate.control.breaker.replay",
     "retrytemplate.listeners",
     "retrytemplate.simulation",
     "retrytemplate.testing",

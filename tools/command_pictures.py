@@ -24,11 +24,11 @@ from sqlalchemy import text
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, SkipPolicy
-from retrytemplate.cli._bar import Bar
-from retrytemplate.cli._batch_screen import BatchScreen
-from retrytemplate.cli._dlq_screen import DlqScreen
-from retrytemplate.cli._switch_screen import SwitchScreen
-from retrytemplate.cli._switches import look
+from retrytemplate.cli.commands.batch.progress import Bar
+from retrytemplate.cli.commands.batch.rendering import BatchScreen
+from retrytemplate.cli.commands.dlq import DlqScreen
+from retrytemplate.cli.commands.switch.loading import look
+from retrytemplate.cli.commands.switch.rendering import SwitchScreen
 from retrytemplate.control import KillSwitch, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from retrytemplate.batch import RunStatus
-    from retrytemplate.cli._screen import Screen
+    from retrytemplate.cli.tables import Screen
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDTH = 96

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
         RunInProgressError,
         RunLostError,
         SkipLimitExceededError,
-        StepFailedError,
     )
     from retrytemplate.batch.events import Event, StepListener
     from retrytemplate.batch.explain import Explanation, Scenario
+    from retrytemplate.batch.journal.repository import JobRepository
     from retrytemplate.batch.outbox import (
         Message,
         Outbox,
@@ -40,15 +40,14 @@ if TYPE_CHECKING:
     )
     from retrytemplate.batch.readers.base import AsyncCursor, Cursor, Reader, Records
     from retrytemplate.batch.readers.csv import CsvReader
-    from retrytemplate.batch.readers.files import FilesReader
     from retrytemplate.batch.readers.iterables import ForwardReader, SequenceReader, as_reader
     from retrytemplate.batch.readers.json_lines import JsonLinesReader
+    from retrytemplate.batch.readers.multi_file import FilesReader
     from retrytemplate.batch.readers.query import QueryReader
     from retrytemplate.batch.replay import ReplayReport
-    from retrytemplate.batch.report import Report
-    from retrytemplate.batch.repository import JobRepository
+    from retrytemplate.batch.report import Report, StepFailedError
+    from retrytemplate.batch.run_status import Runs, RunStatus
     from retrytemplate.batch.skip import SkipPolicy
-    from retrytemplate.batch.status import Runs, RunStatus
     from retrytemplate.batch.step import ChunkStep
     from retrytemplate.batch.writers import UpsertWriter
 
@@ -78,7 +77,6 @@ __getattr__ = lazily(
             "RunInProgressError",
             "RunLostError",
             "SkipLimitExceededError",
-            "StepFailedError",
         ),
         "retrytemplate.batch.events": (
             "Event",
@@ -88,6 +86,7 @@ __getattr__ = lazily(
             "Explanation",
             "Scenario",
         ),
+        "retrytemplate.batch.journal.repository": ("JobRepository",),
         "retrytemplate.batch.outbox": (
             "Message",
             "Outbox",
@@ -102,22 +101,24 @@ __getattr__ = lazily(
             "Records",
         ),
         "retrytemplate.batch.readers.csv": ("CsvReader",),
-        "retrytemplate.batch.readers.files": ("FilesReader",),
         "retrytemplate.batch.readers.iterables": (
             "ForwardReader",
             "SequenceReader",
             "as_reader",
         ),
         "retrytemplate.batch.readers.json_lines": ("JsonLinesReader",),
+        "retrytemplate.batch.readers.multi_file": ("FilesReader",),
         "retrytemplate.batch.readers.query": ("QueryReader",),
         "retrytemplate.batch.replay": ("ReplayReport",),
-        "retrytemplate.batch.report": ("Report",),
-        "retrytemplate.batch.repository": ("JobRepository",),
-        "retrytemplate.batch.skip": ("SkipPolicy",),
-        "retrytemplate.batch.status": (
+        "retrytemplate.batch.report": (
+            "Report",
+            "StepFailedError",
+        ),
+        "retrytemplate.batch.run_status": (
             "RunStatus",
             "Runs",
         ),
+        "retrytemplate.batch.skip": ("SkipPolicy",),
         "retrytemplate.batch.step": ("ChunkStep",),
         "retrytemplate.batch.writers": ("UpsertWriter",),
     },

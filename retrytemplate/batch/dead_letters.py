@@ -15,12 +15,12 @@ from retrytemplate._internal.validation import (
     text_or_none,
     whole,
 )
-from retrytemplate.batch import checks
+from retrytemplate.batch import validation
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal import now
-from retrytemplate.batch.letters import attempts_from, change, sought, storable
-from retrytemplate.batch.repository import JobRepository
-from retrytemplate.batch.rows import LETTER, PHASES, STATES, check, parsed, readable
+from retrytemplate.batch.journal.letters import attempts_from, change, sought, storable
+from retrytemplate.batch.journal.repository import JobRepository
+from retrytemplate.batch.journal.rows import LETTER, PHASES, STATES, check, parsed, readable
+from retrytemplate.batch.journal.schema import now
 from retrytemplate.caches.record_schema import TEXT, TIME, objects, or_null
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, RowMapping, Table
 
-    from retrytemplate.batch.rows import Phase, State
-    from retrytemplate.batch.tables import Tables
+    from retrytemplate.batch.journal.rows import Phase, State
+    from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.history import AttemptRecord
 
 __all__ = [
@@ -132,12 +132,12 @@ class LetterFilter:
     ValueError: state must be one of 'open', 'replayed', 'discarded' or None, got 'lost'
     """
 
-    step: str | None = field(default=None, validator=checks.text_or_none)
-    run: int | None = field(default=None, validator=checked_by(checks.number_or_none))
-    state: State | None = field(default=None, validator=checks.one_of_or_none(*STATES))
+    step: str | None = field(default=None, validator=validation.text_or_none)
+    run: int | None = field(default=None, validator=checked_by(validation.number_or_none))
+    state: State | None = field(default=None, validator=validation.one_of_or_none(*STATES))
     error: str | None = field(default=None, validator=checked_by(text_or_none))
     key: str | None = field(default=None, validator=checked_by(text_or_none))
-    phase: Phase | None = field(default=None, validator=checks.one_of_or_none(*PHASES))
+    phase: Phase | None = field(default=None, validator=validation.one_of_or_none(*PHASES))
 
     def conditions(self, tables: Tables) -> list[ColumnElement[bool]]:
         """What a statement on the letters says for it."""
@@ -214,7 +214,7 @@ class DeadLetters:
         whole("after", after, 0)
         at_least_one("limit", limit)
         for name, value in (("after", after), ("limit", limit)):
-            checks.number(name, value)
+            validation.number(name, value)
         wanted = LetterFilter(**filters).conditions(self.repository.tables)
         return self._read([*wanted, self.repository.tables.letters.c.id > after], limit)
 
@@ -237,7 +237,7 @@ class DeadLetters:
 
     def find(self, letter_id: int) -> DeadLetter | None:
         """The letter of this number, or None."""
-        checks.number("letter_id", letter_id)
+        validation.number("letter_id", letter_id)
         found = self._read([self.repository.tables.letters.c.id == letter_id], 1)
         return found[0] if found else None
 
@@ -248,7 +248,7 @@ class DeadLetters:
 
         :param by: who decides, and ``why``: both stay with the letter.
         """
-        checks.ids("ids", ids)
+        validation.ids("ids", ids)
         for name, value in (("by", by), ("why", why)):
             _check_told(name, value)
         with self.repository.looking():

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from retrytemplate.errors import LeaseLostError, RetryError
-
-if TYPE_CHECKING:
-    from retrytemplate.batch.report import Report
 
 __all__ = [
     "CrashLoopError",
@@ -21,7 +16,6 @@ __all__ = [
     "RunInProgressError",
     "RunLostError",
     "SkipLimitExceededError",
-    "StepFailedError",
 ]
 
 
@@ -122,15 +116,3 @@ class JobRepositoryError(RetryError):
     Raised by whatever uses the repository.  What was committed stands; the run can be resumed when
     the database is back.
     """
-
-
-class StepFailedError(RetryError):
-    """A run did not come to its end.
-
-    Raised by ``Report.raise_for_status``; what ended the run is the ``__cause__``, and ``report``
-    says how far it came.
-    """
-
-    def __init__(self, message: str, report: Report) -> None:
-        super().__init__(message)
-        self.report = report

@@ -1,16 +1,26 @@
-"""What a run tells its listeners."""
+"""Events of a step, and their delivery to its listeners."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import frozen
+from attrs import define, frozen
+
+from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from retrytemplate.errors import RecordedFailure
+    from retrytemplate.batch.engine.chunk import Chunk
+    from retrytemplate.batch.engine.effects import Processed
+    from retrytemplate.batch.journal.runs import Closing, Run
+    from retrytemplate.history import AttemptRecord, Outcome
 
+__all__ = ["Event", "StepListener", "Teller", "error_as_json"]
+
+
+if TYPE_CHECKING:
     Kind = Literal[
         "started",
         "read",
@@ -24,8 +34,6 @@ if TYPE_CHECKING:
         "not sent",
         "ended",
     ]
-
-__all__ = ["Event", "StepListener", "error_as_json"]
 
 
 @frozen(kw_only=True)
@@ -95,3 +103,144 @@ class StepListener:
 
     def on_event(self, event: Event) -> Any:
         """Called in the order of the events."""
+
+
+@define
+class Teller:
+    """Makes the events of a run, and numbers its transactions."""
+
+    run: Run
+    transactions: int = 0
+
+    def event(self, kind: Kind, chunk: Chunk | None = None, **about: Any) -> Event:
+        """An event of the run; with a chunk *numbers* are indexes in it."""
+        if chunk is not None:
+            records = chunk.read.records
+            about["source"] = records.source
+            about["numbers"] = [records.first + index for index in about["numbers"]]
+        return Event(kind=kind, step=self.run.identity.step, run_id=self.run.id, **about)
+
+    def began(self) -> Iterator[Event]:
+        """The run is taken, after a death perhaps."""
+        marker = self.run.marker
+        if marker.careful:
+            yield self.event("died")
+        yield self.event("started")
+
+    def read(self, chunk: Chunk) -> Iterator[Event]:
+        """What is left of a chunk was read."""
+        yield self.event("read", chunk, numbers=chunk.left)
+
+    def processed(self, chunk: Chunk, indexes: Sequence[int], done: Processed) -> Iterator[Event]:
+        """Each item with the attempts that failed."""
+        for at, value in enumerate(done.values):
+            numbers = [indexes[at]]
+            for attempt in done.histories.get(at, ()):
+                yield self._failed(chunk, numbers, "process", attempt)
+            if at not in done.failures:
+                kind: Kind = "filtered" if value is None else "processed"
+                yield self.event(kind, chunk, numbers=numbers, phase="process")
+
+    def _failed(
+        self, chunk: Chunk, numbers: Sequence[int], phase: str, attempt: AttemptRecord
+    ) -> Event:
+        return self.event(
+            "failed",
+            chunk,
+            numbers=numbers,
+            phase=phase,
+            attempt=attempt.number,
+            error=RecordedFailure(attempt.type_name, attempt.message, None),
+        )
+
+    def wrote(
+        self, chunk: Chunk, indexes: Sequence[int], closing: Closing, outcome: Outcome[Any]
+    ) -> Iterator[Event]:
+        """The attempts to write these, each in a transaction of its own."""
+        numbers = chunk.wanted(indexes)
+        for attempt in outcome.history:
+            self.transactions += 1
+            yield self._rolled_back(chunk, numbers, attempt)
+        if outcome.ok:
+            written, filtered = _parted(numbers, outcome)
+            yield from self.closed(chunk, written, closing, filtered)
+
+    def searched(
+        self,
+        chunk: Chunk,
+        tried: Sequence[tuple[Sequence[int], Outcome[Any]]],
+        closing: Closing | None = None,
+    ) -> Iterator[Event]:
+        """The transaction of a search, with each part that was tried in it.
+
+        :param closing: of the transaction; None: it was lost.
+        """
+        self.transactions += 1
+        for numbers, outcome in tried:
+            for attempt in outcome.history:
+                yield self._rolled_back(chunk, numbers, attempt)
+            if outcome.ok and closing is not None:
+                written, filtered = _parted(numbers, outcome)
+                yield from self._done(chunk, written, filtered)
+        if closing is not None:
+            yield from self._letters(chunk, closing)
+
+    def _rolled_back(self, chunk: Chunk, numbers: Sequence[int], attempt: AttemptRecord) -> Event:
+        return self.event(
+            "rolled back",
+            chunk,
+            numbers=numbers,
+            phase="write",
+            attempt=attempt.number,
+            transaction=self.transactions,
+            committed=False,
+            error=RecordedFailure(attempt.type_name, attempt.message, None),
+        )
+
+    def closed(
+        self,
+        chunk: Chunk,
+        numbers: Sequence[int],
+        closing: Closing,
+        filtered: Sequence[int] = (),
+    ) -> Iterator[Event]:
+        """A transaction is committed, with the letters of those that were given up.
+
+        :param filtered: those that the processor filtered in it.
+        """
+        self.transactions += 1
+        yield from self._letters(chunk, closing)
+        yield from self._done(chunk, numbers, filtered)
+
+    def _letters(self, chunk: Chunk, closing: Closing) -> Iterator[Event]:
+        for letter in closing.letters:
+            index = letter.number - chunk.read.records.first
+            error = RecordedFailure(letter.error_type, letter.error_message, None)
+            yield self._committed("given up", chunk, [index], letter.phase, error=error)
+
+    def _done(
+        self, chunk: Chunk, written: Sequence[int], filtered: Sequence[int]
+    ) -> Iterator[Event]:
+        for index in filtered:
+            yield self._committed("filtered", chunk, [index], "process")
+        if written:
+            yield self._committed("written", chunk, written, "write")
+
+    def _committed(
+        self, kind: Kind, chunk: Chunk, numbers: Sequence[int], phase: str, **about: Any
+    ) -> Event:
+        about |= {"transaction": self.transactions, "committed": True}
+        return self.event(kind, chunk, numbers=numbers, phase=phase, **about)
+
+    def not_sent(self, failures: Sequence[Exception]) -> Iterator[Event]:
+        """Messages that stay in the outbox."""
+        for failure in failures:
+            yield self.event("not sent", error=recorded(failure))
+
+
+def _parted(numbers: Sequence[int], outcome: Outcome[Any]) -> tuple[Sequence[int], Sequence[int]]:
+    """Those that were written, and those that were filtered in the transaction."""
+    places = outcome.value or ()
+    written = [index for at, index in enumerate(numbers) if at in places]
+    filtered = [index for at, index in enumerate(numbers) if at not in places]
+    return written, filtered

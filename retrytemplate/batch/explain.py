@@ -11,8 +11,8 @@ from attrs import Factory, define, evolve, field, frozen
 from retrytemplate._internal.validation import at_least_one, checked_by, whole
 from retrytemplate.backoff.base import NoBackoff
 from retrytemplate.batch.events import StepListener
+from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.readers.iterables import SequenceReader
-from retrytemplate.batch.repository import JobRepository
 from retrytemplate.testing import VirtualClock
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from attrs import asdict, field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.validation import at_least_one, checked_by, instance_of, whole
-from retrytemplate.batch import checks
-from retrytemplate.batch.effects import FindUnsent, Send
+from retrytemplate.batch import validation
+from retrytemplate.batch.engine.effects import FindUnsent, Send
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.events import error_as_json
-from retrytemplate.batch.journal import is_taken, now
-from retrytemplate.batch.repository import JobRepository
-from retrytemplate.batch.rows import MESSAGE, RUN_HOLD, parsed, readable
+from retrytemplate.batch.journal.repository import JobRepository
+from retrytemplate.batch.journal.rows import MESSAGE, RUN_HOLD, parsed, readable
+from retrytemplate.batch.journal.runs import is_taken
+from retrytemplate.batch.journal.schema import now
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
     from retrytemplate._internal.values import JSON
-    from retrytemplate.batch.rows import StoredRow
-    from retrytemplate.batch.tables import Tables
+    from retrytemplate.batch.journal.rows import StoredRow
+    from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.errors import RecordedFailure
 
 __all__ = [
@@ -76,8 +77,8 @@ class Outbox:
     {'order': 17}
     """
 
-    send: Callable[[Message], Any] = field(validator=checks.called)
-    message: Callable[[Any], JSON] = field(validator=checks.plain)
+    send: Callable[[Message], Any] = field(validator=validation.called)
+    message: Callable[[Any], JSON] = field(validator=validation.plain)
 
     def texts(self, items: Iterable[Any]) -> tuple[str, ...]:
         """The messages about these items, as they are kept."""
@@ -185,7 +186,7 @@ class UnsentMessages:
         whole("after", after, 0)
         at_least_one("limit", limit)
         for name, value in (("after", after), ("limit", limit)):
-            checks.number(name, value)
+            validation.number(name, value)
         table = self.repository.tables.messages
         wanted = [*_Filter(step, run).conditions(table), table.c.id > after]
         with self.repository.looking() as connection:
@@ -200,8 +201,8 @@ class UnsentMessages:
 
 @frozen
 class _Filter:
-    step: str | None = field(validator=checks.text_or_none)
-    run: int | None = field(validator=checked_by(checks.number_or_none))
+    step: str | None = field(validator=validation.text_or_none)
+    run: int | None = field(validator=checked_by(validation.number_or_none))
 
     def conditions(self, table: Table) -> list[ColumnElement[bool]]:
         exact = {"step": self.step, "run": self.run}

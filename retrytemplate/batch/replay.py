@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, define, field, frozen
 
 from retrytemplate._internal.validation import checked_by, text_or_none
-from retrytemplate.batch import checks
+from retrytemplate.batch import validation
 from retrytemplate.batch.dead_letters import LetterFilter, audit_from
-from retrytemplate.batch.effects import After, Fatal, Mark, Process, Processed, Write
+from retrytemplate.batch.engine.effects import After, Fatal, Mark, Process, Processed, Write
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
-from retrytemplate.batch.journal import Counts, now
-from retrytemplate.batch.letters import attempts_from, change, joined, storable
+from retrytemplate.batch.journal.letters import attempts_from, change, joined, storable
+from retrytemplate.batch.journal.rows import LETTER, check, parsed
+from retrytemplate.batch.journal.runs import Counts
+from retrytemplate.batch.journal.schema import now
 from retrytemplate.batch.outbox import add, deliver
-from retrytemplate.batch.rows import LETTER, check, parsed
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.history import AttemptRecord, recorded
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from retrytemplate.batch.letters import RecordLimits
-    from retrytemplate.batch.machine import Rules
-    from retrytemplate.batch.tables import Tables
+    from retrytemplate.batch.engine.machine import Rules
+    from retrytemplate.batch.journal.letters import RecordLimits
+    from retrytemplate.batch.journal.schema import Tables
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import Outcome
 
@@ -71,7 +72,7 @@ class Wanted:
     """
 
     step: str
-    ids: Sequence[int] | None = field(default=None, validator=checks.ids_or_none)
+    ids: Sequence[int] | None = field(default=None, validator=validation.ids_or_none)
     error: str | None = None
     key: str | None = None
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
-from retrytemplate.batch.errors import StepFailedError
+from retrytemplate.errors import RetryError
 
 if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
 
-__all__ = ["Report", "Status"]
+__all__ = ["Report", "Status", "StepFailedError"]
+
 
 Status = Literal["running", "completed", "stopped", "failed", "abandoned"]
 
@@ -69,3 +70,15 @@ class Report:
         raise StepFailedError(f"run {self.run_id} of {self.name!r} {self.status}{why}", self) from (
             self.exception or self.error
         )
+
+
+class StepFailedError(RetryError):
+    """A run did not come to its end.
+
+    Raised by ``Report.raise_for_status``; what ended the run is the ``__cause__``, and ``report``
+    says how far it came.
+    """
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report

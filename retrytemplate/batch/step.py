@@ -17,27 +17,29 @@ from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.validation import instance_of
 from retrytemplate._storage.process_liveness import at_work
 from retrytemplate.backoff.base import Backoff, NoBackoff
-from retrytemplate.batch import checks, journal, outbox
+from retrytemplate.batch import outbox, validation
 from retrytemplate.batch.codec import JsonCodec
-from retrytemplate.batch.drivers import AsyncDriver, Driver
+from retrytemplate.batch.engine.fault_search import ISOLATIONS as SEARCHES
+from retrytemplate.batch.engine.machine import Machine, Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
-from retrytemplate.batch.heartbeat import AsyncHeartbeat, Heartbeat, never
-from retrytemplate.batch.isolation import ISOLATIONS as SEARCHES
-from retrytemplate.batch.journal import Identity
-from retrytemplate.batch.machine import Machine, Rules
+from retrytemplate.batch.journal import runs
+from retrytemplate.batch.journal.repository import JobRepository
+from retrytemplate.batch.journal.runs import Identity
 from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, Replaying, Wanted, find
 from retrytemplate.batch.replay import steps as replay_steps
-from retrytemplate.batch.repository import JobRepository
-from retrytemplate.batch.signals import uncut
-from retrytemplate.batch.skip import SkipPolicy
-from retrytemplate.batch.transactions import (
+from retrytemplate.batch.runner.asynchronous import AsyncDriver
+from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat, never
+from retrytemplate.batch.runner.signals import uncut
+from retrytemplate.batch.runner.sync import Driver
+from retrytemplate.batch.runner.transactions import (
     ISOLATIONS,
     SAVEPOINTS,
     AsyncTransactions,
     Transactions,
 )
+from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import recorded
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.codec import Codec
     from retrytemplate.batch.explain import Explanation, Scenario
-    from retrytemplate.batch.journal import Run
+    from retrytemplate.batch.journal.runs import Run
     from retrytemplate.batch.replay import ReplayReport
     from retrytemplate.batch.report import Report, Status
 
@@ -174,17 +176,17 @@ class ChunkStep:
     Source: the chunk-oriented, fault-tolerant step of Spring Batch.
     """
 
-    name: str = field(validator=checks.name)
+    name: str = field(validator=validation.name)
     reader: Any = field(kw_only=True, converter=as_reader)
     processor: Callable[[Any], Any] | None = field(
-        default=None, kw_only=True, validator=checks.function_or_none
+        default=None, kw_only=True, validator=validation.function_or_none
     )
-    writer: Callable[[Any, Any], Any] = field(kw_only=True, validator=checks.function)
-    chunk_size: int = field(default=100, kw_only=True, validator=checks.at_least_one)
+    writer: Callable[[Any, Any], Any] = field(kw_only=True, validator=validation.function)
+    chunk_size: int = field(default=100, kw_only=True, validator=validation.at_least_one)
     repository: JobRepository = field(
         kw_only=True, validator=instance_of(JobRepository, "a JobRepository")
     )
-    database: Any = field(default=None, kw_only=True, validator=checks.database)
+    database: Any = field(default=None, kw_only=True, validator=validation.database)
     retry: RetryPolicy | RetryTemplate = field(
         factory=SimpleRetryPolicy,
         kw_only=True,
@@ -196,18 +198,20 @@ class ChunkStep:
     skip: SkipPolicy = field(
         default=None,
         kw_only=True,
-        converter=checks.skip_policy,
+        converter=validation.skip_policy,
         validator=instance_of(SkipPolicy, "a SkipPolicy or None"),
     )
-    max_crashes: int = field(default=2, kw_only=True, validator=checks.at_least_one)
-    key: Callable[[Any], Any] | None = field(default=None, kw_only=True, validator=checks.key)
-    codec: Codec = field(factory=JsonCodec, kw_only=True, validator=checks.codec)
-    isolation: str = field(default="rollback", kw_only=True, validator=checks.one_of(*ISOLATIONS))
-    isolate: str = field(default="bisect", kw_only=True, validator=checks.one_of(*SEARCHES))
-    concurrency: int = field(default=1, kw_only=True, validator=checks.at_least_one)
+    max_crashes: int = field(default=2, kw_only=True, validator=validation.at_least_one)
+    key: Callable[[Any], Any] | None = field(default=None, kw_only=True, validator=validation.key)
+    codec: Codec = field(factory=JsonCodec, kw_only=True, validator=validation.codec)
+    isolation: str = field(
+        default="rollback", kw_only=True, validator=validation.one_of(*ISOLATIONS)
+    )
+    isolate: str = field(default="bisect", kw_only=True, validator=validation.one_of(*SEARCHES))
+    concurrency: int = field(default=1, kw_only=True, validator=validation.at_least_one)
     pure: bool = field(default=True, kw_only=True, validator=instance_of(bool, "True or False"))
     after_commit: Callable[[Any], Any] | None = field(
-        default=None, kw_only=True, validator=checks.function_or_none
+        default=None, kw_only=True, validator=validation.function_or_none
     )
     outbox: Outbox | None = field(
         default=None,
@@ -215,9 +219,9 @@ class ChunkStep:
         validator=instance_of((Outbox, type(None)), "an Outbox or None"),
     )
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=checks.tuple_of, validator=checks.listeners
+        default=(), kw_only=True, converter=validation.tuple_of, validator=validation.listeners
     )
-    code_version: str | None = field(default=None, kw_only=True, validator=checks.text_or_none)
+    code_version: str | None = field(default=None, kw_only=True, validator=validation.text_or_none)
     _stop: _Flag = field(init=False, factory=_Flag, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -271,7 +275,7 @@ class ChunkStep:
         asked = self._identity(parameters, on_existing)
         with at_work(asked.worker), self._stop.heeded(asked.worker):
             try:
-                run: Run = transactions.alone(journal.begin, asked)
+                run: Run = transactions.alone(runs.begin, asked)
                 if run.status != "completed":
                     self._perform(run, transactions)
                 elif self.outbox is not None:
@@ -281,7 +285,7 @@ class ChunkStep:
             except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
                 _unlock(error)
                 # After a lease the run is free, whether or not this worker lets go of it.
-                uncut(lambda: transactions.alone(journal.let_go, asked.worker), asked.lease)
+                uncut(lambda: transactions.alone(runs.let_go, asked.worker), asked.lease)
                 raise
         return run.report()
 
@@ -298,7 +302,7 @@ class ChunkStep:
             transactions = self._awaited_transactions(engine)
             with at_work(asked.worker), self._stop.heeded(asked.worker):
                 try:
-                    run: Run = await transactions.alone(journal.begin, asked)
+                    run: Run = await transactions.alone(runs.begin, asked)
                     if run.status != "completed":
                         await self._perform_async(run, transactions)
                     elif self.outbox is not None:
@@ -307,7 +311,7 @@ class ChunkStep:
                         run.unsent = await transactions.alone(outbox.count, None, run.id)
                 except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
                     with suppress(JobRepositoryError):
-                        await transactions.alone(journal.let_go, asked.worker)
+                        await transactions.alone(runs.let_go, asked.worker)
                     raise
         return run.report()
 
@@ -418,7 +422,7 @@ class ChunkStep:
         return explain(self, scenario)
 
     def _perform(self, run: Run, transactions: Transactions) -> None:
-        heartbeat = Heartbeat(lambda: transactions.alone(journal.renew, run), self.repository.lease)
+        heartbeat = Heartbeat(lambda: transactions.alone(runs.renew, run), self.repository.lease)
         driver = Driver(**self._parts(run, transactions, heartbeat))
         try:
             with heartbeat:
@@ -429,13 +433,13 @@ class ChunkStep:
             run.error = recorded(error)
             _unlock(error)
             with suppress(JobRepositoryError, RunLostError):
-                transactions.alone(journal.end, run, _cut(error))
+                transactions.alone(runs.end, run, _cut(error))
             raise
-        transactions.alone(journal.end, run, status)
+        transactions.alone(runs.end, run, status)
 
     async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
         heartbeat = AsyncHeartbeat(
-            lambda: transactions.alone(journal.renew, run), self.repository.lease
+            lambda: transactions.alone(runs.renew, run), self.repository.lease
         )
         driver = AsyncDriver(**self._parts(run, transactions, heartbeat))
         try:
@@ -446,9 +450,9 @@ class ChunkStep:
         except BaseException as error:
             run.error = recorded(error)
             with suppress(JobRepositoryError, RunLostError):
-                await transactions.alone(journal.end, run, _cut(error))
+                await transactions.alone(runs.end, run, _cut(error))
             raise
-        await transactions.alone(journal.end, run, status)
+        await transactions.alone(runs.end, run, status)
 
     def _check_outbox(self) -> None:
         if self.outbox is None:
@@ -468,12 +472,10 @@ class ChunkStep:
         if self.database is not None and not hasattr(self.database, "sync_engine"):
             raise MisuseError("database is an Engine: use run(), or give an AsyncEngine")
 
-    def _transactions(self, ledger: Any = journal) -> Transactions:
+    def _transactions(self, ledger: Any = runs) -> Transactions:
         return Transactions(repository=self.repository, **self._written_with(ledger))
 
-    def _awaited_transactions(
-        self, engine: AsyncEngine, ledger: Any = journal
-    ) -> AsyncTransactions:
+    def _awaited_transactions(self, engine: AsyncEngine, ledger: Any = runs) -> AsyncTransactions:
         return AsyncTransactions(
             repository=self.repository, engine=engine, **self._written_with(ledger)
         )

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from retrytemplate._internal.formatting import printable
 from retrytemplate._internal.suggestions import did_you_mean
-from retrytemplate.cli import batch, breaker, context, demo, dlq, outbox, simulate, switch
-from retrytemplate.cli._signals import INTERRUPTED
-from retrytemplate.cli._stores import hidden
-from retrytemplate.cli.usage import UsageError, WorkError
+from retrytemplate.cli.commands import breaker, context, demo, dlq, outbox, simulate
+from retrytemplate.cli.commands.batch import commands as batch
+from retrytemplate.cli.commands.switch import commands as switch
+from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.cli.signals import INTERRUPTED
+from retrytemplate.cli.stores import hidden
 from retrytemplate.errors import MissingExtraError
 
 if TYPE_CHECKING:

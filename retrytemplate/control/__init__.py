@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING
 from retrytemplate._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from retrytemplate.control.authentication import (
+    from retrytemplate.control._strategy import Strategy
+    from retrytemplate.control.breaker.backend import CircuitSnapshot
+    from retrytemplate.control.breaker.breaker import CircuitBreaker
+    from retrytemplate.control.breaker.events import (
+        CircuitChanged,
+        CircuitStoreBack,
+        CircuitStoreLost,
+        LateResult,
+    )
+    from retrytemplate.control.breaker.permit import Permit
+    from retrytemplate.control.breaker.redis.store import RedisCircuitStore
+    from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
+    from retrytemplate.control.budget.budget import BudgetSnapshot, RetryBudget
+    from retrytemplate.control.bulkhead.bulkhead import Bulkhead, BulkheadSnapshot, Slot
+    from retrytemplate.control.classification.authentication import (
         AUTHENTICATION_ERRORS,
         AuthenticationAlert,
         AuthenticationFailed,
     )
-    from retrytemplate.control.breaker import CircuitBreaker
-    from retrytemplate.control.budget import BudgetSnapshot, RetryBudget
-    from retrytemplate.control.bulkhead import Bulkhead, BulkheadSnapshot, Slot
-    from retrytemplate.control.circuits.store import RedisCircuitStore
-    from retrytemplate.control.client_errors import timeout_kind, timeouts_of
-    from retrytemplate.control.clients import (
-        aiohttp_timeout,
-        httpx_timeout,
-        requests_timeout,
-        time_left,
+    from retrytemplate.control.classification.codes import CodeClassifier, allowlist, mapped
+    from retrytemplate.control.classification.failure_kind import (
+        TRANSIENT_ERRORS,
+        FailureKind,
+        FailureKinds,
     )
-    from retrytemplate.control.codes import CodeClassifier, allowlist, mapped
-    from retrytemplate.control.delays import backoff_delay
-    from retrytemplate.control.events import (
-        CallRejected,
-        CircuitChanged,
-        CircuitStoreBack,
-        CircuitStoreLost,
-        ControlEvent,
-        ControlListener,
-        LateResult,
-        NestedRetry,
-    )
+    from retrytemplate.control.classification.service_errors import ServiceErrors
+    from retrytemplate.control.classification.timeouts import timeout_kind, timeouts_of
+    from retrytemplate.control.events import CallRejected, ControlEvent, ControlListener
     from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
-    from retrytemplate.control.hedge import Hedge, HedgeOutcome
-    from retrytemplate.control.hedge_events import (
+    from retrytemplate.control.hedge.delay import Quantile
+    from retrytemplate.control.hedge.events import (
         CallLeftBehind,
         CallLost,
         HedgeRefused,
@@ -45,32 +45,37 @@ if TYPE_CHECKING:
         HedgeStarted,
         HedgeWon,
     )
-    from retrytemplate.control.http import http_retry
-    from retrytemplate.control.idempotency import (
+    from retrytemplate.control.hedge.hedge import Hedge, HedgeOutcome
+    from retrytemplate.control.http.client_timeouts import (
+        aiohttp_timeout,
+        httpx_timeout,
+        requests_timeout,
+        time_left,
+    )
+    from retrytemplate.control.http.retry import http_retry
+    from retrytemplate.control.idempotency.keys import (
         RequireIdempotency,
         idempotency_header,
         idempotency_key,
     )
-    from retrytemplate.control.kinds import TRANSIENT_ERRORS, FailureKind, FailureKinds
-    from retrytemplate.control.nesting import NestedRetries, Nesting
-    from retrytemplate.control.nodes import (
-        with_breaker,
-        with_bulkhead,
-        with_retry,
-        with_switch,
-        with_timeout,
-    )
-    from retrytemplate.control.operation import (
+    from retrytemplate.control.idempotency.operation import (
         Operation,
         OperationReplayed,
         OperationResult,
         OperationUnknown,
         OperationUnrecorded,
     )
-    from retrytemplate.control.operations import Once, Operations
-    from retrytemplate.control.permit import Permit
-    from retrytemplate.control.pipeline import Pipeline
-    from retrytemplate.control.presets import (
+    from retrytemplate.control.idempotency.operations import Once, Operations
+    from retrytemplate.control.langgraph.nodes import (
+        with_breaker,
+        with_bulkhead,
+        with_retry,
+        with_switch,
+        with_timeout,
+    )
+    from retrytemplate.control.pipeline.lint import Remark
+    from retrytemplate.control.pipeline.pipeline import Pipeline
+    from retrytemplate.control.presets.catalog import (
         AIOHTTP,
         FAST_IO,
         HTTPX,
@@ -86,105 +91,102 @@ if TYPE_CHECKING:
         register,
         strict,
     )
-    from retrytemplate.control.propagation import Propagation
-    from retrytemplate.control.quantile import Quantile
-    from retrytemplate.control.recipe import Preset
-    from retrytemplate.control.remarks import Remark
-    from retrytemplate.control.service_errors import ServiceErrors
-    from retrytemplate.control.snapshot import CircuitSnapshot
-    from retrytemplate.control.sql_limits import statement_limit
-    from retrytemplate.control.strategy import Strategy
-    from retrytemplate.control.streams import StreamTimeout
-    from retrytemplate.control.switch.audit import UnreadableRecord
-    from retrytemplate.control.switch.entries import (
-        AuditRecord,
-        Decision,
-        SwitchEntry,
-    )
+    from retrytemplate.control.presets.jitter import backoff_delay
+    from retrytemplate.control.presets.preset import Preset
+    from retrytemplate.control.propagation.nesting import NestedRetries, NestedRetry, Nesting
+    from retrytemplate.control.propagation.propagation import Propagation
+    from retrytemplate.control.sql.statement_timeout import statement_limit
+    from retrytemplate.control.sql.transactions import OpenTransaction, in_transaction
     from retrytemplate.control.switch.events import (
         SwitchChanged,
         SwitchStoreBack,
         SwitchStoreLost,
     )
     from retrytemplate.control.switch.guard import SwitchGuard
-    from retrytemplate.control.switch.redis import RedisSwitchStore
+    from retrytemplate.control.switch.model import (
+        AuditRecord,
+        Decision,
+        SwitchEntry,
+        SwitchScope,
+        UnreadableRecord,
+    )
     from retrytemplate.control.switch.report import (
         ReportLine,
         SwitchReport,
         SwitchSnapshot,
     )
-    from retrytemplate.control.switch.scopes import SwitchScope
-    from retrytemplate.control.switch.sql import SQLSwitchStore
-    from retrytemplate.control.switch.stores import (
-        MemorySwitchStore,
-        StoredRecord,
-        SwitchStore,
-    )
+    from retrytemplate.control.switch.store.base import MemorySwitchStore, StoredRecord, SwitchStore
+    from retrytemplate.control.switch.store.redis import RedisSwitchStore
+    from retrytemplate.control.switch.store.sql import SQLSwitchStore
     from retrytemplate.control.switch.switch import KillSwitch
     from retrytemplate.control.switch.triggers import (
         DEFAULT_TRIGGERS,
         HUMAN,
         Automatic,
     )
-    from retrytemplate.control.timeout import TimedOut, Timeout
-    from retrytemplate.control.transactions import OpenTransaction, in_transaction
-    from retrytemplate.control.windows import Calls, Consecutive, Seconds
+    from retrytemplate.control.timeout.stream import StreamTimeout
+    from retrytemplate.control.timeout.timeout import TimedOut, Timeout
 
 __getattr__ = lazily(
     __name__,
     {
-        "retrytemplate.control.authentication": (
-            "AUTHENTICATION_ERRORS",
-            "AuthenticationAlert",
-            "AuthenticationFailed",
+        "retrytemplate.control._strategy": ("Strategy",),
+        "retrytemplate.control.breaker.backend": ("CircuitSnapshot",),
+        "retrytemplate.control.breaker.breaker": ("CircuitBreaker",),
+        "retrytemplate.control.breaker.events": (
+            "CircuitChanged",
+            "CircuitStoreBack",
+            "CircuitStoreLost",
+            "LateResult",
         ),
-        "retrytemplate.control.breaker": ("CircuitBreaker",),
-        "retrytemplate.control.budget": (
+        "retrytemplate.control.breaker.permit": ("Permit",),
+        "retrytemplate.control.breaker.redis.store": ("RedisCircuitStore",),
+        "retrytemplate.control.breaker.window": (
+            "Calls",
+            "Consecutive",
+            "Seconds",
+        ),
+        "retrytemplate.control.budget.budget": (
             "BudgetSnapshot",
             "RetryBudget",
         ),
-        "retrytemplate.control.bulkhead": (
+        "retrytemplate.control.bulkhead.bulkhead": (
             "Bulkhead",
             "BulkheadSnapshot",
             "Slot",
         ),
-        "retrytemplate.control.circuits.store": ("RedisCircuitStore",),
-        "retrytemplate.control.client_errors": (
-            "timeout_kind",
-            "timeouts_of",
+        "retrytemplate.control.classification.authentication": (
+            "AUTHENTICATION_ERRORS",
+            "AuthenticationAlert",
+            "AuthenticationFailed",
         ),
-        "retrytemplate.control.clients": (
-            "aiohttp_timeout",
-            "httpx_timeout",
-            "requests_timeout",
-            "time_left",
-        ),
-        "retrytemplate.control.codes": (
+        "retrytemplate.control.classification.codes": (
             "CodeClassifier",
             "allowlist",
             "mapped",
         ),
-        "retrytemplate.control.delays": ("backoff_delay",),
+        "retrytemplate.control.classification.failure_kind": (
+            "FailureKind",
+            "FailureKinds",
+            "TRANSIENT_ERRORS",
+        ),
+        "retrytemplate.control.classification.service_errors": ("ServiceErrors",),
+        "retrytemplate.control.classification.timeouts": (
+            "timeout_kind",
+            "timeouts_of",
+        ),
         "retrytemplate.control.events": (
             "CallRejected",
-            "CircuitChanged",
-            "CircuitStoreBack",
-            "CircuitStoreLost",
             "ControlEvent",
             "ControlListener",
-            "LateResult",
-            "NestedRetry",
         ),
         "retrytemplate.control.fallback": (
             "Fallback",
             "FallbackOutcome",
             "FellBack",
         ),
-        "retrytemplate.control.hedge": (
-            "Hedge",
-            "HedgeOutcome",
-        ),
-        "retrytemplate.control.hedge_events": (
+        "retrytemplate.control.hedge.delay": ("Quantile",),
+        "retrytemplate.control.hedge.events": (
             "CallLeftBehind",
             "CallLost",
             "HedgeRefused",
@@ -192,42 +194,43 @@ __getattr__ = lazily(
             "HedgeStarted",
             "HedgeWon",
         ),
-        "retrytemplate.control.http": ("http_retry",),
-        "retrytemplate.control.idempotency": (
+        "retrytemplate.control.hedge.hedge": (
+            "Hedge",
+            "HedgeOutcome",
+        ),
+        "retrytemplate.control.http.client_timeouts": (
+            "aiohttp_timeout",
+            "httpx_timeout",
+            "requests_timeout",
+            "time_left",
+        ),
+        "retrytemplate.control.http.retry": ("http_retry",),
+        "retrytemplate.control.idempotency.keys": (
             "RequireIdempotency",
             "idempotency_header",
             "idempotency_key",
         ),
-        "retrytemplate.control.kinds": (
-            "FailureKind",
-            "FailureKinds",
-            "TRANSIENT_ERRORS",
-        ),
-        "retrytemplate.control.nesting": (
-            "NestedRetries",
-            "Nesting",
-        ),
-        "retrytemplate.control.nodes": (
-            "with_breaker",
-            "with_bulkhead",
-            "with_retry",
-            "with_switch",
-            "with_timeout",
-        ),
-        "retrytemplate.control.operation": (
+        "retrytemplate.control.idempotency.operation": (
             "Operation",
             "OperationReplayed",
             "OperationResult",
             "OperationUnknown",
             "OperationUnrecorded",
         ),
-        "retrytemplate.control.operations": (
+        "retrytemplate.control.idempotency.operations": (
             "Once",
             "Operations",
         ),
-        "retrytemplate.control.permit": ("Permit",),
-        "retrytemplate.control.pipeline": ("Pipeline",),
-        "retrytemplate.control.presets": (
+        "retrytemplate.control.langgraph.nodes": (
+            "with_breaker",
+            "with_bulkhead",
+            "with_retry",
+            "with_switch",
+            "with_timeout",
+        ),
+        "retrytemplate.control.pipeline.lint": ("Remark",),
+        "retrytemplate.control.pipeline.pipeline": ("Pipeline",),
+        "retrytemplate.control.presets.catalog": (
             "AIOHTTP",
             "FAST_IO",
             "HTTPX",
@@ -243,20 +246,18 @@ __getattr__ = lazily(
             "register",
             "strict",
         ),
-        "retrytemplate.control.propagation": ("Propagation",),
-        "retrytemplate.control.quantile": ("Quantile",),
-        "retrytemplate.control.recipe": ("Preset",),
-        "retrytemplate.control.remarks": ("Remark",),
-        "retrytemplate.control.service_errors": ("ServiceErrors",),
-        "retrytemplate.control.snapshot": ("CircuitSnapshot",),
-        "retrytemplate.control.sql_limits": ("statement_limit",),
-        "retrytemplate.control.strategy": ("Strategy",),
-        "retrytemplate.control.streams": ("StreamTimeout",),
-        "retrytemplate.control.switch.audit": ("UnreadableRecord",),
-        "retrytemplate.control.switch.entries": (
-            "AuditRecord",
-            "Decision",
-            "SwitchEntry",
+        "retrytemplate.control.presets.jitter": ("backoff_delay",),
+        "retrytemplate.control.presets.preset": ("Preset",),
+        "retrytemplate.control.propagation.nesting": (
+            "NestedRetries",
+            "NestedRetry",
+            "Nesting",
+        ),
+        "retrytemplate.control.propagation.propagation": ("Propagation",),
+        "retrytemplate.control.sql.statement_timeout": ("statement_limit",),
+        "retrytemplate.control.sql.transactions": (
+            "OpenTransaction",
+            "in_transaction",
         ),
         "retrytemplate.control.switch.events": (
             "SwitchChanged",
@@ -264,37 +265,35 @@ __getattr__ = lazily(
             "SwitchStoreLost",
         ),
         "retrytemplate.control.switch.guard": ("SwitchGuard",),
-        "retrytemplate.control.switch.redis": ("RedisSwitchStore",),
+        "retrytemplate.control.switch.model": (
+            "AuditRecord",
+            "Decision",
+            "SwitchEntry",
+            "SwitchScope",
+            "UnreadableRecord",
+        ),
         "retrytemplate.control.switch.report": (
             "ReportLine",
             "SwitchReport",
             "SwitchSnapshot",
         ),
-        "retrytemplate.control.switch.scopes": ("SwitchScope",),
-        "retrytemplate.control.switch.sql": ("SQLSwitchStore",),
-        "retrytemplate.control.switch.stores": (
+        "retrytemplate.control.switch.store.base": (
             "MemorySwitchStore",
             "StoredRecord",
             "SwitchStore",
         ),
+        "retrytemplate.control.switch.store.redis": ("RedisSwitchStore",),
+        "retrytemplate.control.switch.store.sql": ("SQLSwitchStore",),
         "retrytemplate.control.switch.switch": ("KillSwitch",),
         "retrytemplate.control.switch.triggers": (
             "Automatic",
             "DEFAULT_TRIGGERS",
             "HUMAN",
         ),
-        "retrytemplate.control.timeout": (
+        "retrytemplate.control.timeout.stream": ("StreamTimeout",),
+        "retrytemplate.control.timeout.timeout": (
             "TimedOut",
             "Timeout",
-        ),
-        "retrytemplate.control.transactions": (
-            "OpenTransaction",
-            "in_transaction",
-        ),
-        "retrytemplate.control.windows": (
-            "Calls",
-            "Consecutive",
-            "Seconds",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""What control objects tell their listeners, and how: nothing a listener does changes a call."""
+"""Events of the strategies, and their listeners."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallRejected",
-    "CircuitChanged",
-    "CircuitStoreBack",
-    "CircuitStoreLost",
     "ControlEvent",
     "ControlListener",
-    "LateResult",
-    "NestedRetry",
     "check_listeners",
     "listeners_of",
     "tell",
 ]
+
 
 LOG = logging.getLogger("retrytemplate.control")
 
@@ -39,21 +35,6 @@ class ControlEvent:
 
 
 @frozen(kw_only=True)
-class CircuitChanged(ControlEvent):
-    """A circuit breaker went from one state to another.
-
-    :param generation: the number of changes so far.
-    :param by: who did it by hand, and ``reason``, why; None where calls or time did it.
-    """
-
-    before: str
-    after: str
-    generation: int
-    by: str | None = None
-    reason: str | None = None
-
-
-@frozen(kw_only=True)
 class CallRejected(ControlEvent):
     """A call was not made.
 
@@ -61,52 +42,6 @@ class CallRejected(ControlEvent):
     """
 
     error: Exception
-
-
-@frozen(kw_only=True)
-class LateResult(ControlEvent):
-    """A call ended whose state of the circuit is over: it was not counted.
-
-    :param verdict: what it would have been.
-    """
-
-    verdict: str
-
-
-@frozen(kw_only=True)
-class CircuitStoreLost(ControlEvent):
-    """The store of a shared circuit is away, or what it holds cannot be used.
-
-    :param error: why.
-    """
-
-    error: Exception
-
-
-@frozen(kw_only=True)
-class CircuitStoreBack(ControlEvent):
-    """The store of a shared circuit is there again, and in use.
-
-    :param lost_for: seconds since it was lost.
-    """
-
-    lost_for: float
-
-
-@frozen(kw_only=True)
-class NestedRetry(ControlEvent):
-    """A retry was about to be made inside the retries of others, and is one too many.
-
-    :param template: whose it is, by name.
-    :param depth: how many templates around it may retry.
-    :param retry: its number, from 1.
-    :param suppressed: whether it was refused; False: it was only to be reported.
-    """
-
-    template: str | None
-    depth: int
-    retry: int
-    suppressed: bool
 
 
 class ControlListener:

@@ -13,11 +13,11 @@ from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.validation import checked_by, plain, text
 from retrytemplate.classify.exceptions import is_hard
 from retrytemplate.clock import given_or_system
+from retrytemplate.control._enclosing import ask, ask_async
+from retrytemplate.control._failures import failed_together
+from retrytemplate.control._predicates import ending, judge_of
+from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
-from retrytemplate.control.judging import ending, judge_of
-from retrytemplate.control.stops import ask, ask_async
-from retrytemplate.control.strategy import Wraps, fixed, refuse_awaitable
-from retrytemplate.control.together import failed_together
 from retrytemplate.errors import UnacceptableResultError
 from retrytemplate.history import Outcome
 

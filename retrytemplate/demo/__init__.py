@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from retrytemplate.demo.client import PricingClient, PricingError, ServiceUnavailable
+from retrytemplate.demo.flaky_service import PricingService
 from retrytemplate.demo.job import DatabaseRefused, Job, Report, StopWatch, Tally
 from retrytemplate.demo.orders import (
     InvalidOrder,
@@ -13,7 +14,6 @@ from retrytemplate.demo.orders import (
     OrdersFile,
     shipped,
 )
-from retrytemplate.demo.service import PricingService
 
 __all__ = [
     "DatabaseRefused",

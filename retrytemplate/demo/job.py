@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from retrytemplate import Clock, RetryContext
     from retrytemplate.batch import Event
+    from retrytemplate.demo.flaky_service import PricingService
     from retrytemplate.demo.orders import Line
-    from retrytemplate.demo.service import PricingService
 
 __all__ = ["ATTEMPTS", "WORTH_RETRYING", "DatabaseRefused", "Job", "Report", "StopWatch", "Tally"]
 

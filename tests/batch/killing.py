@@ -22,9 +22,9 @@ from retrytemplate.batch import (
     JobRepository,
     ReadError,
     SkipPolicy,
-    databases,
 )
-from retrytemplate.batch.marker import Marker
+from retrytemplate.batch.engine.checkpoint import Marker
+from retrytemplate.batch.journal import engines
 from tests.stores import crashing
 
 __all__ = ["ALWAYS", "Bad", "Mill", "Plan", "go", "go_to", "say"]
@@ -160,8 +160,8 @@ class Mill:
         )
 
     def repository(self, way="sync"):
-        make = databases.engine if way == "sync" else databases.async_engine
-        made = make(databases.check_url(self.url), TIMEOUT)
+        make = engines.engine if way == "sync" else engines.async_engine
+        made = make(engines.check_url(self.url), TIMEOUT)
         if self.url.startswith("sqlite"):
             event.listen(blocking(made), "connect", unflushed)
         return JobRepository(made, self.lease, self.prefix)

@@ -10,15 +10,9 @@ from sqlalchemy import event
 from retrytemplate import NeverRetryPolicy
 from retrytemplate._internal.threads import Threads
 from retrytemplate._storage.cancellation import over, whole
-from retrytemplate.batch import (
-    ForwardReader,
-    JobRepository,
-    JobRepositoryError,
-    Runs,
-    SkipPolicy,
-    databases,
-)
-from retrytemplate.batch.signals import uncut
+from retrytemplate.batch import ForwardReader, JobRepository, JobRepositoryError, Runs, SkipPolicy
+from retrytemplate.batch.journal import engines
+from retrytemplate.batch.runner.signals import uncut
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 from tests.cutting import InterruptsOnly
@@ -150,7 +144,7 @@ def shaken(world):
     """Runs what is begun in a task that is cancelled at each statement from a certain one on."""
 
     async def main(first, begin):
-        engine = databases.async_engine(databases.check_url(world.url), 20.0)
+        engine = engines.async_engine(engines.check_url(world.url), 20.0)
         statements = count(1)
 
         def cancel(*_):

@@ -22,9 +22,9 @@ from retrytemplate.batch import (
     Runs,
     SkipPolicy,
     UnsentMessages,
-    databases,
 )
-from retrytemplate.batch.marker import Marker, indexes_of, ranges_of
+from retrytemplate.batch.engine.checkpoint import Marker, indexes_of, ranges_of
+from retrytemplate.batch.journal import engines
 from retrytemplate.history import type_name
 from tests.batch.killing import unflushed
 from tests.batch.world import World, accounted
@@ -71,7 +71,7 @@ class Place:
         url = f"sqlite:///{folder}/jobs.db"
         self.world = World(url, "batch")
         self.world.jobs.close()
-        engine = databases.engine(databases.check_url(url), 5.0)
+        engine = engines.engine(engines.check_url(url), 5.0)
         event.listen(engine, "connect", unflushed)
         self.jobs = self.world.jobs = JobRepository(engine)
         self.file = f"{folder}/jobs.db"

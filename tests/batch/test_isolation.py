@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from retrytemplate import NeverRetryPolicy, SimpleRetryPolicy
 from retrytemplate.batch import SkipPolicy
-from retrytemplate.batch.isolation import Search
+from retrytemplate.batch.engine.fault_search import Search
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.batch.world import accounted, run
 

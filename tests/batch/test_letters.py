@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import DeadLetters, SequenceReader, SkipPolicy
-from retrytemplate.batch.letters import storable
+from retrytemplate.batch.journal.letters import storable
 from tests.batch.world import run
 
 STRANGE = ["\ud800", "\x00"]

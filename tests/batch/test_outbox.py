@@ -19,7 +19,7 @@ from retrytemplate.batch import (
     StepListener,
     UnsentMessages,
 )
-from retrytemplate.batch.journal import now
+from retrytemplate.batch.journal.schema import now
 from retrytemplate.history import type_name
 from tests.batch.test_scenarios import Bad, Flaky
 from tests.batch.world import run

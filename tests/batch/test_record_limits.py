@@ -14,7 +14,7 @@ from retrytemplate.batch import (
     Runs,
     SkipPolicy,
 )
-from retrytemplate.batch.letters import joined
+from retrytemplate.batch.journal.letters import joined
 from retrytemplate.history import AttemptRecord
 from tests.batch.test_scenarios import Bad
 from tests.batch.world import World, run

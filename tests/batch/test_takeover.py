@@ -21,14 +21,8 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate._storage.process_liveness import at_work
-from retrytemplate.batch import (
-    JobRepository,
-    JobRepositoryError,
-    RunInProgressError,
-    SkipPolicy,
-    databases,
-    journal,
-)
+from retrytemplate.batch import JobRepository, JobRepositoryError, RunInProgressError, SkipPolicy
+from retrytemplate.batch.journal import engines, runs
 from retrytemplate.testing import VirtualClock
 from tests.batch.killing import Mill, Plan, say
 from tests.batch.nursery import processes
@@ -146,7 +140,7 @@ def test_of_two_that_begin_anew_at_once_the_second_is_told_too(postgresql, on_ex
         asked = postgresql.step()._identity({}, on_existing)
         working.enter_context(at_work(asked.worker))
         with jobs.transaction() as transaction:
-            run = journal.begin(transaction, tables, asked)
+            run = runs.begin(transaction, tables, asked)
             if not second:
                 second.append(pool.submit(begin, second_one))
                 wait_for_lock(jobs)
@@ -278,7 +272,7 @@ def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, 
 
 def test_a_run_that_is_cancelled_while_it_commits_suspects_nobody(world):
     async def cancelled():
-        engine = databases.async_engine(databases.check_url(world.url), 20.0)
+        engine = engines.async_engine(engines.check_url(world.url), 20.0)
         jobs = JobRepository(engine, prefix=world.prefix)
 
         def cancel(*_):
@@ -377,14 +371,14 @@ def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
     postgresql, server, mortal, way
 ):
     """The journal is elsewhere, and can be written."""
-    url = databases.check_url(server.url)
+    url = engines.check_url(server.url)
     table = mortal.out
 
     def write(items, transaction):
         transaction.execute(table.insert(), [{"id": item, "text": ""} for item in items])
 
     def begun(**process):
-        make = databases.engine if way == "sync" else databases.async_engine
+        make = engines.engine if way == "sync" else engines.async_engine
         database = make(url, 5.0)
         step = postgresql.step(
             range(1, 6),

@@ -14,8 +14,8 @@ from retrytemplate.batch import (
     ReaderError,
     SkipPolicy,
     StepListener,
-    transactions,
 )
+from retrytemplate.batch.runner import transactions
 from retrytemplate.listeners import RetryListener
 from retrytemplate.testing import VirtualClock
 from tests.batch.killing import Bad

@@ -3,7 +3,7 @@
 import pytest
 
 from retrytemplate._internal.formatting import operation_of
-from retrytemplate.batch.watched import AsyncWatched, Watched
+from retrytemplate.batch.runner.failure_capture import AsyncWatched, Watched
 
 
 def charge(item):

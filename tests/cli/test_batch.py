@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from retrytemplate.batch import Runs, RunStatus
-from retrytemplate.batch.journal import Counts
+from retrytemplate.batch.journal.runs import Counts
 from retrytemplate.cli import main
-from retrytemplate.cli._bar import Bar, Pace
+from retrytemplate.cli.commands.batch.progress import Bar, Pace
 from tests.batch.world import World
 from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of
 from tests.support import forked_python

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from retrytemplate.cli import main
-from retrytemplate.cli._breakers import BREAKERS
+from retrytemplate.cli.commands.breaker import BREAKERS
 from tests.control.circuits.shared import Sharing, failing, fine
 from tests.stores.postgres import free_port
 

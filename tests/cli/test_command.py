@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from retrytemplate import cli
-from retrytemplate.cli.usage import UsageError
+from retrytemplate.cli.errors import UsageError
 from retrytemplate.errors import MissingExtraError
 
 COMMAND = (sys.executable, "-W", "error", "-m", "retrytemplate.cli")

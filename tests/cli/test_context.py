@@ -20,7 +20,7 @@ from retrytemplate import (
     SQLRetryContextCache,
 )
 from retrytemplate.cli import main
-from retrytemplate.cli._words import moment, span
+from retrytemplate.cli.formatting import moment, span
 from retrytemplate.testing import VirtualClock
 from tests.support import forked_python
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from retrytemplate.cli import main
-from retrytemplate.cli._numbers import seconds
+from retrytemplate.cli.commands.simulate import seconds
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

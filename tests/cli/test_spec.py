@@ -15,8 +15,8 @@ from retrytemplate import (
     TimeoutRetryPolicy,
     UniformRandomBackoff,
 )
-from retrytemplate.cli import spec
-from retrytemplate.cli.usage import UsageError
+from retrytemplate.cli import specs
+from retrytemplate.cli.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from retrytemplate.cli.usage import UsageError
     ],
 )
 def test_a_policy_is_made_of_its_text(text, made):
-    assert spec.policy(text) == made
+    assert specs.policy(text) == made
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_policy_is_made_of_its_text(text, made):
     ],
 )
 def test_a_backoff_is_made_of_its_text(text, made):
-    assert spec.backoff(text) == made
+    assert specs.backoff(text) == made
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_backoff_is_made_of_its_text(text, made):
 )
 def test_a_policy_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text, says):
     with pytest.raises(UsageError, match=says):
-        spec.policy(text)
+        specs.policy(text)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_policy_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text,
 )
 def test_a_backoff_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text, says):
     with pytest.raises(UsageError, match=says):
-        spec.backoff(text)
+        specs.backoff(text)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "read"), [(spec.POLICIES, spec.policy), (spec.BACKOFFS, spec.backoff)]
+    ("kinds", "read"), [(specs.POLICIES, specs.policy), (specs.BACKOFFS, specs.backoff)]
 )
 def test_the_overview_names_every_kind_and_setting(kinds, read):
-    lines = list(spec.overview(kinds))
+    lines = list(specs.overview(kinds))
 
     assert len(lines) == len(kinds)
     for line, (name, kind) in zip(lines, kinds.items(), strict=True):

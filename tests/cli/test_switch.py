@@ -20,7 +20,7 @@ import pytest
 from rich.cells import cell_len
 
 from retrytemplate.cli import main
-from retrytemplate.cli.switch import (
+from retrytemplate.cli.commands.switch.commands import (
     EPILOG,
     REPORT_EPILOG,
     RESUME_EPILOG,

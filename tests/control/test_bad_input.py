@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import Outcome, control
 from retrytemplate.control import ControlEvent, ControlListener, Operations, RetryBudget, Timeout
-from retrytemplate.control.tuning import RecordedCall
+from retrytemplate.control.breaker.replay import RecordedCall
 
 
 class Nonsense:

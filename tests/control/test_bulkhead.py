@@ -22,9 +22,8 @@ from hypothesis.stateful import (
 
 from retrytemplate import BulkheadFullError, Deadline, DeadlineExceededError, MisuseError
 from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strategy
-from retrytemplate.control.growth import Growth
-from retrytemplate.control.room import Room, Ticket
-from retrytemplate.control.waiters import ThreadWaiter
+from retrytemplate.control.bulkhead.priority_semaphore import Growth, Room, Ticket
+from retrytemplate.control.bulkhead.waiters import ThreadWaiter
 from retrytemplate.testing import VirtualClock, run, run_trio
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.loops import LOOPS

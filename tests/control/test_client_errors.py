@@ -20,7 +20,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.control import timeout_kind, timeouts_of
-from retrytemplate.control.client_errors import KINDS
+from retrytemplate.control.classification.timeouts import KINDS
 
 TIMEOUTS = {
     "httpx": {

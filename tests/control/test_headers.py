@@ -10,7 +10,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate.control.headers import (
+from retrytemplate.control.propagation.headers import (
     MOST_MILLISECONDS,
     gathered,
     read_attempt,

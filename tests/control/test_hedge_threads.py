@@ -26,8 +26,8 @@ from retrytemplate.control import (
     HedgeWon,
     Quantile,
     RetryBudget,
-    lanes,
 )
+from retrytemplate.control.hedge import runners
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE
 from tests.control.hedges import Down, Heard
@@ -197,7 +197,7 @@ def test_interrupted_caller_abandons_and_stops_what_runs(pool):
         assert stop.wait(PATIENCE)
 
     made = hedge(pool, NEVER)
-    with InterruptsOnly(lanes.PoolLanes._next) as interrupts, pytest.raises(KeyboardInterrupt):
+    with InterruptsOnly(runners.PoolLanes._next) as interrupts, pytest.raises(KeyboardInterrupt):
         made.call(ask)
     assert (made.snapshot().left_behind, flags[0].wait(PATIENCE)) == (1, True)
 
@@ -325,7 +325,7 @@ def test_a_single_thread_makes_one_call_after_the_other():
 
 
 def test_in_the_only_thread_of_its_pool_the_caller_makes_the_calls_itself(monkeypatch):
-    monkeypatch.setattr(lanes, "GRACE", 0.0)
+    monkeypatch.setattr(runners, "GRACE", 0.0)
     with ThreadPoolExecutor(1) as single, Hanging(0) as answers:
         caller = single.submit(threading.get_ident).result(PATIENCE)
         assert single.submit(hedge(single).call, answers).result(PATIENCE) == "answer 1"
@@ -335,7 +335,7 @@ def test_in_the_only_thread_of_its_pool_the_caller_makes_the_calls_itself(monkey
 
 
 def test_while_others_have_every_thread_the_caller_makes_the_call_itself(monkeypatch):
-    monkeypatch.setattr(lanes, "GRACE", 0.001)
+    monkeypatch.setattr(runners, "GRACE", 0.001)
     with ThreadPoolExecutor(2) as small, Hanging(0) as answers:
         over = filled(small)
         try:
@@ -389,7 +389,7 @@ def test_a_pool_that_is_shut_down_meanwhile_starts_no_hedge():
 
 
 def test_a_call_that_a_pool_throws_away_is_cancelled(monkeypatch):
-    monkeypatch.setattr(lanes, "GRACE", PATIENCE)
+    monkeypatch.setattr(runners, "GRACE", PATIENCE)
     pool = ThreadPoolExecutor(1)
     over = filled(pool)
     submit = pool.submit
@@ -408,7 +408,7 @@ def test_a_call_that_a_pool_throws_away_is_cancelled(monkeypatch):
 
 
 def test_a_pool_that_is_broken_says_so(monkeypatch):
-    monkeypatch.setattr(lanes, "GRACE", PATIENCE)
+    monkeypatch.setattr(runners, "GRACE", PATIENCE)
 
     class Broken(Executor):
         def submit(self, fn, /, *args, **kwargs):

@@ -44,7 +44,7 @@ from retrytemplate.control import (
     mapped,
     timeout_kind,
 )
-from retrytemplate.control import kinds as tables
+from retrytemplate.control.classification import failure_kind as tables
 from retrytemplate.testing import ClassifierConformance, VirtualClock
 from tests.control.test_codes import DatabaseError, answered, calls_of, raising
 

@@ -40,7 +40,7 @@ from retrytemplate.control import (
     RetryBudget,
     Strategy,
 )
-from retrytemplate.control.idempotency import _operation
+from retrytemplate.control.idempotency.keys import _operation
 from retrytemplate.testing import VirtualClock
 from retrytemplate.testing.clock import checkpoint
 from tests.control.loops import LOOPS

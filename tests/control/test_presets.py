@@ -43,11 +43,11 @@ from retrytemplate.control import (
     Timeout,
     idempotency_key,
     preset,
-    presets,
     register,
 )
-from retrytemplate.control.added_jitter import AddedJitter
-from retrytemplate.control.recipe import BY_REQUEST, PresetSettings
+from retrytemplate.control.presets import catalog
+from retrytemplate.control.presets.jitter import AddedJitter
+from retrytemplate.control.presets.preset import BY_REQUEST, PresetSettings
 from retrytemplate.testing import BackoffConformance, ScriptedRandom, VirtualClock, run
 
 SHIPPED = dict(PRESETS)
@@ -62,12 +62,12 @@ def clock():
 @pytest.fixture(autouse=True)
 def only_what_is_shipped():
     """What others have registered is not there, what a test registers is gone after it."""
-    before = dict(presets._known)
-    presets._known.clear()
-    presets._known.update(SHIPPED)
+    before = dict(catalog._known)
+    catalog._known.clear()
+    catalog._known.update(SHIPPED)
     yield
-    presets._known.clear()
-    presets._known.update(before)
+    catalog._known.clear()
+    catalog._known.update(before)
 
 
 def raising(failure):

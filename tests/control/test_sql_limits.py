@@ -25,7 +25,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.control import statement_limit
-from retrytemplate.control.dialects import milliseconds
+from retrytemplate.control.sql.statement_timeout import milliseconds
 from retrytemplate.testing import VirtualClock, no_waiting
 
 ENDLESS = text(

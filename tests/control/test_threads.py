@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from retrytemplate.control.threads import in_thread
+from retrytemplate.control._threads import in_thread
 from tests.control.loops import LOOPS
 
 

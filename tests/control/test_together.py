@@ -2,7 +2,7 @@
 
 from attrs import frozen
 
-from retrytemplate.control.together import failed_together
+from retrytemplate.control._failures import failed_together
 
 
 class Mute(Exception):

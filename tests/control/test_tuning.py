@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from retrytemplate.control import Calls, CircuitBreaker, Consecutive, Seconds
-from retrytemplate.control.tuning import RecordedCall, replay
+from retrytemplate.control.breaker.replay import RecordedCall, replay
 
 
 def breaker(window, **settings):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from retrytemplate.control.watcher import Watcher
+from retrytemplate.control._poller import Watcher
 from tests.meeting import PATIENCE
 
 FOR_EVER = 86_400.0

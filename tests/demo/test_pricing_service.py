@@ -22,7 +22,7 @@ from retrytemplate.demo import (
     PricingService,
     ServiceUnavailable,
 )
-from retrytemplate.demo.service import CATALOGUE, MOST_FAULTS, faults
+from retrytemplate.demo.flaky_service import CATALOGUE, MOST_FAULTS, faults
 
 SEED = 7
 PATIENCE = 30.0

@@ -17,8 +17,8 @@ from retrytemplate.demo import (
     PricingService,
     StopWatch,
 )
+from retrytemplate.demo.flaky_service import CATALOGUE, MOST_FAULTS, faults
 from retrytemplate.demo.job import ATTEMPTS, WORTH_RETRYING, differences, unaccounted
-from retrytemplate.demo.service import CATALOGUE, MOST_FAULTS, faults
 from retrytemplate.testing import VirtualClock
 
 SEED = 7

@@ -25,7 +25,8 @@ from attrs import Factory, define, evolve, frozen
 from sqlalchemy import event
 
 from retrytemplate import SimpleRetryPolicy
-from retrytemplate.batch import ChunkStep, JobRepository, Outbox, databases
+from retrytemplate.batch import ChunkStep, JobRepository, Outbox
+from retrytemplate.batch.journal import engines
 from tests.batch.killing import unflushed
 from tests.batch.nursery import nursery
 from tests.stores import postgres
@@ -98,7 +99,7 @@ class Job:
     kill_at: int | None = None
 
     def repository(self):
-        engine = databases.engine(databases.check_url(self.url), 20.0)
+        engine = engines.engine(engines.check_url(self.url), 20.0)
         if self.url.startswith("sqlite"):
             event.listen(engine, "connect", unflushed)
         return JobRepository(engine, prefix=self.prefix)

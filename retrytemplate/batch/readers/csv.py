@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import ReaderError, ReadError
 from retrytemplate.batch.readers.base import Reader, Records
-from retrytemplate.batch.readers.lines import LineCursor, checked_encoding, checked_path, opened
+from retrytemplate.batch.readers.text_lines import (
+    LineCursor,
+    checked_encoding,
+    checked_path,
+    opened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
 
     from retrytemplate.batch.readers.base import JSON
-    from retrytemplate.batch.readers.lines import LineFile
+    from retrytemplate.batch.readers.text_lines import LineFile
 
 __all__ = ["CsvReader"]
 

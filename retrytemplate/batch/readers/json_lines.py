@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.batch.errors import ReadError
 from retrytemplate.batch.readers.base import Reader, Records
-from retrytemplate.batch.readers.lines import LineCursor, checked_path, opened
+from retrytemplate.batch.readers.text_lines import LineCursor, checked_path, opened
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -15,7 +15,7 @@ from retrytemplate.state import encode_key
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retrytemplate.control.switch.scopes import SwitchScope
+    from retrytemplate.control.switch.model import SwitchScope
 
 __all__ = ["ALL", "KEY", "is_canary", "place_of", "shares_of", "verdict"]
 
@@ -33,7 +33,7 @@ def place_of(scope: SwitchScope, key: Any) -> float:
 
     :raises InconsistentKeyError: for what is no key.
 
-    >>> from retrytemplate.control.switch.scopes import SwitchScope
+    >>> from retrytemplate.control.switch.model import SwitchScope
     >>> place_of(SwitchScope("segment", "finance"), "user-17") < 100
     True
     """

@@ -9,7 +9,7 @@ from attrs import frozen
 from retrytemplate.control.events import ControlEvent
 
 if TYPE_CHECKING:
-    from retrytemplate.control.switch.entries import AuditRecord
+    from retrytemplate.control.switch.model import AuditRecord
 
 __all__ = ["SwitchChanged", "SwitchStoreBack", "SwitchStoreLost"]
 

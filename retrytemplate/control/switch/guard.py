@@ -1,4 +1,4 @@
-"""The guard of a kill switch: before every attempt of a template, or around a call."""
+"""The guard of one scope of a kill switch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, overload
 from attrs import define, field
 
 from retrytemplate._engine.context import current_context
+from retrytemplate.control._enclosing import under, under_async
+from retrytemplate.control._strategy import Wraps, refuse_awaitable
+from retrytemplate.control._threads import in_thread
 from retrytemplate.control.events import CallRejected
-from retrytemplate.control.stops import under, under_async
-from retrytemplate.control.strategy import Wraps, refuse_awaitable
-from retrytemplate.control.threads import in_thread
 from retrytemplate.errors import KillSwitchActiveError
 from retrytemplate.guards import Guard
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from retrytemplate._engine.context import RetryContext
-    from retrytemplate.control.switch.entries import Decision
-    from retrytemplate.control.switch.questions import Question
-    from retrytemplate.control.switch.scopes import SwitchScope
+    from retrytemplate.control.switch.cache import Copy, View
+    from retrytemplate.control.switch.model import Decision, SwitchScope
     from retrytemplate.control.switch.switch import KillSwitch
 
+__all__ = ["Question", "SwitchGuard"]
+
+
+if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
-
-__all__ = ["SwitchGuard"]
 
 
 @define(eq=False, repr=False)
@@ -128,3 +129,31 @@ class SwitchGuard(Guard, Wraps):
 
     def __repr__(self) -> str:
         return f"<SwitchGuard {self.name!r}: {self.what}>"
+
+
+@define(eq=False, init=False)
+class Question:
+    """Whether all of some scopes may run.
+
+    :param is_clear: whether the view that holds now is one in which none of them is stopped, as
+        fast as can be; where it says no, somebody has to look.
+    """
+
+    scopes: tuple[SwitchScope, ...]
+    is_clear: Callable[[], bool]
+    _clear: list[Any]  # the latest such view, and its version
+
+    def __init__(self, copy: Copy, scopes: tuple[SwitchScope, ...]) -> None:
+        self.scopes = scopes
+        clear: list[Any] = [object(), -1]
+        self._clear = clear
+        if copy.store.shared:
+            now = copy.now
+            self.is_clear = lambda: now() < copy.trusted_until and copy.view is clear[0]
+        else:
+            self.is_clear = lambda: copy.is_version(clear[1]) and copy.view is clear[0]
+
+    def look(self, view: View) -> None:
+        """Remember it, if nothing of this is stopped there."""
+        if view.entries.keys().isdisjoint(self.scopes):
+            self._clear[:] = view, view.version

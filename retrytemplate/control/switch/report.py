@@ -10,7 +10,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from retrytemplate.control.switch.entries import SwitchEntry
+    from retrytemplate.control.switch.model import SwitchEntry
 
 __all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "lines_of", "moment", "span"]
 

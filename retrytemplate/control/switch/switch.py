@@ -1,7 +1,8 @@
-"""The kill switch: what operators stop, and what it takes to let it run again."""
+"""The kill switch: state, checks and commands."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from retrytemplate._internal.validation import (
     delay,
     duration,
     has_methods,
+    plain,
     span,
     span_or_none,
     text,
@@ -18,29 +20,30 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate._storage.fork_safety import follow
 from retrytemplate.clock import given_or_system
+from retrytemplate.control._poller import Watcher
 from retrytemplate.control.events import check_listeners, listeners_of, tell
-from retrytemplate.control.switch import rules
-from retrytemplate.control.switch.audit import read_record
-from retrytemplate.control.switch.canary import KEY
-from retrytemplate.control.switch.commands import Commands
-from retrytemplate.control.switch.copies import Copy, answered, ticks_of
-from retrytemplate.control.switch.entries import Decision
-from retrytemplate.control.switch.guard import SwitchGuard
-from retrytemplate.control.switch.outages import Outages
-from retrytemplate.control.switch.questions import Question
+from retrytemplate.control.switch import transitions
+from retrytemplate.control.switch.cache import Copy, answered, ticks_of
+from retrytemplate.control.switch.canary import KEY, shares_of, verdict
+from retrytemplate.control.switch.codec import read_record
+from retrytemplate.control.switch.guard import Question, SwitchGuard
+from retrytemplate.control.switch.model import Decision, Scopes, scope_of
+from retrytemplate.control.switch.notifier import Chronicle, Outages, check_notifiers
 from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, lines_of
-from retrytemplate.control.switch.scopes import Scopes
-from retrytemplate.control.switch.stores import MemorySwitchStore
-from retrytemplate.control.switch.telling import Chronicle, check_notifiers
-from retrytemplate.control.switch.triggers import DEFAULT_TRIGGERS, check_triggers
-from retrytemplate.control.switch.words import Words
-from retrytemplate.control.switch.writing import Writer
-from retrytemplate.control.watcher import Watcher
+from retrytemplate.control.switch.store.base import MemorySwitchStore
+from retrytemplate.control.switch.triggers import (
+    DEFAULT_TRIGGERS,
+    allowed_by,
+    check_triggers,
+    length_of,
+)
+from retrytemplate.control.switch.validation import Words, lasting
+from retrytemplate.control.switch.writer import Writer
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from re import Pattern
     from types import TracebackType
     from typing import Self
@@ -48,13 +51,192 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
-    from retrytemplate.control.switch.audit import UnreadableRecord
-    from retrytemplate.control.switch.copies import View
-    from retrytemplate.control.switch.entries import AuditRecord
-    from retrytemplate.control.switch.stores import SwitchStore
-    from retrytemplate.control.switch.writing import Command
+    from retrytemplate.control.switch.cache import View
+    from retrytemplate.control.switch.model import AuditRecord, SwitchScope, UnreadableRecord
+    from retrytemplate.control.switch.store.base import SwitchStore
+    from retrytemplate.control.switch.writer import Command
 
-__all__ = ["KillSwitch"]
+__all__ = ["Commands", "KillSwitch"]
+
+
+class Commands(ABC):
+    """Gives ``stop``, ``resume``, ``advance`` and ``trigger`` to what writes them down.
+
+    Each looks at what it is told, and leaves the rest to the rules.
+    """
+
+    __slots__ = ()
+
+    _scopes: Scopes
+    _triggers: Mapping[str, Any]
+    _words: Words
+    _writer: Writer
+
+    @abstractmethod
+    def _write(self, command: Command) -> tuple[AuditRecord, ...]:
+        """Carry out a command on what the store holds, whoever else writes at the same time.
+
+        :raises SwitchStoreError: the store does not answer: nothing was changed.
+        """
+
+    def stop(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        reason: str,
+        by: str,
+        expires_in: Seconds | None = None,
+        permanent: bool = False,
+        when_expired: str | None = None,
+    ) -> AuditRecord:
+        """Stop something from now on: exactly one of the four.
+
+        :param reason: why, so that somebody else understands it.
+        :param by: who stops it.
+        :param expires_in: how long; or ``permanent=True``, until somebody lets it run.
+        :param when_expired: ``"lift"``: then it runs by itself; ``"stay"``: it stays stopped, and
+            you are reminded.  None: everything stays, anything less is lifted.
+        :raises SwitchRefusedError: the reason says nothing, nothing was said of the end, or what is
+            permanent is to be lifted by itself.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+        :raises ValueError: for an end that is not to come.
+
+        What is stopped already is stopped anew: the later of the two ends holds.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._words.check_reason(reason)
+        text("by", by)
+        seconds = lasting(expires_in, permanent, when_expired)
+        if when_expired is None:
+            when_expired = "stay" if everything else "lift"
+        command = partial(
+            transitions.stop,
+            scope=scope,
+            reason=reason,
+            by=by,
+            seconds=seconds,
+            when_expired=when_expired,
+        )
+        return self._write(command)[-1]
+
+    def resume(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        by: str,
+        justification: str,
+        canary: Sequence[float] | None = None,
+        override: bool = False,
+    ) -> AuditRecord:
+        """Let something run again.
+
+        :param by: who approves of it.
+        :param justification: why it may.
+        :param canary: shares of the keys in per cent, as ``(5, 25, 100)``: the first from now on,
+            each other with an ``advance``.  None: all at once.
+        :param override: all at once though everything was stopped.
+        :raises SwitchRefusedError: it is not stopped, the justification says nothing, or everything
+            was stopped and is to be back at once.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._words.check("justification", justification)
+        text("by", by)
+        if not isinstance(override, bool):
+            raise TypeError(f"override must be True or False, got {override!r}")
+        command = partial(
+            transitions.resume,
+            scope=scope,
+            by=by,
+            justification=justification,
+            canary=shares_of(canary),
+            override=override,
+        )
+        return self._write(command)[-1]
+
+    def advance(
+        self,
+        *,
+        everything: bool = False,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        by: str,
+        justification: str,
+        healthy: bool | Callable[[], Any] | None = None,
+    ) -> AuditRecord:
+        """Take the next step of a canary, or back to none where things are not well.
+
+        :param healthy: whether they are: a bool, or a function that looks, and has until then all
+            the time it needs; what it raises means no.  None: the justification says so.
+        :raises SwitchRefusedError: no canary runs, or somebody has changed it meanwhile.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+
+        With the last step it runs as it did before.
+        """
+        scope = self._scope(everything, segment, feature, experiment)
+        self._words.check("justification", justification)
+        text("by", by)
+        if healthy is not None and not isinstance(healthy, bool):
+            plain("healthy", healthy)
+        seen = transitions.canary_of(self._writer.read().entries, scope)
+        well, why = verdict(healthy, justification)
+        command = partial(transitions.advance, seen=seen, by=by, justification=why, healthy=well)
+        return self._write(command)[-1]
+
+    def trigger(
+        self,
+        cause: str,
+        *,
+        segment: str | None = None,
+        feature: str | None = None,
+        experiment: str | None = None,
+        reason: str,
+        expires_in: Seconds | None = None,
+    ) -> AuditRecord | None:
+        """Stop something automatically, where the table of triggers allows it for this cause.
+
+        :param cause: what has happened, as the table calls it.
+        :param expires_in: how long; None: as long as the table says, which is the longest.
+        :returns: None where it is stopped already.
+        :raises TriggerRefusedError: the table does not allow it, or leaves it to a human.
+        :raises UnknownScopeError: there is nothing of that name.
+        :raises SwitchStoreError: the store does not answer.
+
+        A canary that runs goes back to none.
+        """
+        scope = self._scope(False, segment, feature, experiment)
+        text("cause", cause)
+        rule = allowed_by(self._triggers, cause, scope)
+        text("reason", reason)  # however short: nobody is there who could find a better one
+        seconds = length_of(rule, cause, expires_in)
+        by = f"automatic: {cause}"
+        command = partial(
+            transitions.stop,
+            scope=scope,
+            reason=reason,
+            by=by,
+            seconds=seconds,
+            when_expired=rule.when_expired,
+            cause=cause,
+        )
+        made = [each for each in self._write(command) if (each.scope, each.by) == (scope, by)]
+        return made[-1] if made else None
+
+    def _scope(self, *given: Any) -> SwitchScope:
+        scope = scope_of(*given)
+        self._scopes.check(scope)
+        return scope
+
 
 UNKNOWN = "stop", "run"
 STORE = "load", "commit", "records", "claim_untold", "told", "close"
@@ -146,7 +328,7 @@ class KillSwitch(Commands):
             raise ValueError(f"unknown must be one of {', '.join(UNKNOWN)}, got {unknown!r}")
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
-        self._unknown = rules.ALLOWED if unknown == "run" else UNTOLD
+        self._unknown = transitions.ALLOWED if unknown == "run" else UNTOLD
         self._words = Words(reason_length, incident)
         self._nag_every = duration(nag_every)
         span("nag_every", self._nag_every)
@@ -192,7 +374,7 @@ class KillSwitch(Commands):
             question = self._question(segment, feature, experiment)
         if key is not None and type(key) is not str:
             encode_key(key, KEY)
-        return rules.ALLOWED if question.is_clear() else self._decide(question, _giving(key))
+        return transitions.ALLOWED if question.is_clear() else self._decide(question, _giving(key))
 
     def guard(
         self,
@@ -237,7 +419,7 @@ class KillSwitch(Commands):
         if view is None:
             return self._unknown
         question.look(view)
-        return rules.decide(view.entries, question.scopes, key, self._clock.time())
+        return transitions.decide(view.entries, question.scopes, key, self._clock.time())
 
     def _rest(self, decision: Decision) -> float | None:
         """Seconds until what was refused is lifted by itself."""
@@ -371,7 +553,7 @@ class KillSwitch(Commands):
 
     def _look_after(self) -> None:
         view = self._copy.view
-        command = partial(rules.due, nag_every=self._nag_every)
+        command = partial(transitions.due, nag_every=self._nag_every)
         if view is None:
             return
         if self._copy.missing or command(view.entries, self._clock.time()).records:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import field, frozen
 
 from retrytemplate._internal.validation import checked_by, duration
-from retrytemplate.control.switch.expiry import check_expires_in, check_when_expired
-from retrytemplate.control.switch.scopes import NAMED
+from retrytemplate.control.switch.model import NAMED
+from retrytemplate.control.switch.validation import check_expires_in, check_when_expired
 from retrytemplate.errors import TriggerRefusedError
 
 if TYPE_CHECKING:
-    from retrytemplate.control.switch.scopes import SwitchScope
+    from retrytemplate.control.switch.model import SwitchScope
 
 __all__ = ["DEFAULT_TRIGGERS", "HUMAN", "Automatic", "allowed_by", "check_triggers", "length_of"]
 

@@ -13,7 +13,7 @@ from retrytemplate.batch import (
     ReadError,
     SkipPolicy,
 )
-from retrytemplate.batch.readers.lines import RecordedFile
+from retrytemplate.batch.readers.text_lines import RecordedFile
 from tests.batch.readers.reading import items, whole
 from tests.batch.world import run
 

@@ -7,7 +7,7 @@ from itertools import count
 from sqlalchemy import make_url
 
 from retrytemplate.control import CircuitBreaker, Consecutive, ControlListener, RedisCircuitStore
-from retrytemplate.control.circuits import scripts
+from retrytemplate.control.breaker.redis import lua
 from retrytemplate.testing import VirtualClock
 from tests.stores import valkey
 from tests.stores.proxy import Proxy
@@ -63,7 +63,7 @@ class Sharing:
     @contextmanager
     def counted(self, **settings):
         """A store whose requests are counted, and what counts them."""
-        for script in (scripts.CALL, scripts.MOVE):
+        for script in (lua.CALL, lua.MOVE):
             self.client.script_load(script.text)  # a server that has not seen it is told it in full
         place = make_url(self.url)
         with Proxy(place.port or 6379, place.host) as proxy:

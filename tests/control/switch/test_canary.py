@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate.control import KillSwitch
 from retrytemplate.control.switch.canary import place_of
-from retrytemplate.control.switch.scopes import SwitchScope
+from retrytemplate.control.switch.model import SwitchScope
 
 SCOPE = SwitchScope("segment", "billing")
 SHARES = (5, 25, 100)
@@ -61,7 +61,7 @@ def test_no_key_is_out_when_all_are_in(places):
 def test_the_keys_are_the_same_in_another_process(places):
     program = (
         "from retrytemplate.control.switch.canary import place_of\n"
-        "from retrytemplate.control.switch.scopes import SwitchScope\n"
+        "from retrytemplate.control.switch.model import SwitchScope\n"
         "scope = SwitchScope('segment', 'billing')\n"
         "print(sum(hash((key, place_of(scope, key))) for key in range(2000)))"
     )

@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from retrytemplate import SwitchStoreError
 from retrytemplate.control import AuditRecord, SwitchEntry, SwitchScope
-from retrytemplate.control.switch.entries import (
-    ACTIONS,
-    Document,
+from retrytemplate.control.switch.codec import (
     decode_document,
     decode_record,
     encode_document,
     encode_record,
 )
-from retrytemplate.control.switch.rules import advance
-from retrytemplate.control.switch.scopes import NAMED
+from retrytemplate.control.switch.model import ACTIONS, NAMED, Document
+from retrytemplate.control.switch.transitions import advance
 
 texts = st.text(st.characters(codec=None), min_size=1)
 moments = st.floats(0, 2**40) | st.integers(0, 2**40)

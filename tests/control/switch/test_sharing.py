@@ -398,7 +398,7 @@ def test_a_listener_that_raises_breaks_nothing(make, caplog):
 KILLED = """
 import os, signal, sys
 from retrytemplate.control import KillSwitch
-from retrytemplate.control.switch.sql import SQLSwitchStore
+from retrytemplate.control.switch.store.sql import SQLSwitchStore
 
 class Killed(SQLSwitchStore):
     def claim_untold(self, worker, lease, limit):
@@ -412,7 +412,7 @@ switch.stop(segment="billing", reason="charged twice, incident 9", by="kim", per
 @pytest.mark.statement("S4-63")
 @pytest.mark.skipif(os.name == "nt", reason="processes are not killed by a signal there")
 def test_what_a_process_changed_that_was_killed_before_it_told_is_told_by_another(tmp_path):
-    from retrytemplate.control.switch.sql import SQLSwitchStore
+    from retrytemplate.control.switch.store.sql import SQLSwitchStore
 
     url = f"sqlite:///{tmp_path / 'switch.db'}"
     died = subprocess.run([sys.executable, "-c", KILLED, url], capture_output=True, check=False)

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from retrytemplate.control import KillSwitch, stops
+from retrytemplate.control import KillSwitch, _enclosing
 from tests.control.switch.shared import SharedStore, Told, stopped
 from tests.cutting import Signal, left_behind
 
@@ -38,7 +38,7 @@ def test_a_guard_is_in_force_for_its_own_call_only(way):
         with suppress(Signal), signal:
             way(guard)
         gc.collect()  # what nobody has awaited is told of here
-        return [signal.where] if stops._stops() else []
+        return [signal.where] if _enclosing._stops() else []
 
     assert left_behind(run) == []
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from retrytemplate import SQLRetryContextCache
 from retrytemplate.control import KillSwitch, RedisSwitchStore, SQLSwitchStore
-from retrytemplate.control.switch import scripts
+from retrytemplate.control.switch.store import lua
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.control.switch.shared import stopped
@@ -57,7 +57,7 @@ def distant(served, proxy):
 # What is in the requests that write.
 WRITES = {
     "postgresql": [b"UPDATE", b"INSERT", b"COMMIT\0"],
-    "valkey": [scripts.COMMIT.sha.encode()],
+    "valkey": [lua.COMMIT.sha.encode()],
 }
 
 
@@ -113,14 +113,14 @@ def test_where_the_second_answer_is_lost_too_it_is_an_error(served, distant, pro
 
 
 def test_a_claim_whose_answer_is_lost_is_the_workers_all_the_same(served, distant, proxy):
-    word = scripts.CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
+    word = lua.CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
     proxy.cut("after", word)
     assert texts(distant.claim_untold("one", LEASE, 10)) == ["a"]
 
 
 def test_what_was_told_is_told_though_the_answer_is_lost(served, distant, proxy):
     distant.claim_untold("one", LEASE, 10)
-    proxy.cut("after", scripts.TOLD.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
+    proxy.cut("after", lua.TOLD.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
     distant.told([1], "one")
     assert [each.told for each in distant.records()] == [True]
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from retrytemplate.control.switch.stores import StoredRecord, SwitchStore
+from retrytemplate.control.switch.store.base import StoredRecord, SwitchStore
 from tests.control.switch.conftest import opened
 from tests.control.switch.places import KINDS
 

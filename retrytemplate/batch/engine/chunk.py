@@ -1,0 +1,126 @@
+"""A chunk in hand: what has come of each of its items so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, define, evolve, field
+
+from retrytemplate.batch.engine.checkpoint import Marker, indexes_of, ranges_of
+from retrytemplate.batch.journal.runs import Closing, Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from retrytemplate.batch.engine.effects import ReadRecords
+    from retrytemplate.batch.journal.letters import Letter
+    from retrytemplate.history import AttemptRecord
+
+__all__ = ["Chunk"]
+
+
+@define
+class Chunk:
+    """The items of a chunk by their index in it.
+
+    :param marker: what the journal has of it.
+    :param left: those that are neither written nor filtered nor given up.
+    :param counts: what the journal does not know yet; so are *letters*, of the items given up.
+    :param values: what the processor gave, None where it filtered or failed; None as a whole where
+        items are written as they are, or processed in the transaction.
+    """
+
+    read: ReadRecords
+    marker: Marker
+    left: Sequence[int] = field(init=False)
+    counts: Counts = field(init=False)
+    values: list[Any] | None = None
+    histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
+    letters: dict[int, Letter] = Factory(dict)
+
+    def __attrs_post_init__(self) -> None:
+        size = len(self.read.records.items)
+        known = self.marker.count is not None
+        self.left = indexes_of(self.marker.pending) if known else range(size)
+        self.counts = Counts(read=0 if known else size)
+
+    @property
+    def size(self) -> int:
+        """How many items it has, those that are done included."""
+        return len(self.read.records.items)
+
+    @property
+    def waiting(self) -> Sequence[int]:
+        """Those of the items left that are not given up either."""
+        if not self.letters:
+            return self.left
+        return [index for index in self.left if index not in self.letters]
+
+    def items(self, indexes: Iterable[int]) -> list[Any]:
+        """These items as they were read."""
+        every = self.read.records.items
+        return [every[index] for index in indexes]
+
+    def wanted(self, indexes: Sequence[int]) -> Sequence[int]:
+        """Those of them that are to be written; the others are filtered."""
+        if self.values is None:
+            return indexes
+        values = self.values
+        return [index for index in indexes if values[index] is not None]
+
+    def to_write(self, indexes: Sequence[int]) -> list[Any]:
+        """What the writer gets for these."""
+        every = self.read.records.items
+        values = every if self.values is None else self.values
+        if len(indexes) == len(every):
+            return list(values)
+        return [values[index] for index in indexes]
+
+    def count(self, **numbers: int) -> None:
+        """Add to what the journal is to be told."""
+        self.counts += Counts(**numbers)
+
+    def give_up(self, index: int, letter: Letter, *, skipped: bool) -> None:
+        """This item is dead-lettered with the next closing."""
+        self.letters[index] = letter
+        self.count(dead=1, skipped=int(skipped))
+
+    def take_back(self, indexes: Iterable[int]) -> None:
+        """Those of them that were skipped wait again."""
+        for index in indexes:
+            if self.letters.pop(index, None) is not None:
+                self.count(dead=-1, skipped=-1)
+
+    def closing(
+        self, done: Collection[int] = (), written: int = 0, alone: int | None = None
+    ) -> Closing:
+        """What the journal is told.
+
+        :param done: items that are done, as many as *written* of them written, the others filtered.
+        :param alone: the item that is under way by itself from then on.
+        """
+        return Closing(
+            marker=self._marker(done, alone),
+            counts=self.counts + Counts(written=written, filtered=len(done) - written),
+            letters=tuple(self.letters.values()),
+            progress=self.read.progress,
+        )
+
+    def _is_over(self, done: Collection[int]) -> bool:
+        return len(done) + len(self.letters) == len(self.left)
+
+    def _marker(self, done: Collection[int], alone: int | None) -> Marker:
+        if self._is_over(done):
+            return Marker(position=self.read.position)
+        over = {*done, *self.letters}
+        pending = ranges_of(index for index in self.left if index not in over)
+        return evolve(self.marker, count=self.size, pending=pending, alone=alone)
+
+    def closed(self, done: Collection[int], marker: Marker) -> None:
+        """The journal has it."""
+        if self._is_over(done):
+            self.left = ()
+        else:
+            over = {*done, *self.letters}
+            self.left = [index for index in self.left if index not in over]
+        self.marker, self.counts, self.letters = marker, Counts(), {}

@@ -1,0 +1,180 @@
+"""What the rules of a run ask for, and what a driver answers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, define, frozen
+
+from retrytemplate.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from retrytemplate._internal.values import JSON
+    from retrytemplate.batch.events import Event
+    from retrytemplate.batch.journal.runs import Closing
+    from retrytemplate.batch.outbox import UnsentMessage
+    from retrytemplate.batch.readers.base import Records
+    from retrytemplate.history import AttemptRecord
+
+__all__ = [
+    "After",
+    "Commit",
+    "Fatal",
+    "FindUnsent",
+    "Mark",
+    "Process",
+    "Processed",
+    "Read",
+    "ReadRecords",
+    "Send",
+    "Tell",
+    "Try",
+    "Write",
+    "failing",
+]
+
+
+class Fatal(Exception):
+    """What ends the run is its only argument; raised by the rules, or thrown in by a driver."""
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """An error that is raised here by a component of the step ends the run.
+
+    Wrong use of the step is raised as it is.
+    """
+    try:
+        yield
+    except (Fatal, MisuseError):
+        raise
+    except Exception as exc:
+        raise Fatal(exc) from None
+
+
+@frozen
+class Read:
+    """Up to *limit* records from this position on.  Answer: ``ReadRecords``."""
+
+    position: JSON
+    limit: int
+
+
+@frozen
+class ReadRecords:
+    """What was read, where the reader stands, and which share of all that is, if it knows."""
+
+    records: Records
+    position: JSON
+    progress: float | None = None
+
+
+@frozen
+class Process:
+    """Every item, each with the step's retries.  Answer: ``Processed``.
+
+    With a failure that no skip policy covers nothing further is begun.
+    """
+
+    items: Sequence[Any]
+
+
+@define
+class Processed:
+    """What the processor gave, item by item: None where it filtered or failed.
+
+    :param failures: of those that failed for good.
+    :param fatal: those of them that end the run.
+    :param histories: failed attempts, also of those that went well in the end.
+    """
+
+    values: list[Any] = Factory(list)
+    failures: dict[int, BaseException] = Factory(dict)
+    fatal: set[int] = Factory(set)
+    histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
+    retries: int = 0
+
+
+@frozen
+class Write:
+    """Write these items and close, in one transaction.
+
+    Answer: an ``Outcome``, whose value is what was written, by where it stands in *items*; what is
+    missing was filtered.
+
+    :param once: this part is one of several that were tried together: a failure is not retried.
+    :param described: whether an item may be given up for a failure: its history has tracebacks.
+    """
+
+    items: Sequence[Any]
+    closing: Closing
+    once: bool = False
+    described: bool = True
+
+
+@frozen
+class Try:
+    """Write these items in the open transaction of a search; the first one begins it.
+
+    A failure leaves what was written in it before.  Answer: as to ``Write``; None: the transaction
+    is lost, with all that was written in it.
+    """
+
+    items: Sequence[Any]
+    once: bool = False
+    described: bool = True
+
+
+@frozen
+class Commit:
+    """Close, and commit the transaction of a search.  Answer: whether that was done."""
+
+    closing: Closing
+
+
+@frozen
+class Mark:
+    """Write this to the journal alone.  Answer: None."""
+
+    closing: Closing
+
+
+@frozen
+class Tell:
+    """Tell the listeners.  Answer: None."""
+
+    events: Sequence[Event]
+
+
+@frozen
+class After:
+    """These items are written and committed: the step's hook is called.  Answer: None."""
+
+    items: Sequence[Any]
+
+
+@frozen
+class FindUnsent:
+    """Read messages of a step that wait, the oldest first.  Answer: a list of them, a page at most.
+
+    :param run: those of this run.
+    :param others: True: also those of other runs, unless another process has the run.
+    :param without: runs whose messages are left out.
+    :param after: only messages behind this number.
+    """
+
+    step: str
+    run: int | None
+    others: bool
+    without: Collection[int]
+    after: int
+
+
+@frozen
+class Send:
+    """Send a message, and delete it.  Answer: the failure, or None."""
+
+    message: UnsentMessage

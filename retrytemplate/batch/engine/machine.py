@@ -1,0 +1,548 @@
+"""The rules of a run: what to read, process and write next, and what becomes of what fails.
+
+A generator of effects: no I/O, no clock, no threads, no asyncio.  A driver performs what it asks
+for and sends back what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve, field, frozen
+
+from retrytemplate.batch.engine.checkpoint import ranges_of
+from retrytemplate.batch.engine.chunk import Chunk
+from retrytemplate.batch.engine.effects import (
+    After,
+    Commit,
+    Fatal,
+    Mark,
+    Process,
+    Read,
+    ReadRecords,
+    Tell,
+    Try,
+    Write,
+    failing,
+)
+from retrytemplate.batch.engine.fault_search import Search
+from retrytemplate.batch.errors import (
+    CrashLoopError,
+    JobRepositoryError,
+    ProcessDiedError,
+    ReaderError,
+    ReadError,
+    SkipLimitExceededError,
+)
+from retrytemplate.batch.events import Teller
+from retrytemplate.batch.journal.letters import Letter, joined
+from retrytemplate.batch.outbox import deliver
+from retrytemplate.batch.readers.base import Records
+from retrytemplate.caches.worker_id import place_of
+from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import AttemptRecord, recorded, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+
+    from retrytemplate.batch.codec import Codec
+    from retrytemplate.batch.engine.checkpoint import Marker
+    from retrytemplate.batch.engine.effects import Processed
+    from retrytemplate.batch.engine.fault_search import Isolate
+    from retrytemplate.batch.events import Event
+    from retrytemplate.batch.journal.runs import Closing, Run
+    from retrytemplate.batch.outbox import Outbox
+    from retrytemplate.batch.report import Status
+    from retrytemplate.batch.skip import SkipPolicy
+    from retrytemplate.history import Outcome
+
+    Steps = Generator[Any, Any, None]
+    Tried = tuple[Sequence[int], Outcome[Any]]
+
+__all__ = ["Machine", "Rules"]
+
+
+@frozen
+class Rules:
+    """What a step decides by."""
+
+    chunk_size: int
+    skip: SkipPolicy
+    max_crashes: int
+    isolate: Isolate
+    key: Callable[[Any], Any] | None
+    codec: Codec
+    journals: bool
+    """Whether the items of a chunk are kept with its marker: the reader cannot give them again."""
+    processes: bool = True
+    """Whether items are processed before the transaction begins, each once."""
+    outbox: Outbox | None = None
+    after_commit: bool = False
+    listening: bool = False
+    savepoints: bool = True
+    """Whether the parts of a search may share a transaction."""
+    waits: bool = False
+    """Whether the attempts at one item may wait, which no open transaction does."""
+
+
+@define
+class Machine:
+    """One run, from where its journal says that it stands.
+
+    :param stopping: asked between chunks whether to end.
+    """
+
+    rules: Rules
+    run: Run
+    stopping: Callable[[], bool]
+    _teller: Teller = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._teller = Teller(self.run)
+
+    def steps(self) -> Generator[Any, Any, Status]:
+        """Go to the end; what it returns is how the run ended."""
+        yield from self._tell(self._teller.began())
+        try:
+            yield from self.send(others=True)
+            status = yield from self._chunks()
+        except Fatal as fatal:
+            (failure,) = fatal.args
+            self.run.exception, self.run.error = failure, recorded(failure)
+            status = "failed"
+        ended = self._teller.event("ended", error=self.run.error, status=status)
+        yield from self._tell([ended])
+        return status
+
+    def _chunks(self) -> Generator[Any, Any, Status]:
+        while not self.stopping():
+            chunk = yield from self._read()
+            if chunk is None:
+                return "completed"
+            yield from self._reprocess(chunk)
+        return "stopped"
+
+    # Who is told.
+
+    def _tell(self, events: Iterable[Event]) -> Steps:
+        if self.rules.listening:
+            yield Tell(list(events))
+
+    def send(self, *, others: bool = False) -> Steps:
+        """Send the messages of the run that wait; *others*: also those of other runs."""
+        if self.rules.outbox is not None:
+            stopping = self.stopping if others else None  # a chunk's own messages are sent
+            _, failures = yield from deliver(
+                self.run.identity.step, self.run.id, others=others, stopping=stopping
+            )
+            yield from self._tell(self._teller.not_sent(failures))
+
+    def _mark(self, chunk: Chunk, closing: Closing, done: Sequence[int] = ()) -> Steps:
+        """Write to the journal alone."""
+        yield Mark(closing)
+        chunk.closed(done, self.run.marker)
+        yield from self._tell(self._teller.closed(chunk, (), closing))
+
+    # What is next.
+
+    def _read(self) -> Generator[Any, Any, Chunk | None]:
+        marker = self.run.marker
+        self._check_stray(marker)
+        with failing():
+            if marker.payloads is not None:
+                return Chunk(self._kept(marker.payloads), marker)
+            read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
+        _check_records(read.records)
+        self._check_same(read, marker)
+        if not read.records.items:
+            return None
+        chunk = Chunk(read, marker)
+        yield from self._tell(self._teller.read(chunk))
+        return chunk
+
+    def _check_stray(self, marker: Marker) -> None:
+        """End the run where no item is what the process dies of; reading, perhaps."""
+        if marker.stray > self.rules.max_crashes:
+            raise Fatal(
+                CrashLoopError(
+                    f"the process died {marker.stray} times around this chunk, with no item of it "
+                    "under way"
+                )
+            )
+
+    def _check_same(self, read: ReadRecords, marker: Marker) -> None:
+        """End the run where a chunk that was begun is not there any more."""
+        found = len(read.records.items)
+        if marker.count is not None and found != marker.count:
+            raise Fatal(
+                ReaderError(
+                    f"{read.records.source} has {found} items where the chunk under way had "
+                    f"{marker.count}: give the step the source that it had, or begin the run anew"
+                )
+            )
+
+    def _kept(self, payloads: Sequence[str]) -> ReadRecords:
+        """The items that the journal has; where they came from stands in the position."""
+        why = self.run.marker.broken
+        source, first, position = self.run.marker.position
+        items = [
+            payload if index in why else self._decoded(index, payload)
+            for index, payload in enumerate(payloads)
+        ]
+        broken = {
+            index: ReadError(problem, text=items[index], source=source, number=first + index)
+            for index, problem in why.items()
+        }
+        return ReadRecords(Records(items, source, first, broken), position)
+
+    def _decoded(self, index: int, payload: str) -> Any:
+        try:
+            return self.rules.codec.decode(payload)
+        except Exception as exc:
+            raise JobRepositoryError(
+                f"run {self.run.id}, column marker: the codec cannot decode payloads[{index}]: "
+                f"{exc!r}"
+            ) from exc
+
+    def _keep(self, chunk: Chunk) -> Steps:
+        """Write the items of a chunk down before anything is done with them."""
+        records, encode = chunk.read.records, self.rules.codec.encode
+        broken, text = records.broken, self.run.identity.limits.text
+        with failing():
+            payloads = tuple(
+                broken[index].text if index in broken else encode(item)
+                for index, item in enumerate(records.items)
+            )
+        closing = chunk.closing()
+        kept = evolve(
+            chunk.marker,
+            position=[records.source, records.first, chunk.read.position],
+            count=chunk.size,
+            pending=ranges_of(chunk.left),
+            payloads=payloads,
+            broken={index: text(error.problem) for index, error in broken.items()},
+        )
+        yield from self._mark(chunk, evolve(closing, marker=kept))
+
+    def _reprocess(self, chunk: Chunk) -> Steps:
+        try:
+            if self.rules.journals and chunk.marker.payloads is None:
+                yield from self._keep(chunk)
+            if chunk.marker.careful:
+                yield from self._one_by_one(chunk)
+            else:
+                yield from self._together(chunk)
+        except Fatal:
+            # What was decided stays decided: those items are not met again, and count.
+            yield from self._mark(chunk, chunk.closing())
+            raise
+
+    # All items at once.
+
+    def _together(self, chunk: Chunk) -> Steps:
+        broken = chunk.read.records.broken
+        if broken:
+            for index in sorted(broken.keys() & set(chunk.left)):
+                self._give_up(chunk, index, "read", broken[index])
+        yield from self._process(chunk, chunk.waiting)
+        outcome = yield from self._write(chunk, chunk.waiting)
+        if not outcome.ok:
+            yield from self._isolate(chunk, outcome)
+
+    def _process(self, chunk: Chunk, indexes: Sequence[int]) -> Steps:
+        if not self.rules.processes:
+            return
+        every = len(indexes) == chunk.size
+        items = chunk.read.records.items if every else chunk.items(indexes)
+        with failing():  # the driver asks the skip policy, too
+            done: Processed = yield Process(items)
+        yield from self._tell(self._teller.processed(chunk, indexes, done))
+        chunk.values = done.values
+        if not every:
+            chunk.values = [None] * chunk.size
+            for index, value in zip(indexes, done.values, strict=False):
+                chunk.values[index] = value
+        if done.retries:
+            chunk.count(retries=done.retries)
+        for at, history in done.histories.items():
+            chunk.histories[indexes[at]] = history
+        for at in sorted(done.failures):
+            if at in done.fatal:
+                raise Fatal(done.failures[at])
+            self._skip(chunk, indexes[at], "process", done.failures[at])
+
+    def _write(
+        self,
+        chunk: Chunk,
+        done: Sequence[int],
+        *,
+        once: bool = False,
+        alone: int | None = None,
+    ) -> Generator[Any, Any, Outcome[Any]]:
+        """Write these, close them together with the filtered ones among them."""
+        items = chunk.to_write(chunk.wanted(done))
+        closing = chunk.closing(done, len(items), alone)
+        outcome: Outcome[Any] = yield Write(items, closing, once, self._may_blame(items))
+        yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
+        if outcome.ok:
+            chunk.closed(done, self.run.marker)
+            yield from self._after((outcome.value or {}).values())
+        else:
+            chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
+        return outcome
+
+    def _after(self, written: Collection[Any]) -> Steps:
+        if self.rules.after_commit and written:
+            yield After(list(written))
+        if written:
+            yield from self.send()
+
+    # Which of them was it?
+
+    def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
+        written = chunk.wanted(chunk.waiting)
+        if len(written) > 1 and self._worth_a_search(outcome):
+            together = self.rules.savepoints
+            while not (yield from self._search(chunk, written, together)):
+                together = False
+                waiting = set(chunk.waiting)
+                written = [index for index in written if index in waiting]
+        else:
+            for index in written:
+                self._at_fault(chunk, index, outcome)
+        rest = chunk.waiting
+        if rest or chunk.letters:  # the filtered ones, and what the last part came to
+            yield from self._mark(chunk, chunk.closing(rest), rest)
+
+    def _search(
+        self, chunk: Chunk, written: Sequence[int], together: bool
+    ) -> Generator[Any, Any, bool]:
+        """Write the items part by part, and give up those at fault.
+
+        :param together: in one transaction as far as it goes.
+        :returns: False: the transaction was lost; search the items that still wait again.
+        """
+        search = Search(written, halving=self.rules.isolate == "bisect")
+        tried: list[Tried] = []
+        try:
+            while part := search.part():
+                outcome: Outcome[Any] | None
+                if together and (len(part) > 1 or not self.rules.waits):
+                    outcome = yield from self._try(chunk, part, tried)
+                elif tried and not (yield from self._commit(chunk, tried)):
+                    return False
+                else:
+                    outcome = yield from self._write(chunk, part, once=len(part) > 1)
+                if outcome is None:
+                    return False
+                if outcome.ok:
+                    search.good()
+                elif search.bad():
+                    self._at_fault(chunk, part[0], outcome)
+        except Fatal:
+            # What is good stays; and what was decided in a lost transaction is decided again.
+            if tried and not (yield from self._commit(chunk, tried)):
+                return False
+            raise
+        if not tried:
+            return True
+        good = {index for part, outcome in tried if outcome.ok for index in part}
+        rest = [index for index in chunk.waiting if index not in good]
+        return (yield from self._commit(chunk, tried, rest))
+
+    def _try(
+        self, chunk: Chunk, part: Sequence[int], tried: list[Tried]
+    ) -> Generator[Any, Any, Outcome[Any] | None]:
+        """Write these in the transaction of the search; None: it is lost."""
+        items = chunk.to_write(part)
+        outcome: Outcome[Any] | None = yield Try(items, len(part) > 1, self._may_blame(items))
+        if outcome is None:
+            yield from self._lost(chunk, tried)
+            return None
+        tried.append((part, outcome))
+        failed = len(outcome.history)
+        chunk.count(retries=failed if outcome.ok else max(failed - 1, 0), rollbacks=failed)
+        return outcome
+
+    def _commit(
+        self, chunk: Chunk, tried: list[Tried], filtered: Sequence[int] = ()
+    ) -> Generator[Any, Any, bool]:
+        """Commit what was tried; False: it is lost.
+
+        :param filtered: items that the processor left out, which are done with it.
+        """
+        good = [(part, outcome.value or {}) for part, outcome in tried if outcome.ok]
+        done = [*(index for part, _ in good for index in part), *filtered]
+        values = [value for _, written in good for value in written.values()]
+        closing = chunk.closing(done, len(values))
+        try:
+            committed: bool = yield Commit(closing)
+        except Fatal:
+            yield from self._lost(chunk, tried)
+            raise
+        if not committed:
+            yield from self._lost(chunk, tried)
+            return False
+        chunk.closed(done, self.run.marker)
+        yield from self._tell(self._teller.searched(chunk, tried, closing))
+        tried.clear()
+        yield from self._after(values)
+        return True
+
+    def _lost(self, chunk: Chunk, tried: list[Tried]) -> Steps:
+        # They may have failed because of what is rolled back with them.
+        chunk.take_back(part[0] for part, outcome in tried if not outcome.ok and len(part) == 1)
+        chunk.count(rollbacks=1)
+        yield from self._tell(self._teller.searched(chunk, tried))
+        tried.clear()
+
+    def _may_blame(self, items: Sequence[Any]) -> bool:
+        """Whether an item may be given up for a failure of all of them."""
+        return len(items) == 1 or self.rules.isolate == "whole"
+
+    def _worth_a_search(self, outcome: Outcome[Any]) -> bool:
+        """Whether an item may be given up for it, or did not have its own attempts yet.
+
+        Of a chunk in which several items fail now and then, each may need one.
+        """
+        assert outcome.exception is not None
+        covered = self._covers(outcome.exception)
+        return self.rules.isolate != "whole" and (covered or outcome.attempts > 1)
+
+    def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
+        assert outcome.exception is not None
+        self._give_up(chunk, index, "write", outcome.exception, outcome.history)
+
+    # A process died with this chunk.
+
+    def _one_by_one(self, chunk: Chunk) -> Steps:
+        for index in list(chunk.left):
+            deaths = chunk.marker.deaths.get(index, ())
+            if len(deaths) >= self.rules.max_crashes:
+                self._killer(chunk, index, deaths)
+            else:
+                yield from self._alone(chunk, index)
+        if chunk.letters:
+            yield from self._mark(chunk, chunk.closing())
+
+    def _alone(self, chunk: Chunk, index: int) -> Steps:
+        if chunk.marker.alone != index:
+            yield from self._mark(chunk, chunk.closing(alone=index))
+        broken = chunk.read.records.broken
+        if index in broken:
+            self._give_up(chunk, index, "read", broken[index])
+            return
+        yield from self._process(chunk, [index])
+        if index in chunk.letters:
+            return
+        outcome = yield from self._write(chunk, [index], alone=self._next(chunk, index))
+        if not outcome.ok:
+            self._at_fault(chunk, index, outcome)
+
+    def _next(self, chunk: Chunk, index: int) -> int | None:
+        """The item that goes alone after this one, so that one transaction says both."""
+        for each in chunk.left:
+            if each > index and len(chunk.marker.deaths.get(each, ())) < self.rules.max_crashes:
+                return each
+        return None
+
+    # Giving up.
+
+    def _give_up(
+        self,
+        chunk: Chunk,
+        index: int,
+        phase: str,
+        failure: BaseException,
+        attempts: Sequence[AttemptRecord] = (),
+    ) -> None:
+        """Skip an item, if that may be."""
+        if not self._covers(failure):
+            raise Fatal(failure)
+        self._skip(chunk, index, phase, failure, attempts)
+
+    def _covers(self, failure: BaseException) -> bool:
+        with failing():
+            return self.rules.skip.covers(failure)
+
+    def _skip(
+        self,
+        chunk: Chunk,
+        index: int,
+        phase: str,
+        failure: BaseException,
+        attempts: Sequence[AttemptRecord] = (),
+    ) -> None:
+        skip, counts = self.rules.skip, self.run.counts + chunk.counts
+        if not skip.has_room(skipped=counts.skipped, read=counts.read):
+            error = SkipLimitExceededError(
+                f"{counts.skipped} items are skipped of {counts.read}, and the policy allows no "
+                f"more: {skip!r}"
+            )
+            error.__cause__ = failure
+            raise Fatal(error)
+        self._bury(chunk, index, phase, recorded(failure), attempts, skipped=True)
+
+    def _killer(self, chunk: Chunk, index: int, deaths: Sequence[tuple[str, float]]) -> None:
+        name = type_name(ProcessDiedError)
+        text = "the process died while this item was under way by itself"
+        died = [
+            AttemptRecord(number, None, at, name, text, "", *place_of(worker))
+            for number, (worker, at) in enumerate(deaths, 1)
+        ]
+        self._bury(chunk, index, "crash", RecordedFailure(name, text, None), died, skipped=False)
+
+    def _bury(
+        self,
+        chunk: Chunk,
+        index: int,
+        phase: str,
+        failure: RecordedFailure,
+        attempts: Sequence[AttemptRecord],
+        *,
+        skipped: bool,
+    ) -> None:
+        records, rules = chunk.read.records, self.rules
+        item = records.items[index]
+        payload, replayable = _as_text(rules.codec, item)
+        if phase == "read":
+            payload, replayable = str(item), False
+        number = records.first + index
+        letter = Letter(
+            source=records.source,
+            number=number,
+            key=self._key(item, f"{records.source}:{number}", phase),
+            phase=phase,
+            payload=payload,
+            replayable=replayable,
+            error_type=failure.type_name,
+            error_message=failure.message,
+            attempts=joined(chunk.histories.get(index, ()), attempts),
+        )
+        chunk.give_up(index, letter, skipped=skipped)
+
+    def _key(self, item: Any, place: str, phase: str) -> str:
+        if self.rules.key is None or phase == "read":
+            return place
+        try:
+            return str(self.rules.key(item))
+        except Exception:  # it is what is wrong with the item
+            return place
+
+
+def _check_records(read: Any) -> None:
+    if not isinstance(read, Records):
+        raise Fatal(ReaderError(f"what a cursor reads must be Records, got {read!r}"))
+
+
+def _as_text(codec: Codec, item: Any) -> tuple[str, bool]:
+    try:
+        text: Any = codec.encode(item)
+        if isinstance(text, str):
+            return text, True
+        raise TypeError("a codec gives text")
+    except Exception:  # whatever it is, the letter is written
+        try:
+            return repr(item), False
+        except Exception:
+            return f"<no text: repr() of {type(item).__name__} failed>", False

@@ -1,0 +1,198 @@
+"""Dead letters: the items that were given up, with all that happened to them."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, evolve, frozen
+
+from retrytemplate.caches.record import Record, brief, shortened
+from retrytemplate.caches.record_limit import fitting
+from retrytemplate.caches.record_schema import ATTEMPT, OF_EVERY_ATTEMPT, objects
+from retrytemplate.errors import RecordedFailure
+from retrytemplate.history import AttemptRecord, bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from retrytemplate.batch.journal.runs import Run
+    from retrytemplate.batch.journal.schema import Tables
+
+__all__ = [
+    "LONGEST",
+    "NAME_LIMIT",
+    "Letter",
+    "RecordLimits",
+    "attempts_from",
+    "change",
+    "digest",
+    "insert",
+    "joined",
+    "sought",
+    "storable",
+]
+
+# Characters of the name of an exception's class.
+NAME_LIMIT = 300
+LONGEST = 500
+"""Characters of what an index holds: 2,700 bytes on PostgreSQL, of which one may take four."""
+
+
+@frozen
+class Letter:
+    """An item that was given up.
+
+    :param source: where it came from, and its number there, from 1.
+    :param key: the step's key of it, as text.
+    :param phase: what failed at last: "read", "process", "write", or "crash".
+    :param payload: the item as text.
+    :param replayable: whether the codec can make the item of it again.
+    :param attempts: its failed attempts, the deaths of its process among them.
+    """
+
+    source: str
+    number: int
+    key: str
+    phase: str
+    payload: str
+    replayable: bool
+    error_type: str
+    error_message: str
+    attempts: tuple[AttemptRecord, ...]
+
+
+@frozen
+class RecordLimits:
+    """What a repository keeps of failures: the same rules as those of a context cache.
+
+    :param redact: applied to messages and tracebacks; None: they are kept as they are.
+    :param limit: bytes of a failure and its history as JSON.
+    """
+
+    redact: Callable[[str], str] | None
+    limit: int
+
+    def text(self, message: str) -> str:
+        """The message, redacted and then cut."""
+        return brief(message, self.redact)
+
+    def fit(
+        self, failure: RecordedFailure, history: Iterable[AttemptRecord] = ()
+    ) -> tuple[tuple[AttemptRecord, ...], RecordedFailure]:
+        """The history and the failure as they are stored; the history is redacted already."""
+        name = shortened(failure.type_name, NAME_LIMIT)
+        last = RecordedFailure(name, self.text(failure.message), None)
+        record = fitting(Record(last=last, history=tuple(history)), self.limit)
+        assert record.last is not None
+        return record.history, record.last
+
+
+def joined(
+    before: Sequence[AttemptRecord], more: Iterable[AttemptRecord]
+) -> tuple[AttemptRecord, ...]:
+    """Attempts that follow others, numbered on: the last number is the count of all.
+
+    Only the first and the last ones are kept, see ``bounded``.
+    """
+    count = before[-1].number if before else 0
+    return bounded((*before, *(evolve(each, number=count + each.number) for each in more)))
+
+
+def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
+    """The attempts that a JSON list holds."""
+    attempts = tuple(AttemptRecord(**each) for each in objects(data, ATTEMPT, OF_EVERY_ATTEMPT))
+    for place, (before, each) in enumerate(pairwise(attempts), 1):
+        if each.number <= before.number:
+            raise ValueError(f"[{place}].number must be higher than the one before it")
+    return attempts
+
+
+def storable(text: str) -> str:
+    """The text with what not every database takes told in ASCII: halves of characters, and NUL.
+
+    >>> storable("a\\ud800b")
+    'a\\\\ud800b'
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def digest(text: str) -> str:
+    """What a text of any length is known by."""
+    return sha256(text.encode()).hexdigest()
+
+
+def sought(text: str) -> str:
+    """The text as a column with an index keeps it: of a long one the beginning, and its digest.
+
+    >>> sought("order-1"), len(sought("order" * 1000))
+    ('order-1', 500)
+    """
+    kept = storable(text)
+    if len(kept) <= LONGEST:
+        return kept
+    told = f"...{digest(kept)}"
+    return kept[: LONGEST - len(told)] + told
+
+
+def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[Letter]) -> None:
+    """Write them in the transaction that decides about them."""
+    insertion = _insertion(tables, connection.dialect.name)
+    for letter in letters:
+        key, payload = sought(letter.key), storable(letter.payload)
+        failure = RecordedFailure(letter.error_type, letter.error_message, None)
+        attempts, failure = run.identity.limits.fit(failure, letter.attempts)
+        connection.execute(
+            insertion,
+            {
+                "of_run": run.id,
+                "of_step": run.identity.step,
+                "of_source": sought(letter.source),
+                "of_number": letter.number,
+                "of_item_key": key,
+                "of_phase": letter.phase,
+                "of_payload": payload,
+                "of_replayable": int(letter.replayable and payload == letter.payload),
+                "of_error_type": storable(failure.type_name),
+                "of_error_message": storable(failure.message),
+                "of_attempts": json.dumps([asdict(attempt) for attempt in attempts]),
+                "of_code_version": run.identity.code_version,
+            },
+        )
+
+
+@lru_cache
+def _insertion(tables: Tables, dialect: str) -> Any:
+    """The statement that adds a letter; made once, since that takes longer than to execute it."""
+    from sqlalchemy import bindparam, func, select
+
+    from retrytemplate.batch.journal.schema import clock
+
+    table = tables.letters
+    given = (
+        "run, step, source, number, item_key, phase, payload, replayable, error_type, "
+        "error_message, attempts, code_version"
+    )
+    bound = {name: bindparam(f"of_{name}", type_=table.c[name].type) for name in given.split(", ")}
+    before = select(func.count()).where(
+        table.c.run == bound["run"], table.c.item_key == bound["item_key"]
+    )
+    ordinal = before.scalar_subquery() + 1
+    return table.insert().values(
+        **bound, ordinal=ordinal, state="open", created=clock(dialect), audit="[]"
+    )
+
+
+def change(connection: Connection, tables: Tables, row: Any, values: Mapping[str, Any]) -> bool:
+    """Change an open letter as its row was read; False: somebody else has decided meanwhile.
+
+    Not every engine of a caller locks what it reads.
+    """
+    letters = tables.letters
+    as_read = (letters.c.id == row.id, letters.c.state == "open", letters.c.audit == row.audit)
+    return bool(connection.execute(letters.update().where(*as_read).values(values)).rowcount)

@@ -1,0 +1,202 @@
+"""Where runs are journalled and dead letters kept: a database."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.imports import extra
+from retrytemplate._internal.validation import waiting
+from retrytemplate._storage.cancellation import whole
+from retrytemplate.backends.durable import check_records
+from retrytemplate.batch import validation
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.journal import engines, runs
+from retrytemplate.batch.journal.letters import RecordLimits
+from retrytemplate.batch.journal.schema import check_tables, create, tables
+from retrytemplate.caches.record_limit import RECORD_LIMIT
+from retrytemplate.errors import MisuseError
+from retrytemplate.history import summary
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate.batch.journal.schema import Tables
+
+__all__ = ["JobRepository"]
+
+PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+class JobRepository:
+    """The journal of the runs, and their dead letters, in a database.
+
+    :param url: of the database, as SQLAlchemy writes it, or an ``Engine`` or ``AsyncEngine``.
+        SQLite serves the processes of one machine, PostgreSQL those of many.
+    :param lease: seconds for which a run is its process's alone.  They are renewed while it lives;
+        a run whose lease is over is taken over by whoever asks for it next.
+    :param prefix: of the names of the tables, which are made on first use.
+    :param timeout: seconds to wait for a connection or a lock.
+    :param redact: ``(text) -> text``, applied to the messages and tracebacks of failures before
+        they are stored, in dead letters and in runs; None: they are stored as they are.  Items are
+        never redacted: a replay needs them.
+    :param record_limit: bytes of a dead letter's failure and history, and of a run's error, at
+        least 8192.  The history has the first three and the last thirteen attempts; of longer ones
+        the middle, then the tracebacks are given up first.
+    :raises TypeError, ValueError: a parameter is of another type, or out of its range.
+
+    A step writes its items in this database's transactions, unless it is given another one.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with JobRepository(f"sqlite:///{folder}/jobs.db") as repository:
+    ...         repository.lease
+    30.0
+    """
+
+    def __init__(
+        self,
+        url: str | URL | Engine | AsyncEngine,
+        lease: Seconds = 30.0,
+        prefix: str = "batch",
+        *,
+        timeout: Seconds = 5.0,
+        redact: Callable[[str], str] | None = None,
+        record_limit: int = RECORD_LIMIT,
+    ) -> None:
+        self.lease: float = waiting("lease", lease)
+        self.timeout: float = waiting("timeout", timeout)
+        self.prefix = _prefix(prefix)
+        check_records(redact, record_limit)
+        self.limits = RecordLimits(redact, record_limit)
+        with extra("batch", "a job repository"):
+            from sqlalchemy import Engine
+
+        self._asynchronous = hasattr(url, "sync_engine")
+        inner: Any = getattr(url, "sync_engine", url)
+        given = isinstance(inner, Engine)
+        self._given = url if given else None
+        self._url = engines.check_url(inner.url if given else url)
+        self._engine: Engine | None = None
+        self._looking: Engine | None = None
+        self._lock = threading.RLock()
+        self.created = False
+        self._seen = False
+
+    def __repr__(self) -> str:
+        where = self._url.set(query={})
+        return f"<JobRepository {where.get_backend_name()} {where.database} lease={self.lease}>"
+
+    @property
+    def tables(self) -> Tables:
+        """Its tables, as SQLAlchemy knows them."""
+        return tables(self.prefix)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine whose transactions the steps write in."""
+        if self._asynchronous:
+            raise MisuseError(
+                "run() needs a JobRepository on an Engine or a URL, not on an "
+                "AsyncEngine: use run_async()"
+            )
+        with self._lock:
+            made = self._engine
+            if made is None:
+                given: Any = self._given
+                made = self._engine = given or engines.engine(self._url, self.timeout)
+            return made
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction on the repository's tables."""
+        with self.engine.connect() as connection, connection.begin():
+            self.create(connection)
+            yield connection
+        self.created = True  # not before it is committed
+
+    @contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """A connection for whoever only looks: it takes no lock and makes no table.
+
+        :raises JobRepositoryError: the database cannot be reached, or has no such tables.
+        """
+        with self.asked(), self._looker().connect() as connection:
+            if not self._seen:
+                check_tables(connection, self.tables)
+                self._seen = True
+            yield connection
+
+    def _looker(self) -> Engine:
+        with self._lock:
+            given: Any = self._looking or (None if self._asynchronous else self._given)
+            looker: Engine = given or engines.looker(self._url, self.timeout)
+            self._looking = looker
+            return looker
+
+    @contextmanager
+    def asked(self, what: str = "the job repository") -> Iterator[None]:
+        """Around what the repository does on its own: its errors say so."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except SQLAlchemyError as exc:
+            why = summary(getattr(exc, "orig", None) or exc)
+            raise JobRepositoryError(f"{what} cannot be used: {why}") from exc
+
+    @asynccontextmanager
+    async def asynchronous_engine(self) -> AsyncIterator[AsyncEngine]:
+        """The same for the tasks of the running loop; closed with the context unless given."""
+        if self._asynchronous:
+            given: Any = self._given
+            yield given
+            return
+        made = engines.async_engine(self._url, self.timeout)
+        try:
+            yield made
+        finally:
+            await whole(made.dispose())
+
+    def create(self, connection: Connection) -> None:
+        """Create the tables where they are missing."""
+        if not self.created:
+            create(connection, self.tables)
+
+    def abandon(self, run_id: int) -> bool:
+        """Give a run up by hand: whoever still has it can write no more, and nobody resumes it.
+
+        :returns: False: there is no such run, or it is completed or given up already.
+        """
+        validation.number("run_id", run_id)
+        with self.asked(), self.transaction() as connection:
+            return runs.abandon(connection, self.tables, run_id)
+
+    def close(self) -> None:
+        """Close the connections of an engine that was made here."""
+        with self._lock:
+            made, self._engine, self._looking = (self._engine, self._looking), None, None
+        for each in made:
+            if each is not None and each is not self._given:
+                each.dispose()
+
+    def __enter__(self) -> JobRepository:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _prefix(value: Any) -> str:
+    if not isinstance(value, str) or not PREFIX.fullmatch(value):
+        raise ValueError(
+            "prefix must be 1 to 40 of a-z, 0-9 and _, with no digit at the beginning, "
+            f"got {value!r}"
+        )
+    return value

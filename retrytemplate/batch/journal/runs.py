@@ -1,0 +1,539 @@
+"""The journal of a run: one row, and every statement on it.
+
+Each function works in the transaction of the connection that it is given, and blocks; under asyncio
+they run inside ``AsyncConnection.run_sync``.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, define, evolve, field, frozen
+
+from retrytemplate._storage.process_liveness import here, is_gone, is_here
+from retrytemplate.batch.engine.checkpoint import Marker
+from retrytemplate.batch.errors import (
+    NotResumableError,
+    RunAbandonedError,
+    RunExistsError,
+    RunInProgressError,
+    RunLostError,
+)
+from retrytemplate.batch.journal.letters import digest, storable
+from retrytemplate.batch.journal.rows import RUN_HOLD, RUN_STATE, check, damaged, parsed
+from retrytemplate.batch.journal.schema import COUNTS, clock, new_row, now
+from retrytemplate.batch.report import Report
+from retrytemplate.caches.record_schema import FAILURE, fault
+from retrytemplate.errors import RecordedFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection, Table
+
+    from retrytemplate.batch.journal.letters import Letter, RecordLimits
+    from retrytemplate.batch.journal.rows import StoredRow
+    from retrytemplate.batch.journal.schema import Tables
+    from retrytemplate.batch.report import Status
+
+__all__ = [
+    "Closing",
+    "Counts",
+    "Identity",
+    "Run",
+    "abandon",
+    "applied",
+    "begin",
+    "close",
+    "end",
+    "is_taken",
+    "let_go",
+    "read",
+    "renew",
+]
+
+
+@frozen
+class Counts:
+    """How many items, attempts, transactions and deaths."""
+
+    read: int = 0
+    written: int = 0
+    filtered: int = 0
+    dead: int = 0
+    skipped: int = 0
+    retries: int = 0
+    rollbacks: int = 0
+    deaths: int = 0
+
+    @property
+    def done(self) -> int:
+        """Of how many items it is known what became of them."""
+        return self.written + self.filtered + self.dead
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
+
+
+@frozen
+class Identity:
+    """What a run is known by, and who asks for it."""
+
+    step: str
+    parameters: str
+    worker: str
+    lease: float
+    on_existing: str
+    resumable: bool
+    exactly_once: bool
+    code_version: str | None
+    limits: RecordLimits
+
+
+@define
+class Run:
+    """A run as its row has it, held by this process.
+
+    :param unsent: its messages that wait in the outbox, once it has ended.
+    """
+
+    id: int
+    identity: Identity
+    fence: int
+    seq: int
+    status: Status
+    counts: Counts
+    marker: Marker
+    error: RecordedFailure | None = None
+    exception: BaseException | None = field(default=None, eq=False)
+    unsent: int = 0
+    already_completed: bool = False
+
+    def took(self, closing: Closing) -> None:
+        """What was written is what is known."""
+        counts = self.counts + closing.counts
+        # At once: no signal may come in between.
+        self.seq, self.counts, self.marker = self.seq + 1, counts, closing.marker
+
+    def report(self) -> Report:
+        """How it stands."""
+        return Report(
+            name=self.identity.step,
+            run_id=self.id,
+            status=self.status,
+            pending=self.marker.waiting,
+            exactly_once=self.identity.exactly_once,
+            error=self.error,
+            exception=self.exception,
+            unsent=self.unsent,
+            already_completed=self.already_completed,
+            **asdict(self.counts),
+        )
+
+
+@frozen
+class Closing:
+    """What one transaction writes of a run: what is in flight from now on, and what came of it."""
+
+    marker: Marker
+    counts: Counts = Counts()
+    letters: Sequence[Letter] = ()
+    messages: Sequence[str] = ()
+    progress: float | None = None
+
+
+def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
+    """Take the run, a new one or one that has stopped; of a completed one its row as it is.
+
+    :raises JobRepositoryError: its row is damaged.
+    """
+    from retrytemplate.batch.outbox import count
+
+    row = _latest(connection, tables, asked)
+    if row is None:
+        _insert(connection, tables, asked, 1)
+        row = _latest(connection, tables, asked)
+    elif asked.on_existing == "refuse":
+        raise RunExistsError(f"{_named(asked)} exists, {row.status}, as run {row.id}")
+    _check_over(asked, row)
+    if asked.on_existing == "restart" and row.fence:
+        if row.status != "completed":
+            abandon(connection, tables, row.id)
+        _insert(connection, tables, asked, row.generation + 1)
+        row = _latest(connection, tables, asked)
+    if row.status == "abandoned":
+        raise RunAbandonedError(f"{_named(asked)} was abandoned: begin anew with 'restart'")
+    run = _run(tables, row, asked)
+    if run.status == "completed":
+        run.already_completed = True
+        run.unsent = count(connection, tables, run=run.id)
+    else:
+        _take(connection, tables, run, row)
+    return run
+
+
+def _named(asked: Identity) -> str:
+    return f"the run of {asked.step!r} with {asked.parameters}"
+
+
+def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
+    from sqlalchemy import select
+
+    runs = tables.runs
+    found = (
+        select(runs, now(connection).label("now"))
+        .where(runs.c.step == asked.step, runs.c.digest == digest(asked.parameters))
+        .order_by(runs.c.generation.desc())
+        .limit(1)
+    )
+    # Where another process has the row, it may have made a newer one by the time it lets go.
+    connection.execute(found.with_for_update()).first()
+    row = connection.execute(found.with_for_update()).first()
+    if row is None:  # or its digest is damaged: a second run would do everything once more
+        same = select(runs).where(runs.c.step == asked.step, runs.c.parameters == asked.parameters)
+        row = connection.execute(same.limit(1)).first()
+    if row is not None:
+        check(runs, row, RUN_HOLD)
+        for name, must in (("parameters", asked.parameters), ("digest", digest(asked.parameters))):
+            if row._mapping[name] != must:
+                raise damaged(runs, row._mapping, f"{name} must be that of {asked.parameters}")
+    return row
+
+
+def _insert(connection: Connection, tables: Tables, asked: Identity, generation: int) -> None:
+    """A new row; where another process was faster, that one's."""
+    connection.execute(
+        new_row(connection, tables.runs).values(
+            step=asked.step,
+            parameters=asked.parameters,
+            digest=digest(asked.parameters),
+            generation=generation,
+            status="running",
+            fence=0,
+            seq=0,
+            marker=_text(Marker().to_json()),
+            exactly_once=int(asked.exactly_once),
+            code_version=asked.code_version,
+            started=now(connection),
+            done_before=0,
+            updated=now(connection),
+            **asdict(Counts()),
+        )
+    )
+
+
+def _is_held(row: Any) -> bool:
+    """Whether who has it has not said that it let go."""
+    return bool(row.status == "running" and row.worker is not None)
+
+
+def is_taken(row: Any) -> bool:
+    """Whether a process has the run: its lease is not over, and it is not seen to be gone."""
+    return (
+        _is_held(row)
+        and row.lease_until is not None
+        and row.lease_until > row.now
+        and not is_gone(row.worker, row.place)
+    )
+
+
+def _check_over(asked: Identity, row: Any) -> None:
+    """Raise unless the lease is over, or the process that had it is gone."""
+    if is_taken(row):
+        raise RunInProgressError(
+            f"{_named(asked)} is under way in {row.worker}, whose lease has "
+            f"{row.lease_until - row.now:.1f} s left",
+            worker=row.worker,
+            lease_until=row.lease_until,
+        )
+
+
+def read(runs: Table, row: StoredRow) -> tuple[Marker, RecordedFailure | None]:
+    """The chunk in flight of a run, and what ended it.
+
+    :raises JobRepositoryError: they cannot be read, or contradict the run's counts.
+    """
+    marker = parsed(runs, row, "marker", Marker.from_json)
+    error = None if row["error"] is None else parsed(runs, row, "error", _failure)
+    done = row["written"] + row["filtered"] + row["dead"]
+    in_flight = marker.count or 0
+    faults = {
+        "read, written, filtered, dead, marker: "
+        f"{row['read']} read, but {done} done and {marker.waiting} pending": row["read"]
+        != done + marker.waiting,
+        f"marker: count {in_flight} of {row['read']} read": in_flight > row["read"],
+        "marker: position must not be null behind the first chunk": marker.position is None
+        and row["read"] != in_flight,
+        "deaths: fewer than the marker has": row["deaths"]
+        < marker.stray + sum(map(len, marker.deaths.values())),
+        "skipped: more than dead": row["skipped"] > row["dead"],
+        "fence: 0, but the run was taken": row["seq"] > 0 and not row["fence"],
+        "status: completed, but items are pending": row["status"] == "completed"
+        and marker.waiting > 0,
+    }
+    for wrong, found in faults.items():
+        if found:
+            raise damaged(runs, row, wrong)
+    return marker, error
+
+
+def _failure(data: Any) -> RecordedFailure:
+    wrong = fault("", data if isinstance(data, dict) else {}, FAILURE, ("type", "message"))
+    if wrong is not None:
+        raise ValueError(wrong)
+    return RecordedFailure(data["type"], data["message"], None)
+
+
+def _run(tables: Tables, row: Any, asked: Identity) -> Run:
+    check(tables.runs, row, RUN_STATE)
+    marker, error = read(tables.runs, row._mapping)
+    return Run(
+        id=row.id,
+        identity=asked
+        if row.status != "completed"
+        else evolve(asked, exactly_once=bool(row.exactly_once)),
+        fence=row.fence + 1,
+        seq=row.seq,
+        status=row.status,
+        counts=_counts(row),
+        marker=marker,
+        error=error,
+    )
+
+
+def _counts(row: Any) -> Counts:
+    return Counts(*(getattr(row, name) for name in COUNTS))
+
+
+def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
+    if row.fence and not run.identity.resumable:
+        raise NotResumableError(
+            f"{_named(run.identity)} {row.status} after {run.counts.read} items, and its reader "
+            "cannot give them again: begin anew with 'restart'"
+        )
+    if _is_held(row) and not is_here(row.place):  # it died
+        run.counts += Counts(deaths=1)
+        run.marker = run.marker.after_death(row.worker, row.now)
+    run.status, run.error = "running", None
+    _update(
+        connection,
+        tables,
+        run,
+        {
+            "fence": run.fence,
+            "status": "running",
+            "worker": run.identity.worker,
+            "place": here(),
+            "marker": _text(run.marker.to_json()),
+            "deaths": run.counts.deaths,
+            "error": None,
+            "ended": None,
+            "code_version": run.identity.code_version,
+            "done_before": run.counts.done,
+        },
+        times=("taken",),
+        fence=row.fence,
+    )
+    run.seq += 1
+
+
+def close(connection: Connection, tables: Tables, run: Run, closing: Closing) -> None:
+    """Write what came of a part of the run, in the transaction of what was written.
+
+    :raises RunLostError: another process has taken the run over.
+    """
+    from retrytemplate.batch.journal.letters import insert
+    from retrytemplate.batch.outbox import add
+
+    insert(connection, tables, run, closing.letters)
+    add(connection, tables, run.id, run.identity.step, closing.messages)
+    values: dict[str, Any] = {"marker": _text(closing.marker.to_json())}
+    if closing.counts != Counts():
+        values |= asdict(run.counts + closing.counts)
+    if closing.progress is not None:
+        values["progress"] = closing.progress
+    _update(connection, tables, run, values)
+
+
+def applied(connection: Connection, tables: Tables, run: Run) -> bool:
+    """Whether the transaction whose commit was not answered is in the database."""
+    return bool(_held(connection, tables, run).seq == run.seq + 1)
+
+
+def _held(connection: Connection, tables: Tables, run: Run) -> Any:
+    """The run's row, locked: a commit that is still under way there comes to its end first."""
+    from sqlalchemy import select
+
+    runs = tables.runs
+    row = connection.execute(select(runs).where(runs.c.id == run.id).with_for_update()).one()
+    check(runs, row, RUN_HOLD)
+    if row.fence != run.fence:
+        raise _lost(run)
+    return row
+
+
+def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
+    """Take over what a commit has written that was cut off, by a signal perhaps."""
+    row = _held(connection, tables, run)
+    if row.seq != run.seq:
+        check(tables.runs, row, RUN_STATE)
+        marker, _ = read(tables.runs, row._mapping)
+        run.seq, run.counts, run.marker = row.seq, _counts(row), marker
+
+
+def end(connection: Connection, tables: Tables, run: Run, status: Status) -> None:
+    """Let go of the run."""
+    from retrytemplate.batch.outbox import count
+
+    _catch_up(connection, tables, run)
+    marker = run.marker.after_stop()
+    error = None
+    if run.error is not None:
+        _, failure = run.identity.limits.fit(run.error)
+        error = _text({"type": failure.type_name, "message": storable(failure.message)})
+    _update(
+        connection,
+        tables,
+        run,
+        {
+            "status": status,
+            "worker": None,
+            "place": None,
+            "marker": _text(marker.to_json()),
+            "error": error,
+        },
+        times=("ended",),
+        leased=False,
+    )
+    run.seq += 1
+    run.marker, run.status, run.unsent = marker, status, count(connection, tables, run=run.id)
+
+
+def renew(connection: Connection, tables: Tables, run: Run) -> None:
+    """Hold the run for another lease.
+
+    :raises RunLostError: another process has taken the run over.
+    """
+    runs = tables.runs
+    renewed = connection.execute(
+        runs.update()
+        .where(runs.c.id == run.id, runs.c.fence == run.fence, runs.c.status == "running")
+        .values(lease_until=now(connection) + run.identity.lease)
+    )
+    if not renewed.rowcount:
+        raise _lost(run)
+
+
+def let_go(connection: Connection, tables: Tables, worker: str) -> None:
+    """Let go of whatever this worker still has: it was cut off before it knew."""
+    runs = tables.runs
+    connection.execute(
+        runs.update()
+        .where(runs.c.worker == worker, runs.c.status == "running")
+        .values(
+            status="stopped",
+            seq=runs.c.seq + 1,
+            worker=None,
+            place=None,
+            lease_until=None,
+            ended=now(connection),
+        )
+    )
+
+
+def abandon(connection: Connection, tables: Tables, run_id: int) -> bool:
+    """Give a run up: who may still have it can write no more.  False: there is none to give up."""
+    runs = tables.runs
+    given_up = connection.execute(
+        runs.update()
+        .where(runs.c.id == run_id, runs.c.status.not_in(("completed", "abandoned")))
+        .values(
+            status="abandoned",
+            fence=runs.c.fence + 1,
+            worker=None,
+            place=None,
+            lease_until=None,
+            updated=now(connection),
+            ended=now(connection),
+        )
+    )
+    return bool(given_up.rowcount)
+
+
+def _update(
+    connection: Connection,
+    tables: Tables,
+    run: Run,
+    values: dict[str, Any],
+    *,
+    times: tuple[str, ...] = (),
+    fence: int | None = None,
+    leased: bool = True,
+) -> None:
+    """Change the run's row, if it is as this process has left it.
+
+    :param times: columns that get the database's time.
+    """
+    change = _change(tables, connection.dialect.name, tuple(values), times, leased)
+    given = {f"new_{name}": value for name, value in values.items()}
+    given |= {
+        "of_run": run.id,
+        "of_fence": run.fence if fence is None else fence,
+        "of_seq": run.seq,
+    }
+    if leased:
+        given["lease"] = run.identity.lease
+    if connection.dialect.name == "postgresql":
+        given["bound"] = f"{run.identity.lease * 1000:.0f}"
+    if connection.execute(change, given).rowcount != 1:
+        raise _lost(run)
+
+
+@lru_cache
+def _change(
+    tables: Tables, dialect: str, names: tuple[str, ...], times: tuple[str, ...], leased: bool
+) -> Any:
+    """The statement for it: made once, since it is there for every chunk."""
+    from sqlalchemy import bindparam
+
+    runs, time = tables.runs, clock(dialect)
+    lease = bindparam("lease", type_=runs.c.lease_until.type)
+    change = (
+        runs.update()
+        .where(
+            runs.c.id == bindparam("of_run"),
+            runs.c.fence == bindparam("of_fence"),
+            runs.c.seq == bindparam("of_seq"),
+        )
+        .values(
+            seq=runs.c.seq + 1,
+            updated=time,
+            lease_until=time + lease if leased else None,
+            **{name: bindparam(f"new_{name}") for name in names},
+            **dict.fromkeys(times, time),
+        )
+    )
+    return change.returning(_bound()) if dialect == "postgresql" else change
+
+
+def _bound() -> Any:
+    """Lets the server end the transaction when it stands still for a lease.
+
+    Only the commit follows: who stops before it must not keep the others from the row for ever.
+    """
+    from sqlalchemy import bindparam, func
+
+    return func.set_config("idle_in_transaction_session_timeout", bindparam("bound"), True)
+
+
+def _lost(run: Run) -> RunLostError:
+    return RunLostError(
+        f"run {run.id} of {run.identity.step!r} was taken over: this process had it for longer "
+        "than its lease without a sign of life"
+    )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,227 @@
+"""How runs stand, for whoever asks the journal: no run is taken, nothing is locked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from attrs import asdict, field, frozen
+
+from retrytemplate._internal.validation import at_least_one, checked_by, instance_of
+from retrytemplate.batch import validation
+from retrytemplate.batch.engine.checkpoint import Marker
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.batch.journal.letters import digest
+from retrytemplate.batch.journal.repository import JobRepository
+from retrytemplate.batch.journal.rows import (
+    RUN_HOLD,
+    RUN_SHOWN,
+    RUN_STATE,
+    damaged,
+    parsed,
+    readable,
+)
+from retrytemplate.batch.journal.runs import Counts, is_taken, read
+from retrytemplate.batch.journal.schema import COUNTS, now
+from retrytemplate.batch.report import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, RowMapping, Table
+
+    from retrytemplate.errors import RecordedFailure
+
+    State = Status | Literal["died"]
+
+__all__ = ["RunStatus", "Runs"]
+
+# The columns that are fields of the same name.
+AS_THEY_ARE = """
+step generation worker lease_until progress code_version started taken done_before updated ended now
+""".split()
+
+
+@frozen(kw_only=True)
+class RunStatus:
+    """A run as the journal has it.  Times are seconds since the epoch by the database's clock.
+
+    :param parameters: JSON values.
+    :param generation: how many runs there were with this step and these parameters, this one
+        included.
+    :param state: the run's status; "died": it is under way by its row, and nobody has it.
+    :param worker: who has it, and ``lease_until`` when, unless that is renewed.
+    :param pending: items of the chunk in flight that are in no other count, as far as is known.
+    :param unsent: number of messages of the run that wait in the outbox.
+    :param progress: which share of the source is read, from 0 to 1, where the reader knows it.
+    :param careful: a process died with the chunk in flight: its items go one by one.
+    :param suspects: how many of them are left; None: nobody is suspected, or they were not counted
+        yet.
+    :param alone: the one that is under way by itself, by its place in the chunk, from 1.
+    :param error: what ended it.
+    :param taken: when who has it, or had it last, took it; ``done_before`` items were done by then.
+    :param now: when this was asked.
+    :param problem: what in its row cannot be read.
+    """
+
+    run_id: int
+    step: str
+    parameters: dict[str, Any]
+    generation: int
+    state: State
+    worker: str | None
+    lease_until: float | None
+    counts: Counts
+    pending: int
+    progress: float | None
+    careful: bool
+    suspects: int | None
+    alone: int | None
+    exactly_once: bool
+    error: RecordedFailure | None
+    code_version: str | None
+    started: float
+    taken: float | None
+    done_before: int
+    updated: float
+    ended: float | None
+    now: float
+    unsent: int = 0
+    problem: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is at work on it, or is supposed to be."""
+        return self.state not in ("running", "died")
+
+    @property
+    def rate(self) -> float | None:
+        """Items a second since it was taken last."""
+        if self.taken is None:
+            return None
+        until = self.now if self.state == "running" else self.ended or self.updated
+        done = self.counts.done - self.done_before
+        return done / (until - self.taken) if until > self.taken else None
+
+    def remaining(self, rate: float | None = None) -> float | None:
+        """Seconds to the end at this rate, if what is left is like what was done; None: unknown.
+
+        :param rate: items a second; None: those since the run was taken.
+        """
+        pace = self.rate if rate is None else rate
+        if self.over or not pace or not self.progress or not self.counts.done:
+            return None
+        return self.counts.done * (1.0 - self.progress) / self.progress / pace
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values, the counts beside the others."""
+        data = asdict(self, recurse=False)
+        counts, error = data.pop("counts"), data.pop("error")
+        told = None if error is None else {"type": error.type_name, "message": error.message}
+        rate, remaining = self.rate, self.remaining()
+        return data | asdict(counts) | {"error": told, "rate": rate, "remaining": remaining}
+
+
+@frozen
+class _Wanted:
+    step: str | None = field(validator=validation.text_or_none)
+    status: Status | None = field(validator=validation.one_of_or_none(*get_args(Status)))
+    before: int | None = field(validator=checked_by(validation.number_or_none))
+
+    def conditions(self, runs: Table) -> list[ColumnElement[bool]]:
+        exact = {"step": self.step, "status": self.status}
+        wanted = [runs.c[name] == value for name, value in exact.items() if value is not None]
+        return wanted if self.before is None else [*wanted, runs.c.id < self.before]
+
+
+@frozen
+class Runs:
+    """The runs of a job repository, for whoever only looks.
+
+    Every method raises ``JobRepositoryError`` where the database cannot be reached, or has no such
+    tables: nothing is made.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from retrytemplate.batch import ChunkStep, JobRepository
+    >>> with TemporaryDirectory() as folder, JobRepository(f"sqlite:///{folder}/jobs.db") as jobs:
+    ...     step = ChunkStep(
+    ...         "count", reader=range(5), writer=lambda items, transaction: None, repository=jobs
+    ...     )
+    ...     report = step.run({"day": "2026-11-21"})
+    ...     [run] = Runs(jobs).page()
+    >>> run.run_id, run.step, run.parameters, run.state, run.counts.written
+    (1, 'count', {'day': '2026-11-21'}, 'completed', 5)
+    """
+
+    repository: JobRepository = field(validator=instance_of(JobRepository, "a JobRepository"))
+
+    def page(
+        self,
+        *,
+        step: str | None = None,
+        status: Status | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[RunStatus]:
+        """Runs, the newest first.
+
+        :param step: only those of the step of this name.
+        :param status: only those whose row has it; that of a run that died is "running".
+        :param before: only those that are older than the run of this number: the next page.
+        """
+        at_least_one("limit", limit)
+        validation.number("limit", limit)
+        runs = self.repository.tables.runs
+        return self._read(_Wanted(step, status, before).conditions(runs), limit)
+
+    def find(self, run_id: int) -> RunStatus | None:
+        """The run of this number, or None."""
+        validation.number("run_id", run_id)
+        found = self._read([self.repository.tables.runs.c.id == run_id], 1)
+        return found[0] if found else None
+
+    def _read(self, wanted: Sequence[ColumnElement[bool]], limit: int) -> list[RunStatus]:
+        from sqlalchemy import func, select
+
+        runs, messages = self.repository.tables.runs, self.repository.tables.messages
+        waiting = select(func.count()).where(messages.c.run == runs.c.id).scalar_subquery()
+        with self.repository.looking() as connection:
+            asked = select(runs, now(connection).label("now"), waiting.label("unsent"))
+            asked = asked.where(*wanted).order_by(runs.c.id.desc()).limit(limit)
+            rows = connection.execute(asked).mappings().all()
+        return [_status(runs, row) for row in rows]
+
+
+def _status(runs: Table, stored: RowMapping) -> RunStatus:
+    values, problem = readable(runs, stored, {**RUN_HOLD, **RUN_STATE, **RUN_SHOWN})
+    row = SimpleNamespace(**{**stored, **values})
+    marker, error, parameters = Marker(), None, {}
+    try:
+        parameters = parsed(runs, values, "parameters", dict)
+        if values["digest"] != digest(values["parameters"]):
+            raise damaged(runs, values, "digest must be that of the parameters")
+        marker, error = read(runs, values)
+    except JobRepositoryError as exc:
+        problem = problem or str(exc)
+    counted = marker.careful and marker.count is not None
+    return RunStatus(
+        run_id=row.id,
+        parameters=parameters,
+        state=_state(row),
+        counts=Counts(*(values[name] for name in COUNTS)),
+        unsent=row.unsent,
+        pending=marker.waiting,
+        careful=marker.careful,
+        suspects=marker.waiting if counted else None,
+        alone=None if marker.alone is None else marker.alone + 1,
+        exactly_once=bool(row.exactly_once),
+        error=error,
+        problem=problem,
+        **{name: getattr(row, name) for name in AS_THEY_ARE},
+    )
+
+
+def _state(row: Any) -> State:
+    if row.status != "running":
+        return cast("State", row.status)
+    return "running" if is_taken(row) else "died"

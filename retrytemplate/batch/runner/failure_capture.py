@@ -1,0 +1,130 @@
+"""A function whose failures are written down while a template calls it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from retrytemplate.batch.journal.letters import NAME_LIMIT
+from retrytemplate.caches.record import brief, describe, shortened
+from retrytemplate.caches.worker_id import host_name
+from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
+from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, message_of, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate.history import Outcome
+
+__all__ = ["AsyncWatched", "Watched", "record_of"]
+
+# The template's verdicts on an attempt that was made.
+JUDGED = (AttemptTimeoutError, UnacceptableResultError)
+
+
+class _Notes:
+    """Keeps what failed calls have raised, as many as a history has.
+
+    :param failure: what the first call has raised already: it is raised again in its place.  So
+        the first attempt of nearly every item costs no more than the call itself.
+    """
+
+    __slots__ = ("_calls", "_failure", "_raised", "func")
+
+    def __init__(self, function: Callable[..., Any], failure: Exception | None = None) -> None:
+        self.func = function
+        self._failure = failure
+        self._calls = 0
+        self._raised: dict[int, Exception] = {}
+
+    def _first(self) -> Exception | None:
+        self._calls += 1
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _note(self, failure: Exception) -> None:
+        self._raised[self._calls] = failure
+        if self._calls > HISTORY_FIRST + HISTORY_LAST:
+            self._raised.pop(self._calls - HISTORY_LAST, None)
+
+    def is_refused(self, outcome: Outcome[Any]) -> bool:
+        """Whether what leaves is a refusal of the template, not a failure of a call.
+
+        A guard's, or that of a deadline: no item is to blame for it.
+        """
+        failure = outcome.exception
+        called = any(failure is each for each in self._raised.values())
+        return not called and isinstance(failure, RetryError) and not isinstance(failure, JUDGED)
+
+    def history(
+        self,
+        outcome: Outcome[Any],
+        redact: Callable[[str], str] | None,
+        described: bool = True,
+    ) -> tuple[AttemptRecord, ...]:
+        """The failed attempts; with their tracebacks, if no attempt is left.
+
+        :param redact: applied to messages and tracebacks.
+        :param described: False: without tracebacks, which cost more than the attempt.
+        """
+        raised, self._raised = self._raised, {}  # whose tracebacks hold this object
+        if outcome.ok or not described:
+            raised = {}
+        return tuple(_record(each, raised.get(each.number), redact) for each in outcome.history)
+
+
+def record_of(failure: Exception, redact: Callable[[str], str] | None) -> AttemptRecord:
+    """A first attempt that failed, without its traceback."""
+    name = shortened(type_name(failure), NAME_LIMIT)
+    return AttemptRecord(1, None, None, name, brief(message_of(failure), redact))
+
+
+def _record(
+    attempt: AttemptRecord, failure: Exception | None, redact: Callable[[str], str] | None
+) -> AttemptRecord:
+    return evolve(
+        attempt,
+        type_name=shortened(attempt.type_name, NAME_LIMIT),
+        message=brief(attempt.message, redact),
+        traceback="" if failure is None else describe(failure, redact),
+        host=host_name(),
+        process=os.getpid(),
+    )
+
+
+class Watched(_Notes):
+    """Called like the function."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        failure = self._first()
+        try:
+            if failure is not None:
+                raise failure
+            return self.func(*arguments)
+        except Exception as exc:
+            self._note(exc)
+            raise
+        finally:
+            del failure  # its traceback holds this frame
+
+
+class AsyncWatched(_Notes):
+    """Awaited like the function."""
+
+    __slots__ = ()
+
+    async def __call__(self, *arguments: Any) -> Any:
+        failure = self._first()
+        try:
+            if failure is not None:
+                raise failure
+            return await self.func(*arguments)
+        except Exception as exc:
+            self._note(exc)
+            raise
+        finally:
+            del failure

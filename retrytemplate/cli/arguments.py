@@ -1,0 +1,146 @@
+"""Arguments of commands."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from retrytemplate.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "add_limit",
+    "add_verb",
+    "json_or_text",
+    "row_number",
+    "seconds",
+    "stored_text",
+    "text",
+    "who",
+    "whole_number",
+]
+
+
+# Of a number, before it is read: more are too many in any case.
+DIGITS = 20
+
+
+def add_verb(
+    verbs: Any, name: str, does: str, epilog: str, *options: ArgumentParser
+) -> ArgumentParser:
+    """The parser of a verb's own verb, which may print what it says as JSON.
+
+    :param does: what it does, in words.
+    :param options: parsers whose options it takes over.
+    """
+    parser: ArgumentParser = verbs.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog=epilog,
+        parents=options,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return parser
+
+
+def text(given: str) -> str:
+    """Read an argument that must say something."""
+    if not given:
+        raise ArgumentTypeError("must be a text that is not empty")
+    return given
+
+
+def stored_text(given: str) -> str:
+    """Read an argument that a database is asked for as it stands."""
+    from retrytemplate.batch.journal.letters import storable
+
+    if storable(text(given)) != given:
+        raise ArgumentTypeError(f"must be a text that a database can store, got {given!r}")
+    return given
+
+
+def who(named: str | None) -> str:
+    """Who does it: as they say, else whoever is logged in."""
+    if named is not None:
+        return named
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # as the versions of Python have it
+        raise UsageError("--by: nobody is logged in: say who you are") from None
+
+
+def whole_number(most: int) -> Callable[[str], int]:
+    """Read an argument that must be a whole number from 1 to *most*."""
+
+    def read(text: str) -> int:
+        # As many digits as there are would be too many for int().
+        fits = text.strip().isdecimal() and len(text) <= DIGITS
+        number = int(text) if fits else 0
+        if not 1 <= number <= most:
+            raise ArgumentTypeError(
+                f"must be a whole number from 1 to {most}, got {text[:DIGITS]!r}"
+            )
+        return number
+
+    return read
+
+
+row_number = whole_number(2**63 - 1)
+
+
+def add_limit(parser: ArgumentParser, what: str) -> None:
+    """Add ``--limit``, the number of rows that a page has at most."""
+    parser.add_argument(
+        "--limit",
+        type=whole_number(10_000),
+        default=50,
+        metavar="N",
+        help=f"at most N {what} (default: %(default)s)",
+    )
+
+
+def seconds(least: float, most: float) -> Callable[[str], float]:
+    """Read an argument that must be a number of seconds in this range."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not least <= number <= most:
+            raise ArgumentTypeError(f"must be seconds from {least:g} to {most:g}, got {text!r}")
+        return number
+
+    return read
+
+
+def json_or_text(given: str) -> Any:
+    """The value that is given as JSON; what is no JSON is text.
+
+    :raises RecursionError: it is nested too deeply.
+
+    >>> json_or_text("17"), json_or_text("order-17"), json_or_text('"17"')
+    (17, 'order-17', '17')
+    """
+    import json
+
+    try:
+        return json.loads(given, parse_constant=_no_json, parse_float=_finite)
+    except ValueError:
+        return given
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_json(text)
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,340 @@
+"""Progress of a step while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from math import ceil
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import Factory, define, field
+
+from retrytemplate._internal.threads import Threads, ticks
+from retrytemplate.batch.errors import JobRepositoryError
+from retrytemplate.caches.worker_id import worker_name
+from retrytemplate.cli import user_files
+from retrytemplate.cli.errors import WorkError
+from retrytemplate.cli.formatting import (
+    STYLES,
+    UNDER_WAY,
+    clock,
+    moment,
+    named_parameters,
+    suspicion,
+)
+from retrytemplate.cli.signals import say, stopped_by_signals
+from retrytemplate.cli.tables import Screen
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+    from typing import TextIO
+
+    from rich.console import RenderableType
+
+    from retrytemplate.batch import ChunkStep, RunStatus
+
+__all__ = ["Bar", "JsonLines", "Pace", "PlainLines", "Teller", "followed", "on_terminal", "run_job"]
+
+
+# Of runs under way at once.
+MOST = 10_000
+
+
+def run_job(args: argparse.Namespace) -> RunStatus:
+    """Run the step that the arguments name; how its run stands in the end."""
+    parameters = user_files.parameters_of(args.parameter)
+    output = sys.stdout
+    # What is for machines is all that stands there: the step's own words go elsewhere.
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():
+        step = user_files.load_object(args.job)
+        try:
+            with _drawing(args, output) as tell:
+                return _performed(step, parameters, args, tell)
+        except JobRepositoryError as error:
+            raise WorkError(str(error)) from None
+        finally:
+            step.repository.close()
+
+
+@contextmanager
+def _drawing(args: argparse.Namespace, output: Any) -> Iterator[Teller]:
+    if args.json:
+        yield JsonLines(output)
+    elif on_terminal():
+        with Bar().shown() as bar:
+            yield bar
+    else:
+        yield PlainLines()
+
+
+def _performed(
+    step: ChunkStep, parameters: dict[str, Any], args: argparse.Namespace, tell: Teller
+) -> RunStatus:
+    from retrytemplate.batch import Runs
+
+    runs, here = Runs(step.repository), _process(worker_name())
+
+    def mine() -> RunStatus | None:
+        """The run of this step that this process has."""
+        under_way = runs.page(step=step.name, status="running", limit=MOST)
+        return next((run for run in under_way if _process(run.worker or "") == here), None)
+
+    with stopped_by_signals(step.stop, tell.notice), followed(mine, tell, args.interval):
+        report = user_files.performed(
+            step,
+            lambda: step.run(parameters, args.on_existing),
+            lambda: step.run_async(parameters, args.on_existing),
+            asynchronous=args.asynchronous,
+        )
+    run = runs.find(report.run_id)
+    if run is None:
+        raise WorkError(f"run {report.run_id} is gone from the journal")
+    tell(run)
+    if report.already_completed and run.ended is not None:
+        tell.notice(
+            f"run {run.run_id} was completed at {moment(run.ended)}: nothing was left to do; "
+            "to begin again: --on-existing restart"
+        )
+    return run
+
+
+def _process(worker: str) -> str:
+    """The part of a worker's name that its process's others share."""
+    return worker.rpartition("-")[0]
+
+
+# Between plain lines, unless another tenth of the source is read.
+SELDOM = 30.0
+
+
+class Teller(Protocol):
+    """Who is told how a run stands, again and again."""
+
+    def __call__(self, run: RunStatus) -> None: ...
+
+    def notice(self, text: str) -> None:
+        """Say something beside it; a signal handler may."""
+        ...
+
+
+@contextmanager
+def followed(find: Callable[[], RunStatus | None], tell: Teller, interval: float) -> Iterator[None]:
+    """Tell in a thread how the run stands, meanwhile."""
+    over = SimpleQueue[None]()
+
+    def follow() -> None:
+        for _ in ticks(over, interval):
+            try:
+                run = find()
+                if run is not None:
+                    tell(run)
+            except JobRepositoryError:  # the run itself will say so
+                continue
+            except OSError:  # the output is closed: nobody is left to be told
+                return
+
+    threads = Threads("retrytemplate-bar", [follow])
+    try:
+        threads.start()
+        yield
+    finally:
+        over.put(None)
+        threads.wait()
+    threads.check()
+
+
+def on_terminal() -> bool:
+    """Whether standard output is one that can draw."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@define
+class JsonLines:
+    """A JSON object a line, where something has changed."""
+
+    stream: TextIO = Factory(lambda: sys.stdout)
+    _last: tuple[Any, ...] | None = None
+
+    def __call__(self, run: RunStatus) -> None:
+        seen = (run.run_id, run.state, run.updated)
+        if seen != self._last:
+            self._last = seen
+            print(json.dumps(run.as_json()), file=self.stream, flush=True)
+
+    def notice(self, text: str) -> None:
+        """On standard error."""
+        say(text)
+
+
+@define
+class PlainLines:
+    """A line for each tenth of the source, and now and then."""
+
+    screen: Screen = Factory(Screen)
+    _tenth: int = 0
+    _told: float | None = None
+
+    def __call__(self, run: RunStatus) -> None:
+        tenth = int(10 * (run.progress or 0))
+        if self._told is None:
+            self._told = run.now
+        if tenth > self._tenth or run.now - self._told >= SELDOM:
+            self._tenth, self._told = tenth, run.now
+            self.screen.say(f"run {run.run_id}: {', '.join(_parts(run))}")
+            self.screen.console.file.flush()
+
+    def notice(self, text: str) -> None:
+        """On standard error."""
+        say(text)
+
+
+def _parts(run: RunStatus) -> Iterator[str]:
+    counts = run.counts
+    if run.progress is not None:
+        yield f"{run.progress:.0%}"
+    yield from (f"{counts.read} read", f"{counts.written} written")
+    for number, word in ((counts.filtered, "filtered"), (counts.dead, "dead-lettered")):
+        if number:
+            yield f"{number} {word}"
+    if counts.retries:
+        yield f"{counts.retries} retries"
+    if run.careful:
+        yield suspicion(run)
+
+
+WINDOW = 30.0
+
+
+@define
+class Pace:
+    """How fast a run goes lately, by what was seen of it.
+
+    :param window: seconds that are looked back.
+    """
+
+    window: float = WINDOW
+    _seen: deque[tuple[float, int]] = field(init=False, factory=deque)
+
+    def see(self, run: RunStatus) -> float | None:
+        """Items a second, this sight of the run included."""
+        seen = self._seen
+        if not seen or seen[-1][1] != run.counts.done:
+            seen.append((run.updated, run.counts.done))
+        while len(seen) > 2 and seen[1][0] < run.now - self.window:
+            seen.popleft()
+        (begun, before), (last, done) = seen[0], seen[-1]
+        # Where nothing has come for longer than that, it is slower than it was.
+        took = max(last - begun, run.now - last)
+        return (done - before) / took if done > before and took > 0 else run.rate
+
+
+class Bar:
+    """A bar with the counts below it, redrawn in place.
+
+    >>> Bar.plural(1, "retry", "retries"), Bar.plural(1200, "retry", "retries")
+    ('1 retry', '1,200 retries')
+    """
+
+    def __init__(self, screen: Screen | None = None) -> None:
+        self.screen = screen or Screen()
+        self._pace = Pace()
+        self._notice = ""
+        self._live: Any = None
+
+    @contextmanager
+    def shown(self) -> Iterator[Bar]:
+        """While it is on the screen; what is printed meanwhile goes above it."""
+        from rich.live import Live
+
+        with Live(console=self.screen.console, auto_refresh=False) as live:
+            self._live = live
+            yield self
+
+    def __call__(self, run: RunStatus) -> None:
+        self._live.update(self.drawn(run), refresh=True)
+
+    def notice(self, text: str) -> None:
+        """Below the counts, from the next time on."""
+        self._notice = text
+
+    def drawn(self, run: RunStatus) -> RenderableType:
+        """The bar of this moment."""
+        from rich.console import Group
+
+        rate = self._pace.see(run) if not run.over else run.rate
+        lines = [self._head(run), self._line(run, rate), self._counts(run), self._troubles(run)]
+        if run.careful:
+            lines.append(self._text((suspicion(run), "bold yellow")))
+        if self._notice and not run.over:
+            lines.append(self._text((self._notice, "yellow")))
+        return Group(*lines)
+
+    def _head(self, run: RunStatus) -> RenderableType:
+        told = " ".join((f"run {run.run_id} of {run.step}", *named_parameters(run)))
+        return self._text((told, "bold"), (run.state, STYLES.get(run.state, UNDER_WAY)))
+
+    def _line(self, run: RunStatus, rate: float | None) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        known = run.progress is not None or run.over
+        share = 1.0 if run.state == "completed" else run.progress or 0.0
+        style = STYLES.get(run.state, UNDER_WAY)
+        bar = ProgressBar(
+            1.0 if known else None,
+            share,
+            pulse=not known,
+            complete_style=style,
+            finished_style=style,
+            pulse_style=style,
+        )
+        left = run.remaining(rate)
+        grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        grid.add_column(ratio=1)
+        for _ in range(3):
+            grid.add_column(justify="right", no_wrap=True)
+        grid.add_row(
+            bar,
+            f"{share:.0%}" if known else "",
+            "" if rate is None else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s",
+            "" if left is None else f"{clock(ceil(left))} left",
+        )
+        return grid
+
+    def _counts(self, run: RunStatus) -> RenderableType:
+        counts = run.counts
+        return self._text(
+            (f"{counts.read:,} read", ""),
+            (f"{counts.written:,} written", "green"),
+            (f"{counts.filtered:,} filtered", ""),
+            (f"{counts.dead:,} dead", "red" if counts.dead else ""),
+            (f"{run.pending:,} pending", ""),
+        )
+
+    def _troubles(self, run: RunStatus) -> RenderableType:
+        counts = run.counts
+        return self._text(
+            (self.plural(counts.retries, "retry", "retries"), "yellow" if counts.retries else ""),
+            (f"{counts.skipped:,} skipped", "red" if counts.skipped else ""),
+            (self.plural(counts.rollbacks, "rollback", "rollbacks"), ""),
+            (self.plural(counts.deaths, "death", "deaths"), "red" if counts.deaths else ""),
+        )
+
+    @staticmethod
+    def plural(number: int, one: str, several: str) -> str:
+        """So many of them."""
+        return f"{number:,} {one if number == 1 else several}"
+
+    def _text(self, *parts: tuple[str, str]) -> RenderableType:
+        from rich.text import Text
+
+        line = Text()
+        for number, (text, style) in enumerate(parts):
+            line.append("   " if number and text.strip() else "")
+            line.append(self.screen.clean(text), style)
+        return line

@@ -1,0 +1,112 @@
+"""What ``retrytemplate batch status`` shows: the table of the runs, and the text of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrytemplate._internal.formatting import with_text
+from retrytemplate.cli.formatting import (
+    STYLES,
+    ago,
+    clock,
+    moment,
+    named_parameters,
+    span,
+    suspicion,
+)
+from retrytemplate.cli.tables import Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retrytemplate.batch import RunStatus
+
+__all__ = ["BatchScreen"]
+
+HEADS = ("run", "step", "state", "share", "written", "dead", "rate", "age", "parameters")
+NUMBERS = ("run", "share", "written", "dead", "rate", "age")
+STEP = HEADS.index("step")
+AGAIN = "run it again to go on"
+HINTS = {
+    "died": f": its process ended without a word; {AGAIN}",
+    "failed": f": {AGAIN}",
+    "stopped": f": {AGAIN}",
+}
+
+
+class BatchScreen(Screen):
+    """Runs on standard output."""
+
+    def list(self, page: Sequence[RunStatus], *, more: bool) -> None:
+        """A line for each run, and what comes next."""
+        if not page:
+            self.say("There is no such run.")
+            return
+        styles = [STYLES.get(run.state) for run in page]
+        self.table(HEADS, map(_cells, page), styles, numbers=NUMBERS, name=STEP)
+        unsent = sum(run.unsent for run in page)
+        if unsent:
+            self.say(f"{unsent} of their messages wait: retrytemplate outbox list")
+        if more:
+            self.say(f"There are more: --before {page[-1].run_id}")
+
+    def show(self, run: RunStatus) -> None:
+        """All that is known of a run."""
+        self.say(f"run {run.run_id} of {run.step}", style="bold")
+        self.facts(_facts(run))
+
+
+def _cells(run: RunStatus) -> Iterator[str]:
+    counts = run.counts
+    yield str(run.run_id)
+    yield run.step
+    yield "careful" if run.careful and run.state == "running" else run.state
+    yield "" if run.progress is None else f"{run.progress:.0%}"
+    yield from map(str, (counts.written, counts.dead))
+    yield "" if run.rate is None else f"{run.rate:,.0f}/s"
+    yield span(run.now - run.updated)
+    yield run.problem or " ".join(named_parameters(run))
+
+
+def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
+    if run.parameters:
+        yield "parameters", " ".join(named_parameters(run))
+    yield "state", _state(run)
+    if run.error is not None:
+        yield "error", with_text(run.error.type_name, run.error.message)
+    if run.worker is not None and run.lease_until is not None:
+        until = f"{moment(run.lease_until)}, {ago(run.now - run.lease_until)}"
+        yield "had by" if run.state == "died" else "held by", f"{run.worker}, until {until}"
+    counts = run.counts
+    yield (
+        "read",
+        (
+            f"{counts.read} = {counts.written} written + {counts.filtered} filtered + "
+            f"{counts.dead} dead + {run.pending} pending"
+        ),
+    )
+    yield "skipped", f"{counts.skipped} of the dead"
+    yield "retries", f"{counts.retries}, rollbacks {counts.rollbacks}, deaths {counts.deaths}"
+    yield from _pace(run)
+    for label, when in (("started", run.started), ("updated", run.updated), ("ended", run.ended)):
+        if when is not None:
+            yield label, f"{moment(when)}, {ago(run.now - when)}"
+    if run.unsent:
+        yield "outbox", f"{run.unsent} unsent: retrytemplate outbox send FILE:NAME"
+    yield "delivery", "exactly once" if run.exactly_once else "at least once, to another database"
+    if run.code_version is not None:
+        yield "code", run.code_version
+    if run.problem is not None:
+        yield "problem", run.problem
+
+
+def _state(run: RunStatus) -> str:
+    share = "" if run.progress is None else f", {run.progress:.0%} read"
+    careful = f", {suspicion(run)}" if run.careful else ""
+    return f"{run.state}{share}{careful}{HINTS.get(run.state, '')}"
+
+
+def _pace(run: RunStatus) -> Iterator[tuple[str, str]]:
+    if run.rate is not None:
+        left = run.remaining()
+        yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {clock(left)} left")

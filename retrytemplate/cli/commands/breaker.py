@@ -1,0 +1,380 @@
+"""The command ``retrytemplate breaker``."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import fields
+
+from retrytemplate.batch.errors import ReaderError
+from retrytemplate.batch.readers.csv import CsvReader
+from retrytemplate.batch.readers.json_lines import JsonLinesReader
+from retrytemplate.cli import stores
+from retrytemplate.cli.arguments import add_verb
+from retrytemplate.cli.errors import UsageError, WorkError, print_json
+from retrytemplate.cli.specs import NUMBER, SECONDS, WHOLE, Kind, made
+from retrytemplate.control.breaker.breaker import CircuitBreaker
+from retrytemplate.control.breaker.replay import RecordedCall
+from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
+from retrytemplate.errors import CircuitStoreError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator, Sequence
+
+    from retrytemplate.control import RedisCircuitStore
+    from retrytemplate.control.breaker.redis.record import Seen
+    from retrytemplate.control.breaker.replay import Replayed
+
+__all__ = ["BREAKERS", "add_parser", "as_json", "breaker", "looked", "recording", "run", "show"]
+
+
+USUAL = "calls:50"
+REFUSES = 3
+
+DESCRIPTION = """\
+See how the circuits stand that the breakers of several processes share; find the settings of one.
+"""
+
+EPILOG = f"""\
+examples:
+  retrytemplate breaker status --store redis://host/0
+  retrytemplate breaker replay calls.csv --breaker consecutive:5 --breaker calls:50
+
+exit codes:
+  0 done   1 the store cannot be reached, has no such circuit, or something else in its place;
+             the recording cannot be read
+  2 wrong use   {REFUSES} a circuit refuses calls, where status was asked with --exit-code
+  130 interrupted
+"""
+
+STATUS_EPILOG = f"""\
+examples:
+  retrytemplate breaker status --store redis://host/0
+  retrytemplate breaker status billing search --json | jq '.[] | select(.gauge > 0) | .name'
+  {stores.NAMED}=redis://host/0 retrytemplate breaker status billing --exit-code
+
+The store is the one that your CircuitBreaker has.  A breaker without one is of its process alone,
+and nobody else can look at it.  Looking changes nothing: a circuit whose time is over stays open
+until the next call.
+
+gauge: 0 closed, 1 half-open, 2 open, 3 forced open, -1 disabled, -2 metrics only
+"""
+
+REPLAY_EPILOG = """\
+The file has a call a line: CSV, if its name ends so, with a first line of names; else JSON objects.
+  time      when it began, in seconds from any moment
+  duration  seconds that it took
+  outcome   success, failure, ignored or cancelled
+
+breakers, the first setting needs no name:
+  calls:number=N, minimum_calls=N, failure_rate=SHARE, slow_rate=SHARE
+  seconds:seconds=SECONDS, minimum_calls=N, failure_rate=SHARE, slow_rate=SHARE
+  consecutive:number=N
+  and each of them: slow_call=SECONDS, reset_timeout=SECONDS, reset_jitter=SHARE,
+  reset_growth=NUMBER, reset_maximum=SECONDS, half_open_calls=N, required_successes=N
+
+examples:
+  retrytemplate breaker replay calls.csv
+  retrytemplate breaker replay calls.jsonl --breaker consecutive:2 \\
+      --breaker calls:50,failure_rate=0.3,reset_timeout=10 --json
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb, and its own verb, to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "breaker",
+        help="how shared circuits stand; settings tried on calls that were recorded",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    shared = stores.options(of="the store of the circuits")
+    does = "how the circuits stand that processes share"
+    add = add_verb(verbs, "status", does, STATUS_EPILOG, shared).add_argument
+    add("names", nargs="*", metavar="NAME", help="of circuits (default: all in the store)")
+    add(
+        "--exit-code",
+        action="store_true",
+        help=f"end with {REFUSES} where one of them is open or half-open",
+    )
+    does = "let breakers see calls that were recorded: how often each opens, and what it refuses"
+    add = add_verb(verbs, "replay", does, REPLAY_EPILOG).add_argument
+    add("file", type=Path, metavar="FILE", help="the calls")
+    add("--breaker", action="append", metavar="SPEC", help=f"default: {USUAL}")
+    add("--seed", type=int, default=1, metavar="N", help="of the jitter (default: %(default)s)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """What the verb's verb comes to; the exit code."""
+    return _status(args) if args.action == "status" else _replay(args)
+
+
+def _status(args: argparse.Namespace) -> int:
+    """Show how the circuits stand."""
+
+    found, wrong = looked(args)
+    if args.json:
+        print_json([as_json(name, seen) for name, seen in found.items()])
+    elif found or not wrong:
+        show(found)
+    if wrong:
+        raise WorkError("; ".join(wrong))
+    refuses = any(seen.gauge > 0 for seen in found.values())
+    return REFUSES if args.exit_code and refuses else 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    """Replay the recording with each breaker, and show what came of it."""
+    from random import Random
+
+    from attrs import evolve
+
+    from retrytemplate.control.breaker.replay import replay
+
+    tried = {spec: breaker(spec) for spec in args.breaker or (USUAL,)}
+    calls = list(recording(args.file))
+    if not calls:
+        raise WorkError(f"{args.file}: no call is recorded")
+    seen = {
+        spec: replay(evolve(each, random=Random(args.seed)), calls) for spec, each in tried.items()
+    }
+    if args.json:
+        _print_json(seen)
+    else:
+        _show(calls, seen)
+    return 0
+
+
+def _print_json(seen: dict[str, Replayed]) -> None:
+    from attrs import asdict
+
+    print_json([{"breaker": spec} | asdict(each) for spec, each in seen.items()])
+
+
+HEADS = ("breaker", "opened", "again", "open for", "refused", "good", "failures")
+LEGEND = (
+    "again: opened once more when it looked; open for: until it closed again;",
+    "good: refused, and went well without the breaker; failures: let through",
+)
+
+
+def _show(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
+    from retrytemplate.cli.formatting import clock, span
+    from retrytemplate.cli.tables import Screen
+
+    length = max(call.time + call.duration for call in calls) - min(call.time for call in calls)
+    failures = sum(call.outcome == "failure" for call in calls)
+    screen = Screen()
+    share = failures / len(calls)
+    screen.say(f"{len(calls)} calls in {span(length)}, {failures} of them failures ({share:.1%})")
+    rows = [
+        (
+            spec,
+            str(each.opened),
+            str(each.reopened),
+            clock(each.seconds),
+            str(each.refused),
+            str(each.refused_successes),
+            str(each.failures),
+        )
+        for spec, each in seen.items()
+    ]
+    screen.table(HEADS, rows, [None] * len(rows), numbers=HEADS[1:])
+    for line in LEGEND:
+        screen.say(line, "dim")
+
+
+AT_ONCE = 1000
+FIELDS = tuple(each.name for each in fields(RecordedCall))
+
+RATES = {"minimum_calls": WHOLE, "failure_rate": NUMBER, "slow_rate": NUMBER}
+OTHERS = {
+    "slow_call": SECONDS,
+    "reset_timeout": SECONDS,
+    "reset_jitter": NUMBER,
+    "reset_growth": NUMBER,
+    "reset_maximum": SECONDS,
+    "half_open_calls": WHOLE,
+    "required_successes": WHOLE,
+}
+
+
+def _breaker(window: Callable[[Any], Any], size: str, **settings: Any) -> CircuitBreaker:
+    return CircuitBreaker("replay", window=window(settings.pop(size)), **settings)
+
+
+BREAKERS = {
+    "calls": Kind(
+        partial(_breaker, Calls, "number"), {"number": WHOLE} | RATES | OTHERS, ("number",)
+    ),
+    "seconds": Kind(
+        partial(_breaker, Seconds, "seconds"), {"seconds": SECONDS} | RATES | OTHERS, ("seconds",)
+    ),
+    "consecutive": Kind(
+        partial(_breaker, Consecutive, "number"), {"number": WHOLE} | OTHERS, ("number",)
+    ),
+}
+
+
+def breaker(text: str) -> CircuitBreaker:
+    """The breaker that the text describes.
+
+    :raises UsageError: with what is allowed.
+
+    >>> breaker("calls:20,failure_rate=0.5").failure_rate
+    0.5
+    """
+    found: CircuitBreaker = made("breaker", text, BREAKERS)
+    return found
+
+
+def recording(path: Path) -> Iterator[RecordedCall]:
+    """The calls in a file: CSV where it is called so, else JSON lines.
+
+    :raises WorkError: it cannot be read.
+    """
+    reader = CsvReader(path) if path.suffix.lower() == ".csv" else JsonLinesReader(path)
+    try:
+        with reader.open() as cursor:
+            while records := cursor.read(AT_ONCE):
+                for error in records.broken.values():
+                    raise WorkError(str(error))
+                for index, item in enumerate(records.items):
+                    yield _call(item, f"{path}, record {records.number(index)}")
+    except (OSError, ReaderError) as error:
+        raise WorkError(str(error)) from error
+
+
+def _call(item: Any, where: str) -> RecordedCall:
+    if not isinstance(item, dict) or not item.keys() >= set(FIELDS):
+        raise WorkError(f"{where} must have {', '.join(FIELDS)}, got {item!r}")
+    try:
+        time, duration = float(item["time"]), float(item["duration"])
+        return RecordedCall(time, duration, item["outcome"])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WorkError(f"{where}: {error}") from error
+
+
+ALLOWED = "of Redis or Valkey, such as redis://host/0"
+CIRCUIT_HEADS = (
+    "circuit",
+    "state",
+    "for",
+    "left",
+    "calls",
+    "failures",
+    "slow",
+    "permits",
+    "by",
+    "reason",
+)
+NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
+REFUSING, PROBING = 2, 1
+
+
+def looked(args: Namespace) -> tuple[dict[str, Seen], list[str]]:
+    """How those stand that the arguments name, or all; and what is wrong with the others.
+
+    :raises UsageError: there is no URL, or none that can serve.
+    :raises WorkError: the store cannot be reached.
+    """
+    from retrytemplate.control import RedisCircuitStore
+
+    url = stores.url_of(args, ALLOWED)
+    family, driven = stores.located(url)
+    if family != stores.REDIS:
+        raise UsageError(f"--store: a URL {ALLOWED}: circuits are shared nowhere else")
+    try:
+        store = RedisCircuitStore(driven, prefix=args.store_prefix)
+    except (TypeError, ValueError) as error:
+        raise stores.refused(error, url) from None
+    try:
+        return _found(store, args.names)
+    except CircuitStoreError as error:
+        raise WorkError(stores.without_secrets(error, url)) from None
+    finally:
+        store.close()
+
+
+def _found(store: RedisCircuitStore, names: list[str]) -> tuple[dict[str, Seen], list[str]]:
+    from redis import ConnectionError, TimeoutError
+
+    found: dict[str, Seen] = {}
+    wrong = list[str]()
+    for name in names or store.names():
+        try:
+            seen = store.look(name)
+        except CircuitStoreError as error:
+            if isinstance(error.__cause__, ConnectionError | TimeoutError):
+                raise
+            wrong.append(str(error))
+        else:
+            if seen is not None:
+                found[name] = seen
+            elif names:  # else it went meanwhile
+                wrong.append(f"there is no circuit {name!r} in the store")
+    return found, wrong
+
+
+def as_json(name: str, seen: Seen) -> dict[str, Any]:
+    """All that is known of one."""
+    return {
+        "name": name,
+        "state": seen.state,
+        "gauge": seen.gauge,
+        "generation": seen.generation,
+        "since": seen.since,
+        "age": seen.now - seen.since,
+        "until": seen.until,
+        "left": seen.left,
+        "calls": seen.calls,
+        "failures": seen.failures,
+        "slow": seen.slow,
+        "permits": seen.probes,
+        "successes": seen.successes,
+        "opened": seen.opened,
+        "by": seen.by,
+        "reason": seen.reason,
+    }
+
+
+def show(found: dict[str, Seen]) -> None:
+    """A line for each."""
+    from retrytemplate.cli.tables import Screen
+
+    screen = Screen()
+    if not found:
+        screen.say("No circuit is in the store.")
+        return
+    rows = [_cells(name, seen) for name, seen in found.items()]
+    screen.table(CIRCUIT_HEADS, rows, map(_style, found.values()), numbers=NUMBERS)
+
+
+def _cells(name: str, seen: Seen) -> tuple[str, ...]:
+    from retrytemplate.cli.formatting import span
+
+    return (
+        name,
+        seen.state,
+        span(seen.now - seen.since),
+        "" if seen.left is None else span(seen.left),
+        str(seen.calls),
+        str(seen.failures),
+        str(seen.slow),
+        str(seen.probes),
+        seen.by or "",
+        seen.reason or "",
+    )
+
+
+def _style(seen: Seen) -> str | None:
+    if seen.gauge >= REFUSING:
+        return "red"
+    return "yellow" if seen.gauge == PROBING else None

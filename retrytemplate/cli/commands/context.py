@@ -1,0 +1,262 @@
+"""The command ``retrytemplate context``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.formatting import with_text
+from retrytemplate.cli import stores, tables
+from retrytemplate.cli.arguments import add_limit, add_verb
+from retrytemplate.cli.errors import WorkError, agreed, print_json
+from retrytemplate.cli.formatting import ago, moment, span
+from retrytemplate.cli.tables import shortly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence, Sized
+
+    from retrytemplate.backends.inspection import Entries, Entry
+    from retrytemplate.errors import RecordedFailure
+
+__all__ = ["Screen", "add_parser", "run"]
+
+
+DESCRIPTION = """\
+Look into the store of a durable context cache: which keys have failed or are held, what happened
+to one of them; and drop keys.  Looking takes no claim, makes no table and changes nothing.
+"""
+
+EPILOG = """\
+examples:
+  retrytemplate context list --store sqlite:///retry.db
+  retrytemplate context list --prefix charge/ --limit 200
+  retrytemplate context show charge/s:order-17
+  retrytemplate context forget charge/s:order-17 charge/s:order-18
+
+A key is the template's name, a slash, and the state's key with its type: charge/s:order-17 is that
+of RetryState("order-17") in the template "charge".
+
+exit codes:
+  0 done   1 the store cannot be reached, or has no such key   2 wrong use   130 interrupted
+"""
+
+LIST_EPILOG = f"""\
+examples:
+  retrytemplate context list --store sqlite:///retry.db
+  retrytemplate context list --prefix charge/ --after charge/s:order-17 --limit 200
+  {stores.NAMED}=postgresql://me@host/db retrytemplate context list --json
+
+In the table a key that is too long for the terminal is cut in its middle; --json has it whole.
+"""
+
+SHOW_EPILOG = """\
+examples:
+  retrytemplate context show charge/s:order-17 --store sqlite:///retry.db
+  retrytemplate context show charge/s:order-17 --json
+"""
+
+FORGET_EPILOG = """\
+examples:
+  retrytemplate context forget charge/s:order-17 --store sqlite:///retry.db
+  retrytemplate context forget charge/s:order-17 charge/s:order-18 --yes
+
+What is forgotten begins anew with its next delivery: no failures, no history, and no memory of a
+success.  A key that is held is forgotten too; what its holder writes at the end is refused.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb, and its own verbs, to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "context",
+        help="look at what a durable context cache keeps, and drop keys",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    listing = add_verb(verbs, "list", "the keys, a line each", LIST_EPILOG, stores.options())
+    add = listing.add_argument
+    add("--prefix", default="", metavar="TEXT", help="only keys that begin with it")
+    add("--after", default="", metavar="KEY", help="begin behind this key: the next page")
+    add_limit(listing, "keys")
+    showing = add_verb(
+        verbs,
+        "show",
+        "what is kept under a key, its history included",
+        SHOW_EPILOG,
+        stores.options(),
+    )
+    showing.add_argument("key", metavar="KEY")
+    forgetting = add_verb(
+        verbs,
+        "forget",
+        "drop keys, and all that is kept under them",
+        FORGET_EPILOG,
+        stores.options(),
+    )
+    forgetting.add_argument("keys", nargs="+", metavar="KEY")
+    forgetting.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, show or forget; the exit code."""
+    with stores.opened(args) as entries:
+        return {"list": _list, "show": _show, "forget": _forget}[args.action](args, entries)
+
+
+def _list(args: argparse.Namespace, entries: Entries) -> int:
+    found = entries.page(prefix=args.prefix, after=args.after, limit=args.limit + 1)
+    page, more = found[: args.limit], len(found) > args.limit
+    if args.json:
+        last = page[-1].key if more else None
+        print_json({"keys": [_summary(each) for each in page], "next": last})
+    else:
+        Screen().list(page, more=more)
+    return 0
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    """The entry as JSON without what makes it long."""
+    whole = entry.as_json()
+    return {name: value for name, value in whole.items() if name not in ("history", "attributes")}
+
+
+def _show(args: argparse.Namespace, entries: Entries) -> int:
+    entry = entries.find(args.key)
+    if entry is None:
+        raise WorkError(f"nothing is kept under {args.key!r}")
+    if args.json:
+        print_json(entry.as_json())
+    else:
+        Screen().show(entry)
+    return 0
+
+
+def _forget(args: argparse.Namespace, entries: Entries) -> int:
+    asked = {key: entries.find(key) for key in args.keys}
+    found = {key: entry for key, entry in asked.items() if entry is not None}
+    if found and not args.yes and not agreed(f"Forget {_keys(found)}?", _facts(found)):
+        raise WorkError("nothing is forgotten")
+    for key in found:
+        entries.forget(key)
+    unknown = [key for key in asked if key not in found]
+    if args.json:
+        print_json({"forgotten": list(found), "unknown": unknown})
+    else:
+        print(f"{_keys(found)} forgotten")
+    if unknown:
+        raise WorkError(f"nothing is kept under {', '.join(map(repr, unknown))}")
+    return 0
+
+
+def _facts(found: Mapping[str, Entry]) -> Iterator[str]:
+    for key, entry in found.items():
+        holder = f", held by {entry.worker!r}" if entry.held else ""
+        yield f"{key!r}: {entry.phase}, failed {entry.record.failures}{holder}"
+
+
+def _keys(several: Sized) -> str:
+    return "1 key" if len(several) == 1 else f"{len(several)} keys"
+
+
+HEADS = ("key", "phase", "failed", "age/lease", "last failure")
+NUMBERS = ("failed", "age/lease")
+STYLES = {"held": "yellow", "lost": "red", "recovering": "red", "done": "green"}
+
+
+class Screen(tables.Screen):
+    """The keys of a store on standard output."""
+
+    def list(self, page: Sequence[Entry], *, more: bool) -> None:
+        """A line for each entry, and what comes next."""
+        if not page:
+            self.say("No such key is kept.")
+            return
+        self.table(HEADS, map(_cells, page), map(_style, page), numbers=NUMBERS)
+        if more:
+            self.say(f"There are more: --after {quote(page[-1].key)}")
+
+    def show(self, entry: Entry) -> None:
+        """All that is kept under a key."""
+        self.say(entry.key, style="bold")
+        self.facts(_record_facts(entry))
+        self.attempts(entry.record.history)
+
+
+def _cells(entry: Entry) -> Iterator[str]:
+    yield entry.key
+    yield _state(entry)
+    yield str(entry.record.failures)
+    yield _age_or_lease(entry)
+    yield entry.problem or shortly(entry.record.last)
+
+
+def _state(entry: Entry) -> str:
+    return "lost" if entry.lost else entry.phase
+
+
+def _style(entry: Entry) -> str | None:
+    return STYLES.get("held" if entry.held else _state(entry))
+
+
+def _age_or_lease(entry: Entry) -> str:
+    if entry.held and entry.lease_until is not None:
+        return f"{span(entry.lease_until - entry.now)} left"
+    return "" if entry.written is None else span(entry.now - entry.written)
+
+
+def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
+    """What is said of a key before its attempts."""
+    record, now = entry.record, entry.now
+    yield "phase", _phase(entry)
+    if entry.worker is not None and entry.lease_until is not None:
+        until = f"{moment(entry.lease_until)}, {ago(now - entry.lease_until)}"
+        yield ("held by" if entry.held else "was held by"), f"{entry.worker}, until {until}"
+    if entry.problem is not None:
+        yield "record", entry.problem
+    most = "" if record.max_attempts is None else f", at most {record.max_attempts}"
+    if record.attempts:
+        yield "failed", f"{record.failures} of {record.attempts} attempts{most}"
+    if record.last is not None:
+        yield "last failure", _failure(record.last)
+    for label, when in (
+        ("written", entry.written),
+        ("not before", record.not_before),
+        ("forgotten", entry.expires),
+    ):
+        if when is not None:
+            yield label, f"{moment(when)}, {ago(now - when)}"
+    for label, value in (
+        ("label", record.name),
+        ("attributes", record.attributes),
+        ("policy state", record.policy_state),
+        ("backoff state", record.backoff_state),
+    ):
+        if value is not None:
+            yield label, value if isinstance(value, str) else _json(value)
+    yield "fence", str(entry.fence)
+
+
+def _phase(entry: Entry) -> str:
+    record = entry.record
+    if entry.lost:
+        return "attempting, lost: the worker did not report before its lease was over"
+    if entry.phase == "idle" and (not record.verdict or record.gave_up):
+        return "idle, no attempt left: the next delivery recovers"
+    return entry.phase
+
+
+def _failure(failure: RecordedFailure | None) -> str:
+    told = []
+    while failure is not None:
+        told.append(with_text(failure.type_name, failure.message))
+        failure = failure.cause
+    return ", from ".join(told)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

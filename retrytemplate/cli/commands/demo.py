@@ -1,0 +1,336 @@
+"""The command ``retrytemplate demo``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.cli.errors import UsageError, console
+from retrytemplate.cli.signals import INTERRUPTED, say, stopped_by_signals
+from retrytemplate.demo.job import AT_ONCE, CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.table import Table
+
+    from retrytemplate.demo import Job, Report, Tally
+
+__all__ = ["ANSWERS", "Screen", "add_parser", "run"]
+
+
+SEED = 7
+
+DESCRIPTION = """\
+Reprocess a file of orders in a chunk step: an HTTP service prices every line, and the step writes
+the lines to SQLite, 500 in a transaction.  The service runs in this process on a loopback port and
+fails on purpose: it answers 503 with Retry-After, resets connections, responds too late, and fails
+permanently for some orders.  A line that fails is retried while other lines are processed.  A line
+that is not retryable, or has failed 5 times, becomes a dead letter with the history of its
+attempts.
+
+The first Ctrl-C stops the demo after the current chunk, the second one interrupts it, the third one
+ends the process.
+"""
+
+EPILOG = """\
+examples:
+  retrytemplate demo                   the 3 000 orders that come with the package
+  retrytemplate demo --input orders.csv --database priced.db --seed 42
+  retrytemplate demo --json            the figures for a program, no progress
+
+The file is a CSV in UTF-8 whose first line names the columns order_id, placed_on, customer, sku,
+quantity.  Products are SKU-0001 to SKU-0400.  The same seed gives the same faults.
+
+exit codes:
+  0 done   1 the figures do not agree, or the database failed   2 wrong use   130 interrupted
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "demo",
+        help="reprocess a file of orders through a faulty service, and see what retry does",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--input", type=Path, metavar="FILE", help="the orders (default: the package's own)")
+    add(
+        "--database",
+        type=Path,
+        metavar="FILE",
+        help="where to write, a new file (default: one in the temporary directory)",
+    )
+    add("--port", type=_port, default=0, help="the service's port (default: a free one)")
+    add("--seed", type=int, default=SEED, help="the faults (default: %(default)s)")
+    add("--json", action="store_true", help="print the figures as JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the job; the exit code."""
+
+    screen = None if args.json else Screen()
+    job = _prepare(args)
+    with stopped_by_signals(job.step.stop, say if screen is None else screen.notice):
+        try:
+            return _reprocess(job, screen, args)
+        finally:
+            job.service.close()
+            job.close()
+
+
+def _prepare(args: argparse.Namespace) -> Job:
+    """Everything that wrong use can stop, before anything is written."""
+    from retrytemplate.demo import (
+        DatabaseRefused,
+        Job,
+        NotAnOrdersFile,
+        OrdersFile,
+        PricingService,
+        shipped,
+    )
+
+    try:
+        orders = OrdersFile.read(args.input or shipped())
+        service = PricingService(seed=args.seed, port=args.port)
+    except NotAnOrdersFile as problem:
+        raise UsageError(f"--input: {problem}") from problem
+    except OSError as problem:
+        raise UsageError(f"--port: cannot listen on {args.port}: {problem.strerror}") from problem
+    try:
+        return Job(orders.lines, service, args.database or _new_file())
+    except DatabaseRefused as problem:
+        service.close()
+        raise UsageError(f"--database: {problem}") from problem
+
+
+def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from retrytemplate.batch import JobRepositoryError
+
+    try:
+        report = _watched(job, screen)
+    except KeyboardInterrupt:
+        return _complain(_interrupted(job), INTERRUPTED)
+    except (SQLAlchemyError, JobRepositoryError) as problem:
+        reason = getattr(problem, "orig", None) or problem
+        return _complain(f"the database {job.database} failed: {reason}", 1)
+    if report.stopped:
+        return _complain(_interrupted(job), INTERRUPTED)
+    if screen is None:
+        _print_json(job, report, args)
+    else:
+        screen.show(job, report)
+    for each in report.problems:
+        _complain(each, 1)
+    return 1 if report.problems else 0
+
+
+def _watched(job: Job, screen: Screen | None) -> Report:
+    if screen is None:
+        return job.run()
+    with screen.watching(job) as watch:
+        return job.run(watch)
+
+
+def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
+    import json
+
+    figures = {
+        "read": report.read,
+        "written": report.written,
+        "dead": report.dead,
+        "retried": report.retried,
+        "retries": report.retries,
+        "attempts": {str(made): lines for made, lines in report.attempts.items()},
+        "dead_by_error": report.dead_by_error,
+        "seconds": round(report.seconds, 3),
+        "waited": round(report.waited, 3),
+        "waits_asked": round(report.asked, 3),
+        "service_sent": {kind: report.sent.get(kind, 0) for kind in ANSWERS},
+        "client_saw": {kind: report.seen.get(kind, 0) for kind in ANSWERS},
+        "problems": list(report.problems),
+        "input": None if args.input is None else str(args.input),
+        "database": str(job.database),
+        "seed": args.seed,
+        "port": job.service.port,
+    }
+    print(json.dumps(figures, indent=2))
+
+
+def _interrupted(job: Job) -> str:
+    tally = job.tally
+    return (
+        f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead} "
+        f"dead-lettered, the others are not processed; database: {job.database}"
+    )
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if not 0 <= number <= 65_535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
+    return number
+
+
+def _new_file() -> Path:
+    import tempfile
+
+    handle, name = tempfile.mkstemp(prefix="retrytemplate-demo-", suffix=".db")
+    os.close(handle)
+    return Path(name)
+
+
+def _complain(problem: object, code: int) -> int:
+    print(f"retrytemplate demo: {problem}", file=sys.stderr)
+    return code
+
+
+ANSWERS = {
+    "priced": "a price (200)",
+    "unavailable": "not now (503)",
+    "reset": "connection reset",
+    "slow": "too slow",
+    "refused": "refused (4xx)",
+}
+"""The kinds of answers, as the service names them, and for people."""
+
+LONGEST_BAR = 36
+
+
+class Screen:
+    """Standard output, through rich (the ``cli`` extra)."""
+
+    def __init__(self) -> None:
+        self.console = console("the progress bar (without --json)")
+        self._notice: str | None = None  # drawn in the bar, if there is one
+
+    @contextmanager
+    def watching(self, job: Job) -> Iterator[Callable[[Tally], None]]:
+        """What to tell of every line: a live bar in a terminal, lines elsewhere."""
+        where = f"{job.service.host}:{job.service.port}"
+        self._say(f"Pricing {job.tally.total} lines at {where}, seed {job.service.seed}")
+        if self.console.file.isatty() and os.environ.get("TERM") != "dumb":
+            with self._bar(job.tally.total) as watch:
+                yield watch
+        else:
+            yield self._plain_lines()
+
+    def notice(self, text: str) -> None:
+        """Show a line beside the progress; a signal handler may."""
+        if self._notice is None:
+            say(text)
+        else:
+            self._notice = text
+
+    def show(self, job: Job, report: Report) -> None:
+        """Print the figures, and the command to continue with."""
+        for table in (_lines(report), self._attempts(report), _answers(report)):
+            self.console.print(table)
+        self._say(f"Database: {job.database}")
+        verb = "dlq list" if report.dead else "batch status"
+        store = job.repository.engine.url.set(drivername="sqlite")
+        self._say(f"Next: retrytemplate {verb} --store {quote(str(store))}")
+
+    @contextmanager
+    def _bar(self, total: int) -> Iterator[Callable[[Tally], None]]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+
+        columns = (
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("[green]{task.fields[written]:>4} written"),
+            TextColumn("[yellow]{task.fields[failures]:>3} failures"),
+            TextColumn("[red]{task.fields[dead]:>2} dead"),
+            Elapsed(),
+            TextColumn("[yellow]{task.fields[notice]}"),
+        )
+        self._notice = ""
+        with Progress(*columns, console=self.console, expand=True) as progress:
+            task = progress.add_task("", total=total, written=0, failures=0, dead=0, notice="")
+
+            def watch(tally: Tally) -> None:
+                now: dict[str, Any] = {"failures": tally.failures, "dead": tally.dead}
+                now["notice"] = self._notice
+                progress.update(task, completed=tally.over, written=tally.written, **now)
+
+            yield watch
+
+    def _plain_lines(self) -> Callable[[Tally], None]:
+        told = 0
+
+        def watch(tally: Tally) -> None:
+            nonlocal told
+            tenth = 10 * tally.over // max(1, tally.total)
+            if tenth > told:
+                told = tenth
+                self._say(
+                    f"{tally.over:>6} of {tally.total}: {tally.written} written, "
+                    f"{tally.failures} failed attempts, {tally.dead} dead-lettered"
+                )
+                self.console.file.flush()
+
+        return watch
+
+    def _attempts(self, report: Report) -> Table:
+        block = "█" if self.console.encoding.startswith("utf") else "#"
+        most = max(report.attempts.values(), default=1)
+        table = _table("attempts of a line", ("lines", "right"), ("", "left"))
+        for made, lines in report.attempts.items():
+            table.add_row(f"{made}", f"{lines}", block * -(-LONGEST_BAR * lines // most))
+        return table
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True)
+
+
+def _lines(report: Report) -> Table:
+    table = _table("lines", ("", "right"), ("", "left"))
+    table.add_row("read", f"{report.read}", f"of the file, in {report.seconds:.1f} s")
+    written = f"with a price, in transactions of {CHUNK} lines"
+    table.add_row("written", f"{report.written}", written, style="green")
+    table.add_row("dead-lettered", f"{report.dead}", _reasons(report), style="red")
+    retried = f"failed at least once: {report.retries} further attempts"
+    table.add_row("retried", f"{report.retried}", retried, style="yellow")
+    waited = f"between attempts, summed over {AT_ONCE} concurrent lines"
+    table.add_row("time waited", f"{report.waited:.1f} s", waited)
+    return table
+
+
+def _reasons(report: Report) -> str:
+    width = len(str(max(report.dead_by_error.values(), default=0)))
+    reasons = "\n".join(
+        f"{lines:>{width}} {name.rpartition('.')[2]}"
+        for name, lines in report.dead_by_error.items()
+    )
+    return f"without a price, by the last error:\n{reasons}" if reasons else "without a price"
+
+
+def _answers(report: Report) -> Table:
+    table = _table("responses", ("service sent", "right"), ("client saw", "right"))
+    for kind, name in ANSWERS.items():
+        sent, seen = report.sent.get(kind, 0), report.seen.get(kind, 0)
+        table.add_row(name, f"{sent}", f"{seen}", style=None if sent == seen else "bold red")
+    return table
+
+
+def _table(first: str, *others: tuple[str, str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, min_width=16)
+    for header, justify in others:
+        table.add_column(header, justify="right" if justify == "right" else "left")
+    return table

@@ -1,0 +1,356 @@
+"""The command ``retrytemplate dlq``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext, redirect_stdout
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.formatting import with_text
+from retrytemplate.batch.dead_letters import PHASES, STATES
+from retrytemplate.cli import stores as _journal
+from retrytemplate.cli import stores as _stores
+from retrytemplate.cli import user_files
+from retrytemplate.cli.arguments import add_limit, add_verb, row_number, stored_text, text, who
+from retrytemplate.cli.errors import UsageError, WorkError, print_json
+from retrytemplate.cli.formatting import ago, moment, span
+from retrytemplate.cli.tables import Screen, shortly
+from retrytemplate.errors import RecordedFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retrytemplate.batch import DeadLetter, DeadLetters, ReplayReport
+
+__all__ = ["DlqScreen", "add_parser", "run"]
+
+
+ANY = "any"
+# Failures of a replay that are printed; the letters have all of them.
+SHOWN = 20
+
+DESCRIPTION = """\
+Look at the dead letters of chunk steps: the items that were given up, each with its payload and the
+history of its attempts; replay them when the cause is mended, or discard them.
+"""
+
+EPILOG = """\
+examples:
+  retrytemplate dlq list --store sqlite:///jobs.db
+  retrytemplate dlq show 17 --store sqlite:///jobs.db
+  retrytemplate dlq replay job.py:step --error PriceError
+  retrytemplate dlq discard 17 18 --why "test orders" --store sqlite:///jobs.db
+  retrytemplate dlq export --state any --store sqlite:///jobs.db > letters.jsonl
+
+exit codes:
+  0 done   1 the store cannot be reached, has no such letter, or a replay failed   2 wrong use
+  130 interrupted
+"""
+
+LIST_EPILOG = f"""\
+examples:
+  retrytemplate dlq list --store sqlite:///jobs.db
+  retrytemplate dlq list --step reprice-orders --error PriceError
+  retrytemplate dlq list --state any --after 17 --limit 200
+  {_stores.NAMED}=postgresql://me@host/db retrytemplate dlq list --json
+
+In the table what is too long for the terminal is cut; show and --json have it whole.
+"""
+
+SHOW_EPILOG = """\
+examples:
+  retrytemplate dlq show 17 --store sqlite:///jobs.db
+  retrytemplate dlq show 17 --json
+"""
+
+DISCARD_EPILOG = """\
+examples:
+  retrytemplate dlq discard 17 18 --why "test orders" --store sqlite:///jobs.db
+  retrytemplate dlq discard 17 --by ada --why "paid by hand" --json
+
+What is discarded stays, with who decided it, when and why.  Done twice it changes nothing more; a
+letter that was replayed is not discarded.
+"""
+
+EXPORT_EPILOG = """\
+examples:
+  retrytemplate dlq export --store sqlite:///jobs.db > letters.jsonl
+  retrytemplate dlq export --state any --phase write
+
+A letter a line, as JSON with all that is known of it.  A summary goes to standard error.
+"""
+
+REPLAY_EPILOG = """\
+examples:
+  retrytemplate dlq replay job.py:step
+  retrytemplate dlq replay job.py:step 17 18 --by ada
+  retrytemplate dlq replay job.py:step --error PriceError --json
+
+Each item of an open letter is processed and written as if it were read again, in one transaction
+with its letter: a letter is replayed once.  What fails again stays open, with those attempts in its
+history.  Items that killed their process are replayed only where their letters are named.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb, and its own verbs, to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "dlq",
+        help="look at dead letters, replay and discard them",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    listing = add_verb(
+        verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.journal_options()
+    )
+    _add_filters(listing)
+    listing.add_argument(
+        "--after", type=row_number, default=0, metavar="ID", help="begin behind it: the next page"
+    )
+    add_limit(listing, "letters")
+    showing = add_verb(
+        verbs, "show", "all that is known of a letter", SHOW_EPILOG, _journal.journal_options()
+    )
+    showing.add_argument("id", type=row_number, metavar="ID")
+    discarding = add_verb(
+        verbs,
+        "discard",
+        "decide that nothing more is to be done",
+        DISCARD_EPILOG,
+        _journal.journal_options(),
+    )
+    discarding.add_argument("ids", type=row_number, nargs="+", metavar="ID")
+    discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
+    discarding.add_argument("--why", required=True, metavar="TEXT", help="stays with the letter")
+    does = "write letters as lines of JSON"
+    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, _journal.journal_options()))
+    does = "process and write the items of open letters"
+    _add_replaying(add_verb(verbs, "replay", does, REPLAY_EPILOG))
+    return parser
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("which letters").add_argument
+    add("--step", type=stored_text, metavar="NAME", help="only those of this step")
+    add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
+    add(
+        "--state",
+        choices=(*STATES, ANY),
+        default="open",
+        help="only those in this state (default: %(default)s)",
+    )
+    _add_common_filters(add)
+    add("--phase", choices=PHASES, help="only those that failed at this at last")
+
+
+def _add_common_filters(add: Any) -> None:
+    of = "only those whose last failure was of this type"
+    add("--error", type=stored_text, metavar="TYPE", help=of)
+    add("--key", type=text, metavar="KEY", help="only those of the item with this key")
+
+
+def _add_replaying(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
+    add("ids", type=row_number, nargs="*", metavar="ID", help="only these letters")
+    _add_common_filters(add)
+    add("--by", type=text, metavar="NAME", help="who replays them (default: who is logged in)")
+    add(
+        "--async",
+        action="store_true",
+        dest="asynchronous",
+        help="use replay_async(), where it cannot be seen that it is needed",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, show, discard, export or replay; the exit code."""
+    from retrytemplate.batch import DeadLetters
+
+    if args.action == "replay":
+        return _replay(args)
+    does = {"list": _list, "show": _show, "discard": _discard, "export": _export}[args.action]
+    with _journal.open_journal(args) as repository:
+        return does(args, DeadLetters(repository))
+
+
+def _filters(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "step": args.step,
+        "run": args.of_run,
+        "state": None if args.state == ANY else args.state,
+        "error": args.error,
+        "key": args.key,
+        "phase": args.phase,
+    }
+
+
+def _list(args: argparse.Namespace, letters: DeadLetters) -> int:
+    found = letters.page(after=args.after, limit=args.limit + 1, **_filters(args))
+    page, more = found[: args.limit], len(found) > args.limit
+    if args.json:
+        short = [
+            {name: value for name, value in each.as_json().items() if name != "history"}
+            for each in page
+        ]
+        print_json({"letters": short, "next": page[-1].id if more else None})
+    else:
+        DlqScreen().list(page, more=more)
+    return 0
+
+
+def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
+    letter = letters.find(args.id)
+    if letter is None:
+        raise WorkError(f"there is no dead letter {args.id}")
+    if args.json:
+        print_json(letter.as_json())
+    else:
+        DlqScreen().show(letter)
+    return 0
+
+
+def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
+    try:
+        done = letters.discard(args.ids, by=who(args.by), why=args.why)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
+    if args.json:
+        print_json(
+            {
+                "discarded": done.discarded,
+                "before": done.before,
+                "replayed": done.replayed,
+                "unknown": done.unknown,
+            }
+        )
+    else:
+        again = f", {_letters(done.before)} before" if done.before else ""
+        print(f"{_letters(done.discarded)} discarded{again}")
+    if done.replayed:
+        raise WorkError(f"replayed already: {_ids(done.replayed)}")
+    if done.unknown:
+        raise WorkError(f"there is no dead letter {_ids(done.unknown)}")
+    return 0
+
+
+def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
+    number = letters.export(sys.stdout, **_filters(args))
+    print(f"{number} letter{'' if number == 1 else 's'}", file=sys.stderr)
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():
+        step = user_files.load_object(args.job)
+        asked = {"error": args.error, "key": args.key, "by": who(args.by)}
+        ids = args.ids or None
+        try:
+            report = user_files.performed(
+                step,
+                lambda: step.replay(ids, **asked),
+                lambda: step.replay_async(ids, **asked),
+                asynchronous=args.asynchronous,
+            )
+        finally:
+            step.repository.close()
+    if args.json:
+        print_json(report.as_json())
+    else:
+        print(f"{_letters(report.replayed)} replayed")
+    return _missed(report, args.ids)
+
+
+def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
+    """Say which letters are not replayed; the exit code."""
+    known = {*report.replayed, *report.failed, *report.skipped}
+    missed = {
+        "failed again": report.failed,
+        "skipped": report.skipped,
+        "no open letter of this step": [each for each in ids if each not in known],
+    }
+    if report.error is not None:  # which of the others are open was not seen
+        del missed["no open letter of this step"]
+    for what, which in missed.items():
+        if which:
+            print(f"retrytemplate dlq: {what}: {_ids(which)}", file=sys.stderr)
+    for letter, why in list(report.failures.items())[:SHOWN]:
+        print(f"retrytemplate dlq: letter {letter}: {shortly(why)}", file=sys.stderr)
+    if report.error is not None:
+        raise WorkError(f"the replay has ended before its time: {report.error}")
+    return 1 if any(missed.values()) else 0
+
+
+def _letters(ids: Sequence[int]) -> str:
+    return "1 letter" if len(ids) == 1 else f"{len(ids)} letters"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))
+
+
+HEADS = ("id", "step", "key", "phase", "tries", "state", "age", "last failure")
+NUMBERS = ("id", "tries", "age")
+KEY = HEADS.index("key")
+STYLES = {"replayed": "green", "discarded": "dim"}
+KILLER = "red"
+
+
+class DlqScreen(Screen):
+    """Dead letters on standard output."""
+
+    def list(self, page: Sequence[DeadLetter], *, more: bool) -> None:
+        """A line for each letter, and what comes next."""
+        if not page:
+            self.say("There is no such letter.")
+            return
+        rows = [_cells(letter) for letter in page]
+        self.table(HEADS, rows, map(_style, page), numbers=NUMBERS, name=KEY)
+        if more:
+            self.say(f"There are more: --after {page[-1].id}")
+
+    def show(self, letter: DeadLetter) -> None:
+        """All that is known of a letter."""
+        self.say(f"dead letter {letter.id}", style="bold")
+        self.facts(_facts(letter))
+        self.attempts(letter.history)
+
+
+def _cells(letter: DeadLetter) -> Iterator[str]:
+    yield str(letter.id)
+    yield letter.step
+    yield letter.key
+    yield letter.phase
+    yield str(letter.attempts)
+    yield letter.state
+    yield span(time() - letter.created)
+    yield letter.problem or shortly(RecordedFailure(letter.error_type, letter.error_message, None))
+
+
+def _style(letter: DeadLetter) -> str | None:
+    if letter.state == "open" and letter.phase == "crash":
+        return KILLER
+    return STYLES.get(letter.state)
+
+
+def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
+    yield "step", f"{letter.step}, run {letter.run}"
+    yield "item", f"{letter.source}, number {letter.number}"
+    again = "" if letter.ordinal == 1 else f", number {letter.ordinal} of this key"
+    yield "key", f"{letter.key}{again}"
+    yield "payload", letter.payload if letter.replayable else f"{letter.payload} (its text alone)"
+    yield "phase", letter.phase
+    yield "failure", with_text(letter.error_type, letter.error_message)
+    if letter.code_version is not None:
+        yield "code", letter.code_version
+    yield "state", letter.state
+    yield "created", f"{moment(letter.created)}, {ago(time() - letter.created)}"
+    for entry in letter.audit:
+        why = f": {entry.why}" if entry.why else ""
+        yield entry.action, f"{moment(entry.at)} by {entry.by}{why}"
+    if letter.problem is not None:
+        yield "problem", letter.problem

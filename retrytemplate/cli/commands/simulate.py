@@ -1,0 +1,418 @@
+"""The command ``retrytemplate simulate``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import accumulate
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, field, frozen
+
+from retrytemplate.cli import specs
+from retrytemplate.cli.arguments import whole_number
+from retrytemplate.cli.errors import UsageError, console
+from retrytemplate.simulation import interpolated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    from retrytemplate.policies.base import RetryPolicy
+    from retrytemplate.simulation import Simulation, WorstCase
+
+__all__ = ["Pen", "Retry", "Run", "Spread", "add_parser", "run", "seconds", "show"]
+
+
+POLICY = "simple:max_attempts=5"
+BACKOFF = "exponential:initial=0.2,multiplier=2,maximum=30,jitter=full"
+
+# Attempts in all, and in one run: more would take minutes and gigabytes.
+MOST = 1_000_000
+LONGEST_RUN = 10_000
+
+DESCRIPTION = """\
+Let every attempt fail, many times over, on virtual time: what is waited before each retry and in
+all, and the longest that one call can take.  --backoff may be given more than once, to compare.
+"""
+
+
+def _epilog() -> str:
+    lines = [
+        "policies (combine with & and |):",
+        *(f"  {line}" for line in specs.overview(specs.POLICIES)),
+        "",
+        "backoffs:",
+        *(f"  {line}" for line in specs.overview(specs.BACKOFFS)),
+        "",
+        "examples:",
+        f'  retrytemplate simulate --policy "{POLICY}" \\',
+        f'      --backoff "{BACKOFF}"',
+        '  retrytemplate simulate --policy "simple:8 & timeout:60" --attempt-duration 2 \\',
+        "      --backoff exponential:1,2,30 --backoff exponential:1,2,30,full --png delays.png",
+        "",
+        "exit codes:",
+        "  0 done   1 the picture could not be written   2 wrong use   130 interrupted",
+    ]
+    return "\n".join(lines)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the verb to the command's parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "simulate",
+        help="show the delays of a policy and a backoff: percentiles, worst case, plots",
+        description=DESCRIPTION,
+        epilog=_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--policy", default=POLICY, metavar="SPEC", help="default: %(default)s")
+    add("--backoff", action="append", metavar="SPEC", help=f"default: {BACKOFF}")
+    add("--runs", type=whole_number(MOST), default=1000, metavar="N", help="default: %(default)s")
+    add("--seed", type=int, metavar="N", help="the same seed gives the same delays")
+    add(
+        "--attempt-duration",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long every attempt takes (default: no time at all)",
+    )
+    add(
+        "--at-most",
+        type=whole_number(LONGEST_RUN),
+        default=100,
+        metavar="N",
+        help="attempts after which a run that does not end is cut off (default: %(default)s)",
+    )
+    add("--png", type=Path, metavar="FILE", help="draw the picture into a file, too")
+    add("--json", action="store_true", help="print the numbers as JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, and show the numbers; the exit code."""
+    runs = [_simulated(args, text) for text in args.backoff or (BACKOFF,)]
+    if args.png is not None:
+        from retrytemplate.cli.commands.simulate_png import draw
+
+        try:
+            draw(runs, args.policy, args.png)
+        except OSError as error:
+            print(f"retrytemplate simulate: {args.png}: {error.strerror}", file=sys.stderr)
+            return 1
+    if args.json:
+        _print_json(args, runs)
+    else:
+        show(runs, args.policy)
+    return 0
+
+
+def _simulated(args: argparse.Namespace, text: str) -> Run:
+    from random import Random
+
+    from retrytemplate.simulation import simulate, worst_case
+
+    policy, backoff = specs.policy(args.policy), specs.backoff(text)
+    _check_size(args, policy)
+    simulation = simulate(
+        policy,
+        backoff,
+        args.runs,
+        Random(args.seed),
+        attempt_duration=args.attempt_duration,
+        max_attempts_per_run=args.at_most,
+    )
+    worst = worst_case(policy, backoff, attempt_duration=args.attempt_duration)
+    return Run(text, simulation, worst)
+
+
+def _check_size(args: argparse.Namespace, policy: RetryPolicy) -> None:
+    limit = policy.attempt_limit
+    attempts = args.at_most if limit is None else min(limit, args.at_most)
+    if args.runs * attempts > MOST:
+        raise UsageError(
+            f"--runs: {args.runs} runs of up to {attempts} attempts are {args.runs * attempts}; "
+            f"at most {MOST} attempts are simulated"
+        )
+
+
+def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
+    import json
+
+    report = {
+        "policy": args.policy,
+        "runs": args.runs,
+        "seed": args.seed,
+        "attempt_duration": args.attempt_duration,
+        "simulations": [each.as_json() for each in runs],
+    }
+    print(json.dumps(report, indent=2))
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0, got {text!r}")
+    return number
+
+
+# Digits after the point for seconds below a limit.
+PLACES = ((1, 3), (10, 2), (100, 1))
+# Seconds (31 years) from which on an exponent says more than the figures.
+TOO_WIDE = 1e9
+
+
+@frozen
+class Spread:
+    """Where some values lie: the ends, the middle, and where all but a tenth are below or above."""
+
+    least: float
+    tenth: float
+    median: float
+    ninetieth: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        ordered = sorted(values)
+        return cls(*(interpolated(ordered, p) for p in (0.0, 0.1, 0.5, 0.9, 1.0)))
+
+
+@frozen
+class Retry:
+    """The retry of one number: how many runs came to it, its delay, and what was waited by then."""
+
+    number: int
+    runs: int
+    delay: Spread
+    so_far: Spread
+
+
+@frozen
+class Run:
+    """What was simulated for one backoff."""
+
+    backoff: str
+    simulation: Simulation
+    worst: WorstCase
+    retries: tuple[Retry, ...] = field(init=False, repr=False)
+    total: Spread = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "retries", tuple(self._retries()))
+        object.__setattr__(self, "total", Spread.of(self.simulation.totals))
+
+    def _retries(self) -> Iterable[Retry]:
+        runs = [tuple(zip(run, accumulate(run), strict=True)) for run in self.simulation.sequences]
+        for place in range(self.simulation.retries):
+            pairs = [run[place] for run in runs if len(run) > place]
+            delays, sums = zip(*pairs, strict=True)
+            yield Retry(place + 1, len(pairs), Spread.of(delays), Spread.of(sums))
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers as JSON values: what nothing bounds is null."""
+        return {
+            "backoff": self.backoff,
+            "cut": self.simulation.cut,
+            "percentiles": list(self.simulation.percentiles),
+            "retries": [_finite(asdict(retry)) for retry in self.retries],
+            "total": _finite(asdict(self.total)),
+            "worst_case": _finite(asdict(self.worst)),
+        }
+
+
+def _finite(value: Any) -> Any:
+    """The same without infinity, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def seconds(value: float, scale: float | None = None) -> str:
+    """Seconds to about three figures of *scale* (of the value itself), as long as one reads them.
+
+    >>> seconds(0.2), seconds(12.345), seconds(0.2, scale=30.0), seconds(0.0), seconds(1e300)
+    ('0.200', '12.3', '0.2', '0', '1e+300')
+    """
+    if not isfinite(value):
+        return "unbounded"
+    size = value if scale is None else scale
+    if size >= TOO_WIDE:
+        return f"{value:.3g}"
+    places = next((places for limit, places in PLACES if 0 < size < limit), 0)
+    return f"{value:.{places}f}"
+
+
+# A long simulation shows its first retries and its last ones.
+FIRST, LAST = 12, 3
+BINS = 12
+# The widest and the narrowest drawing, and what a histogram needs beside its bars.
+WIDEST, NARROWEST = 60, 12
+BESIDE_BAR = 30
+LEGEND = "░ min to max   ▒ p10 to p90   █ p50\n"
+EIGHTHS = " ▏▎▍▌▋▊▉"
+PLAIN = str.maketrans("░▒█", ".:#", EIGHTHS.strip())
+
+
+@frozen
+class Pen:
+    """Draws with characters, *width* of them; with ASCII ones where it must be *plain*."""
+
+    width: int
+    plain: bool = False
+
+    def strip(self, spread: Spread, scale: float) -> str:
+        """Where the values lie between 0 and *scale*: all ``░``, eight of ten ``▒``, median ``█``.
+
+        >>> from retrytemplate.cli.commands.simulate import Spread
+        >>> Pen(9).strip(Spread(0.0, 1.0, 2.0, 3.0, 4.0), 4.0)
+        '░░▒▒█▒▒░░'
+        """
+        cells = [" "] * self.width
+        for low, high, mark in (
+            (spread.least, spread.most, "░"),
+            (spread.tenth, spread.ninetieth, "▒"),
+            (spread.median, spread.median, "█"),
+        ):
+            first, last = self._place(low, scale), self._place(high, scale)
+            cells[first : last + 1] = mark * (last - first + 1)
+        return self.drawn("".join(cells))
+
+    def bar(self, share: float) -> str:
+        """A bar that is *share* (0 to 1) of the width long, to an eighth of a character.
+
+        >>> Pen(5).bar(0.5), Pen(5, plain=True).bar(0.5)
+        ('██▌', '##')
+        """
+        whole, eighths = divmod(round(share * self.width * 8), 8)
+        return self.drawn(("█" * whole + EIGHTHS[eighths]).rstrip())
+
+    def _place(self, value: float, scale: float) -> int:
+        return round(value / scale * (self.width - 1)) if scale else 0
+
+    def drawn(self, text: str) -> str:
+        """The text in the characters that may be used."""
+        return text.translate(PLAIN) if self.plain else text
+
+
+def show(runs: Sequence[Run], policy: str) -> None:
+    """Print what was simulated, one backoff after the other, all strips on one scale."""
+    screen = console("the table (there is --json, too)")
+    scale = max((run.simulation.delays[-1] for run in runs if run.simulation.delays), default=0.0)
+    for run in runs:
+        screen.print(f"\nbackoff  {run.backoff}", style="bold")
+        screen.print(f"policy   {policy}, {len(run.simulation.sequences)} runs")
+        if run.total.most > 0:
+            screen.print(_table(run.retries, scale))
+            screen.print(_pen(screen).drawn(LEGEND))
+            for line in _histogram(screen, run):
+                screen.print(line)
+        for line in _summary(run):
+            screen.print(line)
+
+
+def _pen(console: Console) -> Pen:
+    width = max(NARROWEST, min(console.width - BESIDE_BAR, WIDEST))
+    return Pen(width, console.options.ascii_only)
+
+
+@frozen
+class _Strip:
+    """A cell of the table: as wide as the table has room for."""
+
+    spread: Spread
+    scale: float
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement(NARROWEST, WIDEST)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[str]:
+        yield Pen(options.max_width, options.ascii_only).strip(self.spread, self.scale)
+
+
+def _table(retries: Sequence[Retry], scale: float) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in ("retry", "runs", "min", "p50", "p90", "max"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column(f"delay, 0 to {seconds(scale)} s")
+    table.add_column("total p50", justify="right", no_wrap=True)
+    longest = retries[-1].so_far.most
+    for retry in _some(retries):
+        table.add_row(*(["..."] if retry is None else _cells(retry, scale, longest)))
+    return table
+
+
+def _some(retries: Sequence[Retry]) -> Iterator[Retry | None]:
+    if len(retries) <= FIRST + LAST + 1:
+        yield from retries
+        return
+    yield from retries[:FIRST]
+    yield None
+    yield from retries[-LAST:]
+
+
+def _cells(retry: Retry, scale: float, longest: float) -> Iterator[str | _Strip]:
+    yield str(retry.number)
+    yield str(retry.runs)
+    delay = retry.delay
+    for value in (delay.least, delay.median, delay.ninetieth, delay.most):
+        yield seconds(value, scale)
+    yield _Strip(delay, scale)
+    yield seconds(retry.so_far.median, longest)
+
+
+def _histogram(console: Console, run: Run) -> Iterator[str]:
+    totals = run.simulation.totals
+    low, high = totals[0], totals[-1]
+    width = (high - low) / BINS
+    # All the same; or so few, or so many, that no float can tell the bins apart.
+    if not 1e-9 * high < high - low < inf or not width:
+        return
+    counts = [0] * BINS
+    for total in totals:
+        counts[min(int((total - low) / width), BINS - 1)] += 1
+    pen = _pen(console)
+    yield "waited in all, runs"
+    for number, count in enumerate(counts):
+        ends = (seconds(low + place * width, high) for place in (number, number + 1))
+        yield "{:>7} to {:>7} s  {} {}".format(*ends, pen.bar(count / max(counts)), count)
+    yield ""
+
+
+def _summary(run: Run) -> Iterator[str]:
+    total, worst = run.total, run.worst
+    if not run.retries:
+        yield "No retry, no wait."
+    elif total.most == 0:
+        yield "No wait: every retry follows at once."
+    else:
+        yield (
+            f"waited in all  median {_axis_seconds(total.median)}, 90 % within "
+            f"{_axis_seconds(total.ninetieth)}, longest {_axis_seconds(total.most)}"
+        )
+    attempts = "unbounded" if worst.attempts is None else worst.attempts
+    yield (
+        f"worst case     attempts {attempts}, waiting {_axis_seconds(worst.waiting)}, "
+        f"in all {_axis_seconds(worst.duration)}"
+    )
+    if run.simulation.cut:
+        yield f"cut off        {run.simulation.cut} runs that would have gone on; see --at-most"
+
+
+def _axis_seconds(value: float) -> str:
+    text = seconds(value)
+    return text if text == "unbounded" else f"{text} s"

@@ -1,0 +1,260 @@
+"""The store of a kill switch that a verb works on, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser
+from contextlib import closing, contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate.cli import stores, user_files
+from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterable, Iterator
+
+    from retrytemplate.control import KillSwitch
+    from retrytemplate.control.switch.model import (
+        AuditRecord,
+        Decision,
+        SwitchScope,
+        UnreadableRecord,
+    )
+    from retrytemplate.control.switch.report import ReportLine
+    from retrytemplate.control.switch.store.base import (
+        DurableSwitchStore,
+        StoredRecord,
+        SwitchStore,
+    )
+
+__all__ = ["Change", "Looked", "Unreadable", "look", "opened", "options"]
+
+# Records that are looked through for those that nobody was told of.
+LOOK_BACK = 1000
+
+
+def options() -> ArgumentParser:
+    """The options that say which switch, for the parsers of verbs."""
+    parser = ArgumentParser(add_help=False, parents=[stores.options(of="the store of the switch")])
+    parser.add_argument_group("or the switch of a program").add_argument(
+        "--switch",
+        metavar="FILE:NAME",
+        help="in a Python file, which is run: it has names, rules and notifiers besides its store",
+    )
+    return parser
+
+
+@contextmanager
+def opened(args: Namespace) -> Iterator[KillSwitch]:
+    """The switch that the arguments name, or one on the store that they name; no file is made.
+
+    :raises UsageError: they name none, or one that cannot serve.
+    :raises WorkError: the rules refuse it; or the store cannot be reached, or holds what cannot be
+        read.
+    """
+    url = "" if args.switch else stores.url_of(args)
+    try:
+        with _loaded(args) if args.switch else _on_store(url, args.store_prefix) as switch:
+            yield switch
+    except (CacheUnavailableError, SwitchStoreError) as error:
+        raise WorkError(stores.without_secrets(error, url)) from None
+
+
+@contextmanager
+def _loaded(args: Namespace) -> Iterator[KillSwitch]:
+    from retrytemplate.control import KillSwitch
+
+    if args.store:
+        raise UsageError("--store: goes without --switch, which has a store")
+    with redirect_stdout(sys.stderr):  # what a file prints is no part of what this command says
+        switch = user_files.load(args.switch, KillSwitch, "service.py:switch")
+    if not switch.store.shared:
+        raise UsageError(f"--switch: its store must be one that processes share, got {switch!r}")
+    with closing(switch.store), switch:
+        yield switch
+
+
+@contextmanager
+def _on_store(url: str, prefix: str) -> Iterator[KillSwitch]:
+    from retrytemplate.control import KillSwitch
+
+    with closing(_store(url, prefix)) as store, KillSwitch(store) as switch:
+        yield switch
+
+
+def _store(url: str, prefix: str) -> DurableSwitchStore:
+    family, driven = stores.located(url)
+    kind: Callable[[str, str], DurableSwitchStore]
+    if family == stores.SQL:
+        from retrytemplate.control.switch.store.sql import SQLSwitchStore as kind
+    else:
+        from retrytemplate.control.switch.store.redis import RedisSwitchStore as kind
+    try:
+        made = kind(driven, prefix)
+    except (TypeError, ValueError) as error:
+        raise stores.refused(error, url) from None
+    if family == stores.SQL:
+        _check_file(driven)
+    return made
+
+
+def _check_file(url: str) -> None:
+    """A file that a slip of the pen has made would stop nobody."""
+    from sqlalchemy import make_url
+
+    from retrytemplate.backends.sql.inspection import missing_file
+
+    missing = missing_file(make_url(url))
+    if missing:
+        raise WorkError(f"there is no file {missing}")
+
+
+@frozen
+class Change:
+    """A change, as it stands in the store.
+
+    :param told: whether the notifiers have been told.
+    """
+
+    record: AuditRecord
+    told: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """All that is known of it."""
+        from retrytemplate.control.switch.codec import encode_record
+
+        data: dict[str, Any] = json.loads(encode_record(self.record))
+        del data["v"]
+        return {**data, "told": self.told}
+
+
+@frozen
+class Unreadable:
+    """A change that cannot be read."""
+
+    record: UnreadableRecord
+    told: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Which one it is, and why it cannot be read."""
+        return {"number": self.record.number, "error": self.record.why, "told": self.told}
+
+
+@frozen
+class Looked:
+    """What a store held at a moment.
+
+    :param version: as many changes there have been; 0: nobody has ever written there.
+    :param audit: the latest changes, the newest first.
+    """
+
+    at: float
+    version: int
+    lines: tuple[ReportLine, ...] = ()
+    audit: tuple[Change | Unreadable, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The latest changes that can be read, the newest first."""
+        return tuple(each for each in self.audit if isinstance(each, Change))
+
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """The others of the latest."""
+        return tuple(each for each in self.audit if isinstance(each, Unreadable))
+
+    def change_of(self, record: AuditRecord) -> Change:
+        """The change that this record is of."""
+        same = (each for each in self.changes if each.record.id == record.id)
+        return next(same, Change(record, told=False))
+
+    def line_of(self, scope: SwitchScope) -> ReportLine | None:
+        """What is stopped of this name."""
+        return next((line for line in self.lines if line.entry.scope == scope), None)
+
+    def decide(self, asked: Iterable[SwitchScope], key: Any) -> Decision:
+        """What a check would decide."""
+        from retrytemplate.control.switch.transitions import decide
+
+        entries = {line.entry.scope: line.entry for line in self.lines}
+        return decide(entries, asked, lambda: key, self.at)
+
+    @property
+    def untold(self) -> tuple[Change, ...]:
+        """The changes that nobody has been told of, the newest first."""
+        return tuple(each for each in self.changes if not each.told)
+
+    def as_json(self) -> dict[str, Any]:
+        """What is stopped, and what nobody knows, or can know."""
+        untold = self.untold
+        oldest = max(0.0, self.at - untold[-1].record.at) if untold else None
+        return {
+            "at": self.at,
+            "version": self.version,
+            "stopped": [line_as_json(line) for line in self.lines],
+            "untold": {"changes": len(untold), "oldest": oldest},
+            "unreadable": [each.as_json() for each in self.unreadable],
+        }
+
+    def decision_as_json(self, decision: Decision) -> dict[str, Any]:
+        """What a check would decide, and by what."""
+        line = None if decision.entry is None else self.line_of(decision.entry.scope)
+        return {
+            "allowed": decision.allowed,
+            "reason": decision.reason,
+            "entry": None if line is None else line_as_json(line),
+        }
+
+
+def look(store: SwitchStore) -> Looked:
+    """What is in a store; nothing is written there, no table is made.
+
+    :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
+    """
+    from retrytemplate.control.switch.cache import read
+    from retrytemplate.control.switch.report import lines_of
+    from retrytemplate.control.switch.store.base import DurableSwitchStore
+
+    now = time.time()
+    if isinstance(store, DurableSwitchStore) and not store.is_made():
+        return Looked(now, 0)
+    view, found = read(store), store.records(limit=LOOK_BACK)
+    lines = lines_of(view.entries.values(), now)
+    return Looked(now, view.version, lines, tuple(map(_change, found)))
+
+
+def _change(stored: StoredRecord) -> Change | Unreadable:
+    from retrytemplate.control.switch.codec import read_record
+    from retrytemplate.control.switch.model import UnreadableRecord
+
+    record = read_record(stored)
+    if isinstance(record, UnreadableRecord):
+        return Unreadable(record, stored.told)
+    return Change(record, stored.told)
+
+
+def line_as_json(line: ReportLine) -> dict[str, Any]:
+    """One thing that is stopped."""
+    entry = line.entry
+    return {
+        "kind": entry.scope.kind,
+        "name": entry.scope.name,
+        "state": line.state,
+        "share": entry.share,
+        "next_shares": list(entry.canary[entry.step :]),
+        "reason": entry.reason,
+        "by": entry.by,
+        "cause": entry.cause,
+        "since": entry.since,
+        "age": line.age,
+        "until": entry.until,
+        "left": line.left,
+        "overdue": line.overdue,
+        "when_expired": entry.when_expired,
+    }

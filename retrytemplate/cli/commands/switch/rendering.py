@@ -1,0 +1,224 @@
+"""What ``retrytemplate switch`` shows: what is stopped, the report, and what a change came to."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.cli import tables
+from retrytemplate.cli.commands.switch.loading import Unreadable
+from retrytemplate.cli.formatting import clean
+from retrytemplate.control.switch.model import EVERYTHING
+from retrytemplate.control.switch.report import moment, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retrytemplate.cli.commands.switch.loading import Change, Looked
+    from retrytemplate.control.switch.model import AuditRecord, Decision, SwitchScope
+    from retrytemplate.control.switch.report import ReportLine
+
+__all__ = ["SwitchScreen", "headline", "print_change"]
+
+HEADS = ("what", "state", "for", "by", "end", "reason")
+CHANGES = ("when", "what", "change", "by", "told", "reason")
+WHAT = CHANGES.index("what")
+OVERDUE, CANARY, RUNS, RUBBISH = "red", "yellow", "green", "red"
+NOBODY = "nobody yet: a process whose switch has notifiers does it"
+FIRST = "this is the first change in this store: do your processes have the same one?"
+
+
+class SwitchScreen(tables.Screen):
+    """What is stopped, on standard output."""
+
+    def list(self, looked: Looked) -> None:
+        """A line for each, and what nobody knows of."""
+        if looked.lines:
+            rows = [_cells(line) for line in looked.lines]
+            self.table(HEADS, rows, map(_style, looked.lines), numbers=("for",))
+        else:
+            self.say(f"Nothing is stopped{_never(looked)}.")
+        self._gaps(looked)
+
+    def decision(
+        self, decision: Decision, asked: Sequence[SwitchScope], key: Any, looked: Looked
+    ) -> None:
+        """What a check would decide of what was asked, and by what."""
+        word, style = ("runs", RUNS) if decision.allowed else ("is stopped", OVERDUE)
+        names = " and ".join(map(str, asked[1:] or asked))
+        whose = "" if key is None else f", key {key!r}:"
+        self.say(f"{names}{whose} {word}", style=style)
+        if decision.reason:
+            self.facts([("because", decision.reason)])
+        line = None if decision.entry is None else looked.line_of(decision.entry.scope)
+        if line is not None:
+            self.facts([("state", line.state), *_facts(line)])
+        for scope in asked:
+            self.facts(_slip(scope, looked))
+
+    def report(self, looked: Looked) -> None:
+        """Everything that is stopped, what is overdue first; as long as it is."""
+        overdue = sum(line.overdue for line in looked.lines)
+        number = (
+            f"{len(looked.lines)} stopped"
+            if looked.lines
+            else f"nothing is stopped{_never(looked)}"
+        )
+        title = f"Kill switch, {moment(looked.at)}: {number}"
+        self.say(f"{title}, {overdue} overdue" if overdue else title, style="bold")
+        for line in looked.lines:
+            self.say("")
+            self.say(f"{line.entry.scope}: {line.state}", style=_style(line) or "bold")
+            self.facts(_facts(line))
+        if looked.untold or looked.unreadable:
+            self.say("")
+        self._gaps(looked)
+
+    def changes(self, changes: Sequence[Change | Unreadable]) -> None:
+        """A line for each change, also for one that cannot be read."""
+        self.say("")
+        if not changes:
+            self.say("There has been no change.")
+            return
+        rows = [_change(each) for each in changes]
+        styles = [RUBBISH if isinstance(each, Unreadable) else None for each in changes]
+        self.table(CHANGES, rows, styles, numbers=(), name=WHAT)
+
+    def _gaps(self, looked: Looked) -> None:
+        """What nobody knows of, and what nobody can read."""
+        untold, unreadable = looked.untold, looked.unreadable
+        if untold:
+            age = span(looked.at - untold[-1].record.at)
+            number = _number(untold)
+            self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
+        if unreadable:
+            latest = "" if len(unreadable) == 1 else "the latest is "
+            why = unreadable[0].record.why
+            self.say(f"{_number(unreadable)} cannot be read: {latest}{why}", style=RUBBISH)
+
+
+def _number(changes: Sequence[Any]) -> str:
+    return "1 change" if len(changes) == 1 else f"{len(changes)} changes"
+
+
+def _never(looked: Looked) -> str:
+    """A store that was never used may be the wrong one."""
+    return "" if looked.version else ", there has never been a change in this store"
+
+
+def _cells(line: ReportLine) -> Iterator[str]:
+    yield str(line.entry.scope)
+    yield f"back for {line.entry.share:g} %" if line.entry.step else "stopped"
+    yield span(line.age)
+    yield line.entry.by
+    yield _end(line)
+    yield line.entry.reason
+
+
+def _end(line: ReportLine) -> str:
+    if line.left is None:
+        return "permanent"
+    if line.overdue:
+        return f"overdue {span(-line.left)}"
+    what = "lifted" if line.entry.when_expired == "lift" else "due"
+    return f"{what} in {span(line.left)}"
+
+
+def _style(line: ReportLine) -> str | None:
+    return OVERDUE if line.overdue else CANARY if line.entry.step else None
+
+
+def _facts(line: ReportLine) -> Iterator[tuple[str, str]]:
+    entry = line.entry
+    yield "since", f"{moment(entry.since)}, {span(line.age)} ago"
+    yield "by", entry.by
+    yield "reason", entry.reason
+    yield "end", line.end
+    if entry.step:
+        yield "next", _following(line)
+
+
+def _following(line: ReportLine) -> str:
+    return ", ".join(f"{share:g} %" for share in line.entry.canary[line.entry.step :])
+
+
+def _change(change: Change | Unreadable) -> Iterator[str]:
+    if isinstance(change, Unreadable):
+        yield from ("?", f"record {change.record.number}", "cannot be read", "?")
+        yield from (_told(change), change.record.why)
+        return
+    record = change.record
+    yield moment(record.at)
+    yield str(record.scope)
+    yield _done(record)
+    yield record.by
+    yield _told(change)
+    yield record.reason
+
+
+def _told(change: Change | Unreadable) -> str:
+    return "yes" if change.told else "no"
+
+
+def _done(record: AuditRecord) -> str:
+    share = f" {record.share:g} %" if record.action in ("resumed", "advanced") else ""
+    return f"{record.action}{share}{', override' if record.override else ''}"
+
+
+# What a change came to: without a terminal's packages, since it is done by then.
+
+
+def headline(record: AuditRecord) -> str:
+    """How what was changed stands now."""
+    if record.share >= 100:
+        return f"{record.scope} runs again"
+    if record.share > 0:
+        return f"{record.scope} is back for {record.share:g} % of the keys"
+    again = " again" if record.action == "failed back" else ""
+    return f"{record.scope} is stopped{again}"
+
+
+def print_change(change: Change, looked: Looked, *, named: bool) -> None:
+    """How it stands after a change that was made.
+
+    :param looked: what the store holds since.
+    :param named: whether somebody said who it is.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    print(clean(headline(change.record), encoding))
+    for label, text in _facts_of(change, looked, named):
+        print(clean(f"{label:<{tables.LABEL}}{text}", encoding))
+
+
+def _facts_of(change: Change, looked: Looked, named: bool) -> Iterator[tuple[str, str]]:
+    record, line = change.record, looked.line_of(change.record.scope)
+    yield ("reason" if record.action == "stopped" else "justification"), record.reason
+    override = ", with an override" if record.override else ""
+    yield "by", f"{record.by}{'' if named else ' (who is logged in)'}{override}"
+    if line is not None:
+        yield "end", line.end
+        if line.entry.step:
+            yield "next", f"{_following(line)}, each with --advance, after a look"
+    yield "notified", "by a process with notifiers" if change.told else NOBODY
+    yield from _notes(record, looked)
+
+
+def _notes(record: AuditRecord, looked: Looked) -> Iterator[tuple[str, str]]:
+    """What may not have been meant."""
+    everything = looked.line_of(EVERYTHING)
+    if looked.version == 1:
+        yield "note", FIRST
+    elif record.action == "stopped":
+        yield from _slip(record.scope, looked)
+    elif everything is not None and record.share and record.scope != EVERYTHING:
+        yield "note", f"everything is {everything.state}, this as well"
+
+
+def _slip(scope: SwitchScope, looked: Looked) -> Iterator[tuple[str, str]]:
+    """A name that comes up for the first time may be a slip of the pen."""
+    others = [each.record.scope for each in looked.changes if each.record.scope.kind == scope.kind]
+    names = {other.name or "" for other in others if other != scope}
+    near = get_close_matches(scope.name or "", names, n=1)
+    if near and others.count(scope) < 2:
+        yield "note", f"{scope} is new here; there has been {scope.kind} {near[0]!r}"

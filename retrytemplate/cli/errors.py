@@ -1,0 +1,59 @@
+"""Errors of commands, and the console."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.formatting import printable
+from retrytemplate._internal.imports import extra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+__all__ = ["UsageError", "WorkError", "agreed", "console", "extra", "print_json"]
+
+
+# Where the environment says that the terminal has no columns at all.
+USUAL_WIDTH = 80
+
+
+class UsageError(Exception):
+    """Wrong use of the command: the message says what is allowed.  ``main`` exits with 2."""
+
+
+class WorkError(Exception):
+    """The work failed: the message says why.  ``main`` exits with 1."""
+
+
+def console(purpose: str) -> Console:
+    """Standard output, through rich; what is printed is text, no markup."""
+    with extra("cli", purpose):
+        from rich.console import Console
+
+    made = Console(highlight=False, markup=False)
+    if not made.width:
+        made.width = USUAL_WIDTH
+    return made
+
+
+"""Reads an argument that names a row of a table by its number."""
+
+
+def print_json(value: Any) -> None:
+    """Print it as JSON."""
+    import json
+
+    print(json.dumps(value, indent=2))
+
+
+def agreed(question: str, facts: Iterable[str]) -> bool:
+    """Ask whoever sits at the terminal, if there is one; without one nobody has to be asked."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return True
+    for fact in facts:
+        print(printable(fact), file=sys.stderr)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,169 @@
+"""Policies and backoffs as one types them: ``simple:max_attempts=5``, ``fixed:0.5``.
+
+A kind, then its settings: by name, or in order without names.  Policies combine with ``&`` (all
+must allow) and ``|`` (any may allow); ``&`` binds closer.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._internal.suggestions import did_you_mean
+from retrytemplate.backoff.base import NoBackoff
+from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
+from retrytemplate.backoff.fixed import FixedBackoff, UniformRandomBackoff
+from retrytemplate.cli.errors import UsageError
+from retrytemplate.policies.basic import (
+    AlwaysRetryPolicy,
+    MaxAttemptsRetryPolicy,
+    NeverRetryPolicy,
+    TimeoutRetryPolicy,
+)
+from retrytemplate.policies.simple import SimpleRetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from retrytemplate.backoff.base import Backoff
+    from retrytemplate.policies.base import RetryPolicy
+
+__all__ = [
+    "BACKOFFS",
+    "NUMBER",
+    "POLICIES",
+    "SECONDS",
+    "WHOLE",
+    "Kind",
+    "Setting",
+    "backoff",
+    "made",
+    "overview",
+    "policy",
+]
+
+
+@frozen
+class Setting:
+    """How the text of a setting is read, and what it may be in words."""
+
+    read: Callable[[str], Any]
+    allowed: str
+
+
+@frozen
+class Kind:
+    """What is made, of which settings; those that must be given."""
+
+    make: Callable[..., Any]
+    settings: Mapping[str, Setting] = field(factory=dict)
+    required: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={each.allowed}" for name, each in self.settings.items())
+
+
+def _jitter(text: str) -> str | None:
+    return None if text == "none" else text
+
+
+WHOLE = Setting(int, "N")
+SECONDS = Setting(float, "SECONDS")
+NUMBER = Setting(float, "NUMBER")
+JITTER = Setting(_jitter, "|".join(each or "none" for each in JITTERS))
+
+POLICIES = {
+    "simple": Kind(SimpleRetryPolicy, {"max_attempts": WHOLE}),
+    "max_attempts": Kind(MaxAttemptsRetryPolicy, {"max_attempts": WHOLE}),
+    "timeout": Kind(TimeoutRetryPolicy, {"timeout": SECONDS}, ("timeout",)),
+    "always": Kind(AlwaysRetryPolicy),
+    "never": Kind(NeverRetryPolicy),
+}
+
+BACKOFFS = {
+    "none": Kind(NoBackoff),
+    "fixed": Kind(FixedBackoff, {"delay": SECONDS}, ("delay",)),
+    "uniform": Kind(UniformRandomBackoff, {"minimum": SECONDS, "maximum": SECONDS}),
+    "exponential": Kind(
+        ExponentialBackoff,
+        {"initial": SECONDS, "multiplier": NUMBER, "maximum": SECONDS, "jitter": JITTER},
+    ),
+}
+
+
+def policy(text: str) -> RetryPolicy:
+    """The policy that the text describes.
+
+    :raises UsageError: with what is allowed.
+
+    >>> policy("simple:5 & timeout:30").max_attempts
+    5
+    """
+    alternatives = [
+        reduce(and_, (made("policy", part, POLICIES) for part in side.split("&")))
+        for side in text.split("|")
+    ]
+    combined: RetryPolicy = reduce(or_, alternatives)
+    return combined
+
+
+def backoff(text: str) -> Backoff:
+    """The backoff that the text describes.
+
+    :raises UsageError: with what is allowed.
+
+    >>> backoff("uniform:minimum=1,maximum=2")
+    UniformRandomBackoff(minimum=1.0, maximum=2.0)
+    """
+    found: Backoff = made("backoff", text, BACKOFFS)
+    return found
+
+
+def overview(kinds: Mapping[str, Kind]) -> Iterator[str]:
+    """The kinds and their settings, a line each."""
+    for name, kind in kinds.items():
+        yield f"{name}:{kind}" if kind.settings else name
+
+
+def made(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
+    """What the text describes, one of some kinds.
+
+    :raises UsageError: with what is allowed.
+    """
+    name, _, rest = text.strip().partition(":")
+    if name not in kinds:
+        allowed = ", ".join(kinds)
+        hint = did_you_mean(name, kinds)
+        raise UsageError(f"there is no {what} {name!r}; allowed: {allowed}{hint}")
+    kind = kinds[name]
+    given = _given(f"{what} {name!r}", rest, kind)
+    try:
+        return kind.make(**given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} {name!r}: {error}") from error
+
+
+def _given(what: str, text: str, kind: Kind) -> dict[str, Any]:
+    """The settings by name, read."""
+    given: dict[str, Any] = {}
+    order = iter(kind.settings)
+    for item in text.split(",") if text.strip() else ():
+        name, equals, value = (part.strip() for part in item.rpartition("="))
+        if not equals:
+            name = next(order, value) if len(given) < len(kind.settings) else value
+        if name not in kind.settings or name in given:
+            allowed = str(kind) or "no settings"
+            hint = did_you_mean(name, kind.settings.keys() - given.keys())
+            raise UsageError(f"{what} cannot take {item.strip()!r}; allowed: {allowed}{hint}")
+        setting = kind.settings[name]
+        try:
+            given[name] = setting.read(value)
+        except ValueError:
+            raise UsageError(f"{what}: {name} must be {setting.allowed}, got {value!r}") from None
+    missing = [name for name in kind.required if name not in given]
+    if missing:
+        raise UsageError(f"{what} needs {' and '.join(missing)}; allowed: {kind}")
+    return given

@@ -1,0 +1,130 @@
+"""What the screens of several verbs share: tables that fit the terminal, facts, attempts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from retrytemplate._internal.formatting import with_text
+from retrytemplate.cli.errors import console
+from retrytemplate.cli.formatting import clean, cut, fitted, moment
+from retrytemplate.history import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import JustifyMethod, OverflowMethod
+
+    from retrytemplate.errors import RecordedFailure
+    from retrytemplate.history import AttemptRecord
+
+__all__ = ["Screen", "shortly"]
+
+GAP = 2
+# Cells of a column that is cut, and of all columns where no terminal ends the line.
+NARROWEST = 12
+ENDLESS = 240
+LABEL = 14
+
+
+class Screen:
+    """Standard output, through rich (the ``cli`` extra)."""
+
+    def __init__(self) -> None:
+        self.console = console("the text (there is --json, too)")
+        if not self.console.is_terminal and "COLUMNS" not in os.environ:
+            self.console.width = ENDLESS
+        self.mark = "…" if self.console.encoding.startswith("utf") else ".."
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """A line, as long as it is."""
+        self.console.print(self.clean(text), style=style, soft_wrap=True)
+
+    def clean(self, text: str) -> str:
+        """The text without what a terminal would obey."""
+        return clean(text, self.console.encoding)
+
+    def facts(self, facts: Iterable[tuple[str, str]]) -> None:
+        """A line for each, its label before it."""
+        for label, text in facts:
+            self.say(f"{label:<{LABEL}}{text}")
+
+    def attempts(self, history: Sequence[AttemptRecord]) -> None:
+        """What happened at each failed attempt, and which ones are not kept."""
+        numbers = [attempt.number for attempt in history]
+        for attempt, before in zip(history, [0, *numbers], strict=False):
+            if attempt.number > before + 1:
+                self.say("")
+                self.say(_gap(before + 1, attempt.number - 1), style="dim")
+            self.say("")
+            self._attempt(attempt)
+
+    def table(
+        self,
+        heads: Sequence[str],
+        rows: Iterable[Iterable[str]],
+        styles: Iterable[str | None],
+        *,
+        numbers: Sequence[str],
+        name: int = 0,
+    ) -> None:
+        """A line for each row, none wider than the terminal.
+
+        :param numbers: the heads of the columns that are aligned to the right.
+        :param name: the column whose texts keep both ends when they are cut; in the last one they
+            keep the beginning.
+        """
+        from rich import box
+        from rich.table import Table
+
+        cells = [[self.clean(text) for text in row] for row in rows]
+        table = Table(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0)
+        )
+        beyond: OverflowMethod = "ellipsis" if self.console.encoding.startswith("utf") else "crop"
+        for head in heads:
+            side: JustifyMethod = "right" if head in numbers else "left"
+            table.add_column(head, justify=side, no_wrap=True, overflow=beyond)
+        name_width, last_width = self._widths(heads, cells, name)
+        for row, style in zip(cells, styles, strict=True):
+            row[name] = fitted(row[name], name_width, self.mark)
+            row[-1] = cut(row[-1], last_width, self.mark)
+            table.add_row(*row, style=style)
+        self.console.print(table)
+
+    def _widths(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], name: int
+    ) -> tuple[int, int]:
+        """The cells for the name and for the last column: what the others leave, shared."""
+        from rich.cells import cell_len
+
+        wanted = [
+            max(cell_len(head), *(cell_len(row[place]) for row in rows))
+            for place, head in enumerate(heads)
+        ]
+        last = wanted.pop()
+        wide = wanted.pop(name)
+        gaps = GAP * (len(heads) - 1)
+        free = max(self.console.width - sum(wanted) - gaps, 2 * NARROWEST)
+        wide = min(wide, max(free - last, free * 3 // 5))
+        return wide, min(last, free - wide)
+
+    def _attempt(self, attempt: AttemptRecord) -> None:
+        took = "" if attempt.duration is None else f", took {attempt.duration:.3f} s"
+        ended = "" if attempt.ended is None else f", ended {moment(attempt.ended)}"
+        place = f", {attempt.host} process {attempt.process}" if attempt.host else ""
+        self.say(f"attempt {attempt.number}{ended}{took}{place}", style="bold")
+        told = attempt.traceback or with_text(attempt.type_name, attempt.message)
+        for line in told.expandtabs().splitlines():
+            self.say(f"  {line}")
+
+
+def shortly(failure: RecordedFailure | None) -> str:
+    """A failure in one line, without the module of its class."""
+    return "" if failure is None else summary(failure)
+
+
+def _gap(first: int, last: int) -> str:
+    if first == last:
+        return f"(attempt {first} is not kept)"
+    return f"(attempts {first} to {last} are not kept)"

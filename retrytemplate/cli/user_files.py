@@ -1,0 +1,152 @@
+"""Files of the user that a command reads or imports."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate._internal.awaitables import is_async
+from retrytemplate.cli.arguments import json_or_text
+from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.errors import MisuseError, RetryError
+from retrytemplate.history import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from types import ModuleType
+    from typing import TypeVar
+
+    from retrytemplate.batch import ChunkStep
+
+__all__ = ["load", "load_object", "parameters_of", "performed"]
+
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+
+# Frames that say nothing about somebody's file.
+OURS = (__file__, "<frozen importlib")
+
+
+def load(text: str, kind: type[T], example: str) -> T:
+    """What *text* names; the file is run, as Python runs a script's imports.
+
+    :param kind: what it must be, or what a function of that name returns.
+    :raises UsageError: there is no such file, or nothing of that kind and name in it.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name:
+        raise UsageError(f"{text!r}: must be FILE:NAME, such as {example}")
+    module = _run(Path(file))
+    found = getattr(module, name, None)
+    if found is None:
+        others = [each for each, value in vars(module).items() if isinstance(value, kind)]
+        there = f", only {', '.join(others)}" if others else ""
+        raise UsageError(f"{file} has no {name}{there}")
+    if callable(found):
+        with _told(f"{name}() of {file}"):
+            found = found()
+    if not isinstance(found, kind):
+        raise UsageError(
+            f"{name} of {file} must be a {kind.__name__}, or a function without arguments that "
+            f"returns one, got {found!r}"
+        )
+    return found
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    # As for a script: what lies beside it can be imported.  An exception's class is named after
+    # the file, as where another module imports it.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem not in sys.modules else f"job_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # classes look their module up there
+    with _told(str(path)):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Where somebody's code fails: its traceback, without this command's own part in it."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        shown = traceback.TracebackException.from_exception(error)
+        theirs = [each for each in shown.stack if not each.filename.startswith(OURS)]
+        if theirs:
+            shown.stack = traceback.StackSummary.from_list(theirs)
+            print("".join(shown.format()), end="", file=sys.stderr)
+        raise UsageError(f"{what} cannot be run: {summary(error)}") from None
+
+
+EXAMPLE = "job.py:step"
+
+
+def load_object(text: str) -> ChunkStep:
+    """The step that *text* names.
+
+    :raises UsageError: there is no such file, or no step of that name in it.
+    """
+    from retrytemplate.batch import ChunkStep
+
+    return load(text, ChunkStep, EXAMPLE)
+
+
+def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parameters as JSON values; what is no JSON is text.
+
+    >>> parameters_of(["day=2026-11-21", "limit=20", 'part="7"'])
+    {'day': '2026-11-21', 'limit': 20, 'part': '7'}
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name or name in found:
+            raise UsageError(f"--parameter: must be NAME=VALUE, each name once, got {pair!r}")
+        try:
+            found[name] = json_or_text(value)
+        except RecursionError:
+            raise UsageError(f"--parameter: {name} is nested too deeply") from None
+    return found
+
+
+def performed(
+    step: ChunkStep,
+    blocking: Callable[[], T],
+    awaited: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    asynchronous: bool,
+) -> T:
+    """What the step gives in this thread, by one of two ways.
+
+    :param asynchronous: the awaited one in any case; else it is taken where a piece of the step
+        can be seen to need it.
+    :raises WorkError: the step refuses it, or is cut off.
+    """
+    import asyncio
+
+    try:
+        return asyncio.run(awaited()) if asynchronous or _is_awaited(step) else blocking()
+    except MisuseError as error:
+        hint = "; for this command: --async" if "run_async" in str(error) else ""
+        raise UsageError(f"{error}{hint}") from None
+    except RetryError as error:
+        raise WorkError(str(error)) from None
+
+
+def _is_awaited(step: ChunkStep) -> bool:
+    pieces = [step.processor, step.writer, None if step.outbox is None else step.outbox.send]
+    return any(map(is_async, pieces)) or hasattr(step.database, "sync_engine")

@@ -1,0 +1,263 @@
+"""Backends of a circuit breaker: the protocol, the one in this process, the snapshot."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
+
+from retrytemplate._internal.locks import Monitor, Reentered
+from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, Circuit, Manual
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from retrytemplate.control.breaker.state_machine import Change, Rules, State, Verdict
+    from retrytemplate.control.breaker.window import Counter
+    from retrytemplate.control.events import ControlEvent
+
+__all__ = ["GAUGES", "CircuitSnapshot", "Keeper", "Local", "Watched", "drawn_anew"]
+
+
+if TYPE_CHECKING:
+    # The permit (0: none is counted; None: no call now), in which generation, the state, and
+    # seconds until it is worth to ask again.
+    Admission = tuple[Any, Any, State, float | None]
+
+
+LOG = logging.getLogger("retrytemplate.control")
+
+
+class Watched(Protocol):
+    """Where any thread may look for the counter of a closed circuit."""
+
+    @property
+    def closed(self) -> Counter | None: ...
+
+
+class Keeper(Protocol):
+    """What a breaker asks about its circuit, wherever that is kept.
+
+    ``admit`` and ``report`` may wait for a store; ``admit_at_once`` and ``report_at_once`` never
+    do: None where it cannot be known without waiting.
+
+    :param waits: whether it may have to be waited for at all.
+    :param watched: lets a success be counted at once while the circuit is closed.
+    :param happened: what nobody was told of yet.
+    """
+
+    waits: bool
+    happened: list[Any]
+
+    @property
+    def watched(self) -> Watched: ...
+
+    def admit(self, now: float) -> Admission: ...
+
+    def admit_at_once(self, now: float) -> Admission | None: ...
+
+    def report(
+        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
+    ) -> bool: ...
+
+    def report_at_once(
+        self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
+    ) -> bool | None: ...
+
+    def taken(self) -> Sequence[Change | ControlEvent]: ...
+
+    def snapshot(self, name: str, now: float) -> CircuitSnapshot: ...
+
+    def put(
+        self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def drawn_anew(draw: Callable[[], float], before: float) -> float:
+    """What the next open time is multiplied by; as before where chance fails: no call ends so."""
+    try:
+        return draw()
+    except Exception:
+        LOG.exception("the chance of a circuit breaker failed; the open time stays as it was")
+        return before
+
+
+class Local:
+    """A circuit that this process alone knows.  Only the rules run inside the monitor.
+
+    :param draw: a random factor of the open time; called outside of the monitor.
+    """
+
+    waits = False
+
+    def __init__(
+        self, rules: Rules, draw: Callable[[], float], happened: list[Any] | None = None
+    ) -> None:
+        self.happened: list[Any] = [] if happened is None else happened
+        self.watched = self.circuit = Circuit(rules, stretch=draw(), changes=self.happened)
+        self._draw = draw
+        self._monitor = Monitor()
+
+    def admit(self, now: float) -> Admission:
+        """A permit, or none."""
+        closed = self.circuit.closed
+        if closed is not None:  # nothing is written: as a wrapped function does
+            return 0, closed.generation, "closed", None
+        try:
+            return self._monitor.run(self._admit, now)
+        except Reentered:
+            return self._admit_by_state(now)
+
+    admit_at_once = admit
+
+    def _admit(self, now: float) -> Admission:
+        circuit = self.circuit
+        number = circuit.admit(now)
+        retry_after = circuit.retry_after(now) if number is None else None
+        return number, circuit.generation, circuit.state, retry_after
+
+    def _admit_by_state(self, now: float) -> Admission:
+        """The same where nothing may be written: a state that needs a permit rejects."""
+        circuit = self.circuit
+        state, generation = circuit.state, circuit.generation
+        if state in OPEN_TO_ALL:
+            return 0, generation, state, None
+        self._monitor.post(circuit.reject)
+        return None, generation, state, circuit.retry_after(now)
+
+    def report(
+        self, generation: int, permit: int, verdict: Verdict, slow: bool, now: float
+    ) -> bool:
+        """How an admitted call ended; False: too late to count."""
+        closed = self.circuit.closed
+        if (
+            closed is not None
+            and generation == closed.generation
+            and verdict == "success"
+            and not slow
+            and now < closed.quiet
+        ):  # nothing else is written: as a wrapped function does
+            next(closed.ticks)
+            return True
+        counted = self._monitor.post(self.circuit.report, generation, permit, verdict, slow, now)
+        return counted is not False
+
+    report_at_once = report
+
+    def count(self, verdict: Verdict, slow: bool, now: float) -> None:
+        """Count a call that was admitted elsewhere."""
+        self._monitor.post(self._count, verdict, slow, now)
+
+    def _count(self, verdict: Verdict, slow: bool, now: float) -> None:
+        self.circuit.report(self.circuit.generation, 0, verdict, slow, now)
+
+    def taken(self) -> list[Any]:
+        """What has happened since this was asked last."""
+        happened = []
+        with suppress(IndexError):  # another thread may be faster
+            while self.happened:
+                happened.append(self.happened.pop(0))
+        if happened:
+            self.circuit.stretch = drawn_anew(self._draw, self.circuit.stretch)
+        return happened
+
+    def snapshot(self, name: str, now: float) -> CircuitSnapshot:
+        """All that can be known of it at this moment."""
+        try:
+            return self._monitor.run(self._counted, name, now)
+        except Reentered:
+            return self._shown(name, now, self.circuit.counter.known_calls)
+
+    def _counted(self, name: str, now: float) -> CircuitSnapshot:
+        self.circuit.look(now)
+        return self._shown(name, now, self.circuit.counted(now).calls)
+
+    def _shown(self, name: str, now: float, calls: int) -> CircuitSnapshot:
+        circuit = self.circuit
+        counter, manual = circuit.counter, circuit.manual
+        return CircuitSnapshot(
+            name=name,
+            state=circuit.state,
+            generation=circuit.generation,
+            calls=calls,
+            failures=counter.failures,
+            slow=counter.slow,
+            retry_after=circuit.retry_after(now),
+            probes=len(circuit.probes),
+            successes=circuit.successes,
+            rejected=circuit.rejected,
+            late=circuit.late,
+            expired=circuit.expired,
+            by=None if manual is None else manual.by,
+            reason=None if manual is None else manual.reason,
+        )
+
+    def put(
+        self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
+    ) -> None:
+        """Put it into a state by hand; closed: as if it were new."""
+        manual = Manual(by, reason, None if seconds is None else now + seconds)
+        self._monitor.post(self.circuit.put, state, manual)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+# Above 0: calls are refused.
+GAUGES = {
+    "metrics only": -2,
+    "disabled": -1,
+    "closed": 0,
+    "half-open": 1,
+    "open": 2,
+    "forced open": 3,
+}
+
+
+@frozen(kw_only=True)
+class CircuitSnapshot:
+    """How a circuit stands.
+
+    :param calls: those in the window, and how many of them were ``failures`` and ``slow``; of an
+        open circuit those that opened it.
+    :param retry_after: seconds until a call may be tried again; None: now, or nobody knows.
+    :param probes: calls of half-open that go on; ``successes``: those that went well.
+    :param rejected: calls that were not made, ``late``: results that came after a change, and
+        ``expired``: permits that nobody gave back, all since the breaker was made.
+    :param by: who put it into this state by hand, ``reason``: why.
+    """
+
+    name: str
+    state: State
+    generation: int
+    calls: int
+    failures: int
+    slow: int
+    retry_after: float | None
+    probes: int
+    successes: int
+    rejected: int
+    late: int
+    expired: int
+    by: str | None
+    reason: str | None
+
+    @property
+    def gauge(self) -> int:
+        """The state as a number for metrics, above 0 where calls are refused.
+
+        0 closed, 1 half-open, 2 open, 3 forced open; -1 disabled, -2 metrics only.
+
+        >>> from retrytemplate.control import CircuitBreaker
+        >>> breaker = CircuitBreaker("billing")
+        >>> breaker.snapshot().gauge
+        0
+        >>> breaker.force_open(by="kim", reason="they asked us to")
+        >>> breaker.snapshot().gauge
+        3
+        """
+        return GAUGES[self.state]

@@ -1,0 +1,569 @@
+"""The circuit breaker: after too many failures no call for a while, then a few to see."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, overload
+from weakref import ref
+
+from attrs import field, frozen
+
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.validation import (
+    at_least_one,
+    check_at_least,
+    checked_by,
+    duration,
+    has_methods,
+    instance_of,
+    span,
+    text,
+    text_or_none,
+)
+from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.clock import SystemClock, check_clock, ticking
+from retrytemplate.control._predicates import failure_in, judge_of
+from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
+from retrytemplate.control._threads import in_thread, to_its_end
+from retrytemplate.control.breaker.backend import Local
+from retrytemplate.control.breaker.events import CircuitChanged, LateResult
+from retrytemplate.control.breaker.permit import Permit
+from retrytemplate.control.breaker.state_machine import Change, Rules
+from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
+from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.errors import CircuitOpenError, CircuitStoreError
+from retrytemplate.history import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec, TypeVar
+
+    from retrytemplate._internal.validation import Seconds as Duration
+    from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot, Keeper
+    from retrytemplate.control.breaker.redis.store import RedisCircuitStore
+    from retrytemplate.control.breaker.state_machine import State, Verdict
+    from retrytemplate.control.events import ControlEvent
+    from retrytemplate.errors import RetryError
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+__all__ = ["CircuitBreaker"]
+
+MINIMUM_CALLS, FAILURE_RATE, SLOW_RATE = 10, 0.3, 1.0
+RATES = {"minimum_calls": MINIMUM_CALLS, "failure_rate": FAILURE_RATE, "slow_rate": SLOW_RATE}
+
+
+def _rate(name: str, value: Any) -> None:
+    check_at_least(name, value, 0.0, allowed="a share above 0 and up to 1")
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} must be a share above 0 and up to 1, got {value!r}")
+
+
+def _span_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        span(name, value)
+
+
+def _jitter(name: str, value: Any) -> None:
+    check_at_least(name, value, 0.0, finite=True)
+
+
+def _growth(name: str, value: Any) -> None:
+    check_at_least(name, value, 1.0, finite=True)
+    if value > 100:
+        raise ValueError(f"{name} must be between 1 and 100, got {value!r}")
+
+
+def _random(name: str, value: Any) -> None:
+    if value is not None:
+        has_methods(name, value, "random")
+
+
+def _store(name: str, value: Any) -> None:
+    if value is None:
+        return
+    from retrytemplate.control.breaker.redis.store import RedisCircuitStore
+
+    if not isinstance(value, RedisCircuitStore):
+        raise TypeError(f"{name} must be a RedisCircuitStore or None, got {value!r}")
+
+
+def _clock(name: str, value: Any) -> None:
+    check_clock(name, value)
+
+
+def _drawn(jitter: float, random: Any) -> float:
+    """What an open time is multiplied by."""
+    return 1.0 + jitter * float(random.random())
+
+
+async def _within(permit: Permit, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A call whose permit may have to be waited for.  Elsewhere it is not: coroutines cost."""
+    async with permit:
+        value = fn(*args, **kwargs)
+        return await value if is_awaitable(value) else value
+
+
+def _tell(told: ref[CircuitBreaker]) -> None:
+    """Tell the listeners what has happened, if the breaker is still there."""
+    breaker = told()
+    if breaker is not None:
+        breaker._tell([])
+
+
+@fixed()
+@frozen(eq=False, kw_only=True)
+class CircuitBreaker(Wraps):
+    """Stops calling what keeps failing, and finds out later whether it works again.
+
+    Closed: calls are made and counted.  Open, after too many failures: every call is refused at
+    once with ``CircuitOpenError``.  Half-open, when the time is over: a few calls are made; enough
+    successes close the circuit, one failure opens it again.
+
+    :param name: of what is called; in errors and events.
+    :param window: what is looked back on: ``Calls(n)``, ``Seconds(n)`` or ``Consecutive(n)``.
+    :param minimum_calls: no rate is looked at before so many are in the window.
+    :param failure_rate: the share of failures that opens it.
+    :param failures: what counts as one: exception classes, a predicate, or an
+        ``ExceptionClassifier``.  Other exceptions are *ignored*: they count for nothing.  So are
+        refusals of other guards (``Rejected``), unless they are named; and cancellations.
+    :param slow_call: seconds from which a call is slow, whether it fails or not; None: none is.
+    :param slow_rate: the share of slow calls that opens it.
+    :param reset_timeout: seconds for which it is open.
+    :param reset_jitter: the open time is drawn anew each time, up to this share longer: many
+        clients do not come back at once.
+    :param reset_growth: what the open time is multiplied by each time it opens again without a
+        close between, up to *reset_maximum* seconds.
+    :param half_open_calls: so many calls at once are made to see.
+    :param required_successes: so many of them, none slow, close it.
+    :param permit_timeout: seconds after which a call that was made to see, and of which nothing was
+        heard, gives its place to another; None: as *reset_timeout*.
+    :param listeners: told of changes, refusals and late results.
+    :param store: a ``RedisCircuitStore``, where the circuit is shared with the breakers of the same
+        name in other processes; None: it is of this process alone.
+    :param clock: measures.
+    :param random: chance: an object with ``random()``.
+    :raises ValueError: for a number that makes no sense.
+
+    A result counts only in the state in which its call was made: what comes later moves nothing.
+    No lock is held while a function of yours runs.
+
+    >>> from retrytemplate import CircuitOpenError
+    >>> breaker = CircuitBreaker("billing", window=Consecutive(2), reset_timeout=30)
+    >>> for text in ("17", "x", "y"):
+    ...     print(breaker.outcome(int, text).exception is None, breaker.state)
+    True closed
+    False closed
+    False open
+    >>> try:
+    ...     breaker.call(int, "17")
+    ... except CircuitOpenError as error:
+    ...     print(error.name, error.retry_after > 29)
+    billing True
+
+    Source: ``CircuitBreaker`` of Resilience4j and Polly, with what is wrong there mended.
+    """
+
+    name: str = field(kw_only=False, validator=checked_by(text))
+    window: Calls | Seconds | Consecutive = field(
+        default=Calls(50),
+        validator=instance_of((Calls, Seconds, Consecutive), "Calls, Seconds or Consecutive"),
+    )
+    minimum_calls: int = field(default=MINIMUM_CALLS, validator=checked_by(at_least_one))
+    failure_rate: float = field(default=FAILURE_RATE, validator=checked_by(_rate))
+    failures: Any = (Exception,)
+    slow_call: float | None = field(
+        default=None, converter=duration, validator=checked_by(_span_or_none)
+    )
+    slow_rate: float = field(default=SLOW_RATE, validator=checked_by(_rate))
+    reset_timeout: float = field(default=30.0, converter=duration, validator=checked_by(span))
+    reset_jitter: float = field(default=0.2, validator=checked_by(_jitter))
+    reset_growth: float = field(default=1.0, validator=checked_by(_growth))
+    reset_maximum: float = field(default=3600.0, converter=duration, validator=checked_by(span))
+    half_open_calls: int = field(default=3, validator=checked_by(at_least_one))
+    required_successes: int = field(default=3, validator=checked_by(at_least_one))
+    permit_timeout: float | None = field(
+        default=None, converter=duration, validator=checked_by(_span_or_none)
+    )
+    listeners: tuple[Any, ...] = field(
+        default=(), converter=listeners_of, validator=checked_by(check_listeners)
+    )
+    store: RedisCircuitStore | None = field(default=None, validator=checked_by(_store))
+    clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
+    random: Any = field(default=None, validator=checked_by(_random), repr=False)
+    _covers: Callable[[BaseException], Any] = field(init=False, repr=False)
+    _keeper: Keeper = field(init=False, repr=False)
+    _ticks: Any = field(init=False, repr=False)
+    _slow: float = field(init=False, repr=False)
+    _timed: bool = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.window, Consecutive):
+            for name, usual in RATES.items():
+                if getattr(self, name) != usual:
+                    raise ValueError(
+                        f"{name} must be left out with {self.window!r}, "
+                        f"got {getattr(self, name)!r}: a row has no rate"
+                    )
+        elif isinstance(self.window, Calls) and self.minimum_calls > self.window.number:
+            raise ValueError(
+                f"minimum_calls must be at most the {self.window.number} calls of the window, "
+                f"got {self.minimum_calls!r}"
+            )
+        if self.slow_call is None and self.slow_rate != SLOW_RATE:
+            raise ValueError(
+                f"slow_rate must be left out without slow_call, got {self.slow_rate!r}"
+            )
+        store = partial(object.__setattr__, self)
+        if self.random is None:
+            from random import Random
+
+            store("random", Random())
+        store("_covers", judge_of("failures", self.failures, refusals=False))
+        store("_ticks", ticking(self.clock))
+        store("_slow", inf if self.slow_call is None else self.slow_call)
+        store("_timed", self.slow_call is not None or isinstance(self.window, Seconds))
+        rules = Rules(
+            window=self.window,
+            minimum_calls=self.minimum_calls,
+            failure_rate=self.failure_rate,
+            slow_rate=self.slow_rate,
+            reset_timeout=self.reset_timeout,
+            reset_growth=self.reset_growth,
+            reset_maximum=self.reset_maximum,
+            half_open_calls=self.half_open_calls,
+            required_successes=self.required_successes,
+            permit_timeout=self.permit_timeout or self.reset_timeout,
+        )
+        draw = partial(_drawn, self.reset_jitter, self.random)
+        if self.store is None:
+            store("_keeper", Local(rules, draw))
+        else:
+            tell = partial(_tell, ref(self))
+            place = self.store.place(self.name, rules, self.slow_call)
+            store("_keeper", self.store.keeper(place, rules, draw, self._ticks, tell))
+
+    # Calls.
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function, if that may be.
+
+        :raises CircuitOpenError: it may not.
+        :raises CircuitStoreError: nobody knows, and the store says ``on_store_error="raise"``.
+        """
+        with Permit(self):
+            value = fn(*args, **kwargs)
+            refuse_awaitable(value, fn)
+            return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, and await it, if that may be.
+
+        :raises CircuitOpenError: it may not.
+        """
+        if self._keeper.waits:
+            return await _within(Permit(self), fn, args, kwargs)
+        with Permit(self):
+            value = fn(*args, **kwargs)
+            return await value if is_awaitable(value) else value
+
+    def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+        """Call the function, if that may be, and say how it went; raises no ``Exception``.
+
+        A refusal costs least so: nothing is raised.
+        """
+        permit = Permit(self)
+        refused = permit.take()
+        if refused is not None:
+            return Outcome(None, refused, 0, (), 0.0, "rejected")
+        try:
+            with permit:
+                value = fn(*args, **kwargs)
+                refuse_awaitable(value, fn)
+        except BaseException as exc:
+            if is_hard(exc):
+                raise
+            return Outcome(None, exc, 1, (), permit.elapsed)
+        return Outcome(value, None, 1, (), permit.elapsed)
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T]: ...
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Outcome[Any]:
+        """The same for functions that may be asynchronous."""
+        permit = Permit(self)
+        refused = await permit.take_async() if self._keeper.waits else permit.take()
+        if refused is not None:
+            return Outcome(None, refused, 0, (), 0.0, "rejected")
+        try:
+            if self._keeper.waits:
+                value = await _within(permit, fn, args, kwargs)
+            else:
+                with permit:
+                    value = fn(*args, **kwargs)
+                    if is_awaitable(value):
+                        value = await value
+        except BaseException as exc:
+            if is_hard(exc):
+                raise
+            return Outcome(None, exc, 1, (), permit.elapsed)
+        return Outcome(value, None, 1, (), permit.elapsed)
+
+    def permit(self) -> Permit:
+        """The block form: ``with breaker.permit():``, or ``async with``.
+
+        >>> breaker = CircuitBreaker("billing")
+        >>> with breaker.permit():
+        ...     number = int("17")
+        >>> breaker.snapshot().calls
+        1
+        """
+        return Permit(self)
+
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Where the circuit is closed no permit is made, and a success takes no lock."""
+        watched, ticks, timed, slow = self._keeper.watched, self._ticks, self._timed, self._slow
+        kind = type(None)  # of the last result: of this class none has to be awaited
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal kind
+            counter = watched.closed
+            if counter is None:
+                return self.call(fn, *args, **kwargs)
+            began = ticks.now() if timed else 0.0
+            try:
+                value = fn(*args, **kwargs)
+                if type(value) is not kind:
+                    refuse_awaitable(value, fn)
+                    kind = type(value)
+            except BaseException as exc:
+                self._ended(counter.generation, 0, began, exc)
+                raise
+            ended = ticks.now() if timed else 0.0
+            if ended - began < slow and ended < counter.quiet:
+                next(counter.ticks)
+            else:
+                self._report(counter.generation, 0, began, ticks.now(), "success")
+            return value
+
+        return wrapped
+
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        watched, ticks, timed, slow = self._keeper.watched, self._ticks, self._timed, self._slow
+
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            counter = watched.closed
+            if counter is None:
+                return await self.call_async(fn, *args, **kwargs)
+            began = ticks.now() if timed else 0.0
+            try:
+                value = await fn(*args, **kwargs)
+            except BaseException as exc:
+                await self._ended_async(counter.generation, 0, began, exc)
+                raise
+            ended = ticks.now() if timed else 0.0
+            if ended - began < slow and ended < counter.quiet:
+                next(counter.ticks)
+            else:
+                await self._report_async(counter.generation, 0, began, ticks.now(), "success")
+            return value
+
+        return wrapped
+
+    # What the permits ask for.
+
+    def _answered(self, permit: Permit, admission: Admission) -> RetryError | None:
+        number, generation, state, retry_after = admission
+        if number is None:
+            return self._refused(state, retry_after)
+        permit._number, permit._generation, permit._open = number, generation, True
+        if self._keeper.happened:
+            self._tell([])
+        return None
+
+    def _unknown(self, error: CircuitStoreError) -> RetryError:
+        """Nobody knows whether the call may be made, and so it is not."""
+        self._tell([])
+        return error
+
+    async def _admitted(self, now: float) -> Admission:
+        """What the store says; a permit that came too late for whoever asked is given back."""
+        keeper, answers, closed = self._keeper, list[Any](), list[bool]()
+
+        def ask() -> None:
+            answers.append(keeper.admit(now))
+            if closed:
+                give_back()
+
+        def give_back() -> None:
+            try:
+                number, generation, *_ = answers.pop()
+            except IndexError:  # the other thread was faster
+                return
+            if number is not None:
+                keeper.report(generation, number, "cancelled", False, now)
+
+        try:
+            await in_thread(ask)
+        except GeneratorExit:  # where nothing can be awaited
+            closed.append(True)
+            give_back()
+            raise
+        except BaseException:
+            if answers:
+                await to_its_end(give_back)
+            raise
+        (answer,) = answers
+        return answer  # type: ignore[no-any-return]
+
+    def _refused(self, state: State, retry_after: float | None) -> CircuitOpenError:
+        when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
+        refused = CircuitOpenError(
+            f"the circuit {self.name!r} is {state}{when}", name=self.name, retry_after=retry_after
+        )
+        if self._keeper.happened or self.listeners:
+            self._tell([CallRejected(name=self.name, error=refused)])
+        return refused
+
+    def _verdict(self, exc: BaseException | None) -> Verdict:
+        if exc is None:
+            return "success"
+        failure = failure_in(exc)
+        if failure is None:
+            return "cancelled"
+        return "failure" if self._covers(failure) else "ignored"
+
+    def _ended(self, generation: Any, permit: Any, began: float, exc: BaseException | None) -> None:
+        ended = began
+        verdict: Verdict = "cancelled"
+        try:
+            ended = self._ticks.now()
+            verdict = self._verdict(exc)
+        finally:  # a predicate that raises decides nothing, nor does a clock
+            self._report(generation, permit, began, ended, verdict)
+
+    async def _ended_async(
+        self, generation: Any, permit: Any, began: float, exc: BaseException | None
+    ) -> None:
+        ended = began
+        verdict: Verdict = "cancelled"
+        try:
+            ended = self._ticks.now()
+            verdict = self._verdict(exc)
+        finally:
+            await self._report_after(exc, generation, permit, began, ended, verdict)
+
+    async def _report_after(self, exc: BaseException | None, *call: Any) -> None:
+        if isinstance(exc, GeneratorExit):  # where nothing can be awaited
+            self._report(*call)
+        else:
+            await self._report_async(*call)
+
+    def _report(
+        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        keeper, slow = self._keeper, ended - began >= self._slow
+        counted = keeper.report(generation, permit, verdict, slow, ended)
+        if keeper.happened or not counted:
+            self._tell_of(verdict, counted)
+
+    async def _report_async(
+        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        keeper, slow = self._keeper, ended - began >= self._slow
+        counted = keeper.report_at_once(generation, permit, verdict, slow, ended)
+        if counted is None:
+            counted = await to_its_end(keeper.report, generation, permit, verdict, slow, ended)
+        if keeper.happened or not counted:
+            self._tell_of(verdict, counted)
+
+    def _tell_of(self, verdict: Verdict, counted: bool) -> None:
+        self._tell([] if counted else [LateResult(name=self.name, verdict=verdict)])
+
+    def _tell(self, events: list[ControlEvent]) -> None:
+        """Tell the listeners what has happened, and then these."""
+        happened = self._keeper.taken() if self._keeper.happened else []
+        if self.listeners:
+            tell(self.listeners, [*map(self._event, happened), *events])
+
+    def _event(self, happened: Change | ControlEvent) -> ControlEvent:
+        if not isinstance(happened, Change):
+            return happened
+        manual = happened.manual
+        return CircuitChanged(
+            name=self.name,
+            before=happened.before,
+            after=happened.after,
+            generation=happened.generation,
+            by=None if manual is None else manual.by,
+            reason=None if manual is None else manual.reason,
+        )
+
+    # Looking, and by hand.
+
+    @property
+    def state(self) -> State:
+        """How it stands now."""
+        return self.snapshot().state
+
+    def snapshot(self) -> CircuitSnapshot:
+        """All that can be known of it at this moment."""
+        shown = self._keeper.snapshot(self.name, self._ticks.now())
+        self._tell([])
+        return shown
+
+    def close(self) -> None:
+        """Report to the store what was kept back, and watch it no more; without one nothing."""
+        self._keeper.close()
+
+    def force_open(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
+        """Refuse every call, whatever happens, until it is ended by ``reset``.
+
+        :param by: who does it, and *reason*: why; both are in events and in the snapshot.
+        :param seconds: when it ends by itself, closed; None: never.
+        """
+        self._by_hand("forced open", by, reason, seconds)
+
+    def disable(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
+        """Make every call, count none."""
+        self._by_hand("disabled", by, reason, seconds)
+
+    def only_measure(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
+        """Make every call and count it; never open."""
+        self._by_hand("metrics only", by, reason, seconds)
+
+    def reset(self, *, by: str | None = None, reason: str | None = None) -> None:
+        """Close it, as if it were new."""
+        text_or_none("by", by)
+        text_or_none("reason", reason)
+        self._put("closed", by, reason, None)
+
+    def _by_hand(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
+        text("by", by)
+        text("reason", reason)
+        length = duration(seconds)
+        _span_or_none("seconds", length)
+        self._put(state, by, reason, length)
+
+    def _put(self, state: State, by: str | None, reason: str | None, seconds: float | None) -> None:
+        self._keeper.put(state, by, reason, seconds, self._ticks.now())
+        self._tell([])

@@ -1,0 +1,54 @@
+"""Events of circuit breakers and their stores."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from retrytemplate.control.events import ControlEvent
+
+__all__ = ["CircuitChanged", "CircuitStoreBack", "CircuitStoreLost", "LateResult"]
+
+
+@frozen(kw_only=True)
+class CircuitChanged(ControlEvent):
+    """A circuit breaker went from one state to another.
+
+    :param generation: the number of changes so far.
+    :param by: who did it by hand, and ``reason``, why; None where calls or time did it.
+    """
+
+    before: str
+    after: str
+    generation: int
+    by: str | None = None
+    reason: str | None = None
+
+
+@frozen(kw_only=True)
+class LateResult(ControlEvent):
+    """A call ended whose state of the circuit is over: it was not counted.
+
+    :param verdict: what it would have been.
+    """
+
+    verdict: str
+
+
+@frozen(kw_only=True)
+class CircuitStoreLost(ControlEvent):
+    """The store of a shared circuit is away, or what it holds cannot be used.
+
+    :param error: why.
+    """
+
+    error: Exception
+
+
+@frozen(kw_only=True)
+class CircuitStoreBack(ControlEvent):
+    """The store of a shared circuit is there again, and in use.
+
+    :param lost_for: seconds since it was lost.
+    """
+
+    lost_for: float

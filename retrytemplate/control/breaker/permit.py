@@ -1,0 +1,166 @@
+"""One call under a circuit breaker, from its admission to its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrytemplate.errors import CircuitStoreError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate.control.breaker.backend import Admission
+    from retrytemplate.control.breaker.breaker import CircuitBreaker
+    from retrytemplate.control.breaker.state_machine import Verdict
+    from retrytemplate.errors import RetryError
+
+__all__ = ["Permit"]
+
+
+class Permit:
+    """One call, from where it is admitted to where it is known how it went.
+
+    The end of the block says it: an exception as the breaker's ``failures`` judge it, else a
+    success.  Inside it may be said earlier, once: what the block ends with counts no more.  Where
+    a store is asked, an ``async with`` reports that when it ends.
+
+    >>> from retrytemplate.control import CircuitBreaker
+    >>> breaker = CircuitBreaker("billing")
+    >>> with breaker.permit() as permit:
+    ...     status = 503
+    ...     if status >= 500:
+    ...         permit.failure()
+    >>> breaker.snapshot().failures
+    1
+    """
+
+    __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "_said", "elapsed")
+
+    _began: float
+    _generation: Any
+    _number: Any
+    _said: list[tuple[Verdict, float]]  # and when: of a block that may have to await the report
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self._breaker = breaker
+        self._open = False
+        self.elapsed = 0.0
+
+    def take(self) -> RetryError | None:
+        """Ask for the call; the error, if it may not be made."""
+        if self._open:
+            return None
+        breaker = self._breaker
+        self._began = now = breaker._ticks.now()
+        try:
+            admission = breaker._keeper.admit(now)
+        except CircuitStoreError as error:
+            return breaker._unknown(error)
+        try:
+            return breaker._answered(self, admission)
+        except BaseException:  # of a listener, or a signal: the call is not made
+            if admission[0] is not None:
+                breaker._report(*self._unused(admission))
+            raise
+
+    async def take_async(self) -> RetryError | None:
+        """The same, where a shared circuit is asked in a thread."""
+        if self._open:
+            return None
+        breaker = self._breaker
+        self._began = now = breaker._ticks.now()
+        try:
+            admission = breaker._keeper.admit_at_once(now) or await breaker._admitted(now)
+        except CircuitStoreError as error:
+            return breaker._unknown(error)
+        try:
+            return breaker._answered(self, admission)
+        except BaseException as exc:
+            if admission[0] is not None:
+                await breaker._report_after(exc, *self._unused(admission))
+            raise
+
+    def _unused(self, admission: Admission) -> tuple[Any, Any, float, float, Verdict]:
+        """What is reported where no call was made."""
+        self._open = False
+        number, generation, *_ = admission
+        return generation, number, self._began, self._began, "cancelled"
+
+    def success(self) -> None:
+        """It went well."""
+        self._say("success")
+
+    def failure(self) -> None:
+        """It failed."""
+        self._say("failure")
+
+    def ignore(self) -> None:
+        """It says nothing about what was called."""
+        self._say("ignored")
+
+    def cancel(self) -> None:
+        """It was given up before it was known."""
+        self._say("cancelled")
+
+    def _close(self) -> bool:
+        was, self._open = self._open, False
+        if was:
+            try:
+                self.elapsed = self._breaker._ticks.now() - self._began
+            except BaseException:  # of a clock; in a store the permit has a lease
+                keeper, began = self._breaker._keeper, self._began
+                keeper.report_at_once(self._generation, self._number, "cancelled", False, began)
+                raise
+        return was
+
+    def _say(self, verdict: Verdict) -> None:
+        if self._close():
+            breaker, ended = self._breaker, self._began + self.elapsed
+            if breaker._keeper.waits and hasattr(self, "_said"):
+                self._said.append((verdict, ended))
+            else:
+                breaker._report(self._generation, self._number, self._began, ended, verdict)
+
+    def __enter__(self) -> Self:
+        return self._entered(self.take())
+
+    def _entered(self, refused: RetryError | None) -> Self:
+        if refused is not None:
+            try:
+                raise refused
+            finally:
+                del refused  # its traceback leads back here
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exception is None:
+            self.success()
+        elif self._close():
+            self._breaker._ended(self._generation, self._number, self._began, exception)
+
+    async def __aenter__(self) -> Self:
+        if not self._breaker._keeper.waits:
+            return self.__enter__()
+        self._said = []
+        return self._entered(await self.take_async())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._breaker._keeper.waits:
+            self.__exit__(kind, exception, traceback)
+        elif self._close():
+            await self._breaker._ended_async(self._generation, self._number, self._began, exception)
+        elif self._said:
+            verdict, ended = self._said.pop()
+            call = self._generation, self._number, self._began, ended, verdict
+            await self._breaker._report_after(exception, *call)

@@ -1,0 +1,314 @@
+"""Where a circuit is kept that several processes share: Redis or Valkey."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from hashlib import sha256
+from math import inf
+from sys import float_info
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from attrs import astuple, frozen
+
+from retrytemplate._internal.validation import seconds, waiting
+from retrytemplate._storage import redis_connection
+from retrytemplate._storage.column_keys import from_stored, stored
+from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.operation_runner import perform
+from retrytemplate._storage.redis_connection import Connections
+from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate._storage.store_role import Owner
+from retrytemplate.backends.durable import KEY_PREFIXES
+from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST, SPECIAL
+from retrytemplate.control.breaker.redis import lua
+from retrytemplate.control.breaker.redis.record import note_of, seen_in
+from retrytemplate.control.breaker.window import STEPS, Calls, Seconds
+from retrytemplate.errors import CacheUnavailableError, CircuitStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from redis import Redis
+
+    from retrytemplate._internal.validation import Seconds as Duration
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.redis_script import Script
+    from retrytemplate.control.breaker.backend import Keeper
+    from retrytemplate.control.breaker.redis.record import Seen
+    from retrytemplate.control.breaker.state_machine import Rules, State
+
+__all__ = ["Move", "Place", "RedisCircuitStore"]
+
+Mode = Literal["strict", "cached"]
+OnStoreError = Literal["local", "raise"]
+OWNER = Owner("circuit breaker")
+WEEK = 7 * 86400
+"""Seconds after which a circuit that nobody uses is forgotten, unless it was put so by hand."""
+THOUSAND, MILLION = 1000, 1_000_000
+LARGEST = float_info.max
+SAYS = {
+    "format": "of another version of this library, or of something else",
+    "rules": "in use by breakers with other rules",
+}
+
+
+@frozen
+class Place:
+    """Where a circuit is, and by which rules: what every script about it begins with."""
+
+    name: str
+    keys: tuple[bytes, ...]
+    argument: str
+
+
+@frozen
+class Move:
+    """Into another state.
+
+    :param length: seconds that it lasts; None: until somebody ends it.
+    :param opened: times in a row.
+    :param limited: whether each call needs a permit.
+    :param clears: whether the window begins anew.
+    :param by: who does it by hand, and *reason*: why.
+    """
+
+    state: State
+    length: float | None
+    opened: int
+    limited: bool
+    clears: bool
+    by: str | None
+    reason: str | None
+
+    def arguments(self, by_hand: bool) -> tuple[Any, ...]:
+        length = None if self.length is None else min(self.length, MOST)
+        kept = WEEK + (length or 0.0)
+        return (
+            self.state,
+            "" if length is None else length,
+            self.opened,
+            int(self.limited),
+            int(self.clears),
+            0 if by_hand and length is None and self.state != "closed" else int(kept * THOUSAND),
+            note_of(self.by, self.reason),
+        )
+
+
+class RedisCircuitStore:
+    """Lets the breakers of several processes share their circuits, in Redis or Valkey.
+
+    :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
+        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used.
+    :param mode: "strict": the store is asked before each call; or "cached": it is looked at now and
+        then, and asked only where a permit is needed.
+    :param stale_after: seconds by which what a cached breaker goes by may be old; half of it is how
+        often a store that was lost is tried.
+    :param prefix: of the keys: a circuit is three, which begin with ``prefix:circuit:{name}`` and
+        have one slot in a cluster.
+    :param timeout: seconds to wait for a connection, and for an answer.
+    :param on_store_error: where the store is away: "local": each process judges for itself until
+        it is back; or "raise": ``CircuitStoreError`` in the place of the call.
+    :raises ValueError: for what the parameters do not allow.
+
+    Breakers of one name are one circuit.  One store serves any number of them.  Safe for threads,
+    and across a fork.  It needs the extra ``redis``, and Redis 6.2 or Valkey, or a later version.
+
+    Making one connects to nothing yet:
+
+    >>> RedisCircuitStore("redis://:secret@localhost", mode="cached")
+    <RedisCircuitStore localhost:6379/0 prefix='retry' mode='cached'>
+    """
+
+    def __init__(
+        self,
+        url: str | Redis,
+        *,
+        mode: Mode = "strict",
+        stale_after: Duration = 1.0,
+        prefix: str = "retry",
+        timeout: Duration = 1.0,
+        on_store_error: OnStoreError = "local",
+    ) -> None:
+        self.mode: Mode = _one_of("mode", mode, get_args(Mode))
+        self.stale_after: float = seconds("stale_after", stale_after)
+        self.prefix: str = KEY_PREFIXES.checked(prefix)
+        self.timeout: float = waiting("timeout", timeout)
+        self.on_store_error: OnStoreError = _one_of(
+            "on_store_error", on_store_error, get_args(OnStoreError)
+        )
+        self._url = url
+        self._opening = f"{prefix}:circuit:{{"
+        self._connect()
+        follow(self)
+
+    def __repr__(self) -> str:
+        where = redis_connection.where(self._pool)
+        return f"<{type(self).__name__} {where} prefix={self.prefix!r} mode={self.mode!r}>"
+
+    def close(self) -> None:
+        """Close the connections that are the store's own; what is used after that opens others."""
+        self._connections.let_go()
+        if isinstance(self._url, str):  # else they are another's
+            self._pool.disconnect()
+
+    def names(self) -> list[str]:
+        """Of every circuit that is kept there, in order."""
+        found, cursor = set[bytes](), END
+        pattern = f"{SPECIAL.sub(ESCAPED, self._opening)}*}}"
+        while True:
+            with _typed():
+                cursor, page = perform(scan(cursor, pattern), self._connections.ask)
+            found.update(page)
+            if cursor == END:
+                return sorted(self._name(key) for key in found if _is_text(key))
+
+    def look(self, name: str) -> Seen | None:
+        """How the circuit stands, whatever its rules; None: it is not there."""
+        reply = self._run(False, lua.LOOK, name, self._keys(name), ())
+        return None if reply is None else self._seen(name, reply)
+
+    # -- what a breaker asks for -----------------------------------------------------------------
+
+    def keeper(
+        self,
+        place: Place,
+        rules: Rules,
+        draw: Callable[[], float],
+        ticks: Any,
+        tell: Callable[[], None],
+    ) -> Keeper:
+        """What this process knows of the circuit.
+
+        :param draw: by chance, what an open time is multiplied by.
+        :param ticks: whose ``now()`` measures in this process.
+        :param tell: lets the breaker tell what has happened, where no call does.
+        """
+        from retrytemplate.control.breaker.redis.cached import Cached
+        from retrytemplate.control.breaker.redis.strict import Shared
+
+        kind = Shared if self.mode == "strict" else Cached
+        return kind(self, place, rules, draw, ticks, tell)
+
+    def place(self, name: str, rules: Rules, slow_call: float | None) -> Place:
+        """Where the circuit of a breaker with these rules is."""
+        kind, size = _window(rules)
+        # As numbers of one kind: 1 and 1.0 are the same rule.
+        numbers = [*astuple(rules)[1:], inf if slow_call is None else slow_call]
+        told = [float(min(each, LARGEST)) for each in numbers]
+        digest = sha256(repr(told).encode()).hexdigest()[:16]
+        lease = round(min(rules.permit_timeout, MOST) * MILLION)
+        always = f"{kind} {size} {digest};{rules.half_open_calls};{lease};{WEEK * THOUSAND}"
+        return Place(name, self._keys(name), always)
+
+    def call(
+        self,
+        place: Place,
+        *,
+        wanted: str = "",
+        era: str = "",
+        returned: str = "",
+        good: bool = False,
+        counted: Iterable[tuple[int, int]] = (),
+        again: bool = True,
+    ) -> Seen:
+        """Count what has ended in an era, give its permit back, and ask for another.
+
+        :param wanted: the name of a permit to take, where the circuit has a limit; "": none.
+        :param returned: the name of one that was taken, and *good*: whether its call went well.
+        :param counted: how many went well, and then what one more was (-1: there was none).
+        :param again: whether it may come twice, where the answer to the first was lost.
+        """
+        pairs = [each for pair in counted for each in pair]
+        rest = (wanted, era, returned, int(good), *pairs)
+        return self._asked(again, lua.CALL, place, rest)
+
+    def move(self, place: Place, move: Move, *, era: str = "*", wanted: str = "") -> Seen:
+        """Change the state, if the era still is this one; by hand whatever it is."""
+        rest = (wanted, era, *move.arguments(by_hand=era == "*"))
+        return self._asked(True, lua.MOVE, place, rest)
+
+    def _asked(self, again: bool, script: Script, place: Place, rest: Sequence[Any]) -> Seen:
+        arguments = (place.argument, *rest)
+        return self._seen(place.name, self._run(again, script, place.name, place.keys, arguments))
+
+    def _run(
+        self,
+        again: bool,
+        script: Script,
+        name: str,
+        keys: tuple[bytes, ...],
+        arguments: Sequence[Any],
+    ) -> Any:
+        with _typed():
+            return perform(call(again, script, name, keys, arguments), self._connections.ask)
+
+    def _seen(self, name: str, reply: Any) -> Seen:
+        why = SAYS.get(reply.decode(errors="replace")) if isinstance(reply, bytes) else None
+        if why is not None:
+            raise CircuitStoreError(f"the circuit {name!r} in the store is {why}")
+        return seen_in(name, reply)
+
+    def _name(self, key: bytes) -> str:
+        return from_stored(key.decode()[len(self._opening) : -1])
+
+    def _keys(self, name: str) -> tuple[bytes, ...]:
+        circuit = f"{self._opening}{stored(name)}}}"
+        return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
+
+    def _connect(self) -> None:
+        self._pool = redis_connection.pool(self._url, self.timeout, OWNER)
+        self._connections = Connections(self._pool, self.timeout, OWNER)
+
+    def _forked(self) -> None:
+        """In a child process: leave the connections to the parent."""
+        keep((self._pool, self._connections))
+        self._connect()
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def _is_text(key: bytes) -> bool:
+    """What is none is another's."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _window(rules: Rules) -> tuple[str, int]:
+    window = rules.window
+    if isinstance(window, Calls):
+        return "calls", window.number
+    if isinstance(window, Seconds):
+        return "seconds", max(1, round(min(window.seconds, MOST) * MILLION / STEPS))
+    return "row", window.number
+
+
+def call(
+    again: bool, script: Script, name: str, keys: tuple[bytes, ...], arguments: Sequence[Any]
+) -> Step[Any]:
+    """Run a script about a circuit; its name is in the messages."""
+    asked = repeated if again else once
+    return (yield from evaluated(asked, script, name, len(keys), *keys, *arguments))
+
+
+def scan(cursor: str, pattern: str) -> Step[tuple[str, list[bytes]]]:
+    """Some of the keys, and the cursor of the rest."""
+    following, keys = yield from repeated(
+        None, ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", "hash")
+    )
+    return following.decode(), keys
+
+
+@contextmanager
+def _typed() -> Iterator[None]:
+    """Let what the store is refused be an error of the circuit."""
+    try:
+        yield
+    except CacheUnavailableError as exc:
+        raise CircuitStoreError(str(exc)) from exc.__cause__

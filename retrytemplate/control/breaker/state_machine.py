@@ -1,0 +1,233 @@
+"""The rules of a circuit breaker, free of time, threads and chance.
+
+The caller says what time it is, and that one thread at a time is here.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Literal
+
+from attrs import define, field, frozen
+
+from retrytemplate.control.breaker.window import FAILED, SLOW, Consecutive
+
+if TYPE_CHECKING:
+    from retrytemplate.control.breaker.window import Calls, Counter, Seconds
+
+    Verdict = Literal["success", "failure", "ignored", "cancelled"]
+    State = Literal["closed", "open", "half-open", "forced open", "disabled", "metrics only"]
+
+__all__ = ["OPEN_TO_ALL", "Change", "Circuit", "Manual", "Rules", "code_of"]
+
+OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics only")
+"""The states in which a call needs no permit."""
+
+# How often the open time has grown before it stops growing: no float is too small for it.
+MOST_GROWN = 64
+
+
+@frozen
+class Rules:
+    """What a circuit decides by."""
+
+    window: Calls | Seconds | Consecutive
+    minimum_calls: int
+    failure_rate: float
+    slow_rate: float
+    reset_timeout: float
+    reset_growth: float
+    reset_maximum: float
+    half_open_calls: int
+    required_successes: int
+    permit_timeout: float
+
+
+@frozen
+class Manual:
+    """Why a circuit is in a state that no call brought about.
+
+    :param until: when it ends, on the breaker's clock; None: when somebody ends it.
+    """
+
+    by: str | None
+    reason: str | None
+    until: float | None
+
+
+@frozen
+class Change:
+    """From one state to another.
+
+    :param manual: by hand, and why.
+    """
+
+    before: State
+    after: State
+    generation: int
+    manual: Manual | None
+
+
+@define(eq=False)
+class Circuit:
+    """One circuit.  Every change of state begins a generation.
+
+    What is reported for a call of another generation is late: it moves nothing.
+
+    :param stretch: by chance, what the next open time is multiplied by.
+    :param counter: what is looked back on; while it is open, what opened it.
+    :param closed: the same while it is closed, where any thread may look: a success is counted
+        there at once, as long as the counter is quiet.
+    """
+
+    rules: Rules
+    stretch: float = 1.0
+    state: State = "closed"
+    generation: int = 0
+    counter: Counter = field(init=False)
+    closed: Counter | None = field(init=False)
+    until: float = 0.0
+    opened: int = 0  # times in a row, without a close between
+    successes: int = 0
+    probes: dict[int, float] = field(factory=dict)  # when each permit expires
+    issued: int = 0
+    manual: Manual | None = None
+    rejected: int = 0
+    late: int = 0
+    expired: int = 0
+    changes: list[Change] = field(factory=list)  # that nobody was told of yet
+
+    def __attrs_post_init__(self) -> None:
+        self.counter = self.closed = self.rules.window.counter()
+
+    # Before the call.
+
+    def admit(self, now: float) -> int | None:
+        """The number of the permit, 0 where none is counted; None: no call now."""
+        self.look(now)
+        if self.state in OPEN_TO_ALL:
+            return 0
+        if self.state == "half-open":
+            self._expire(now)
+            if len(self.probes) < self.rules.half_open_calls:
+                self.issued += 1
+                self.probes[self.issued] = now + self.rules.permit_timeout
+                return self.issued
+        self.reject()
+        return None
+
+    def reject(self) -> None:
+        """Count a call that was not admitted."""
+        self.rejected += 1
+
+    def look(self, now: float) -> None:
+        """What has changed by the mere passing of time."""
+        if self.manual is not None:
+            if self.manual.until is not None and now >= self.manual.until:
+                self.manual = None
+                self._close()
+        elif self.state == "open" and now >= self.until:
+            self._become("half-open")
+
+    def _expire(self, now: float) -> None:
+        """A permit that nobody gave back is free again; what it may report is late."""
+        gone = [number for number, until in self.probes.items() if now >= until]
+        for number in gone:
+            del self.probes[number]
+        self.expired += len(gone)
+
+    def retry_after(self, now: float) -> float | None:
+        """Seconds until it is worth to ask again; None: nobody knows."""
+        if self.state == "open":
+            return max(0.0, self.until - now)
+        manual = self.manual
+        if self.state == "forced open" and manual is not None and manual.until is not None:
+            return max(0.0, manual.until - now)
+        return None
+
+    def counted(self, now: float) -> Counter:
+        """What is in the window now."""
+        if self.state in ("closed", "metrics only"):
+            self.counter.look(now)
+        return self.counter
+
+    # After it.
+
+    def report(
+        self, generation: int, permit: int, verdict: Verdict, slow: bool, now: float
+    ) -> bool:
+        """How an admitted call ended; False: too late to count."""
+        if generation != self.generation:
+            self.late += 1
+            return False
+        if self.state == "half-open":
+            if self.probes.pop(permit, None) is None:
+                self.late += 1
+                return False
+            self.successes += verdict == "success" and not slow
+        elif verdict in ("success", "failure") and self.state != "disabled":
+            self.counter.add(code_of(verdict, slow), now)
+        self.judge(verdict, slow, now)
+        return True
+
+    def judge(self, verdict: Verdict, slow: bool, now: float) -> None:
+        """What follows from a call that has been counted."""
+        if self.state == "closed":
+            if self._is_bad():
+                self._open(now)
+        elif self.state == "half-open":
+            if verdict == "failure" or (slow and verdict == "success"):
+                self._open(now)
+            elif self.successes >= self.rules.required_successes:
+                self._close()
+
+    def _is_bad(self) -> bool:
+        rules, counter = self.rules, self.counter
+        if isinstance(rules.window, Consecutive):
+            return counter.failures >= rules.window.number
+        calls = counter.calls
+        if calls < rules.minimum_calls:
+            return False
+        failing = _reaches(counter.failures, rules.failure_rate, calls)
+        return failing or _reaches(counter.slow, rules.slow_rate, calls)
+
+    # From state to state.
+
+    def _open(self, now: float) -> None:
+        rules = self.rules
+        growth = rules.reset_growth ** min(self.opened, MOST_GROWN)
+        base = min(rules.reset_timeout * growth, max(rules.reset_maximum, rules.reset_timeout))
+        self.until = now + base * self.stretch
+        self.opened += 1
+        self._become("open")
+
+    def _close(self) -> None:
+        self.opened = 0
+        self._become("closed")
+
+    def put(self, state: State, manual: Manual) -> None:
+        """Put it into a state by hand; closed: as if it were new."""
+        self.manual, self.opened = None if state == "closed" else manual, 0
+        self._become(state, manual)
+
+    def _become(self, state: State, manual: Manual | None = None) -> None:
+        before, self.state = self.state, state
+        self.generation += 1
+        self.successes = 0
+        self.probes.clear()
+        self.counter.quiet = -inf  # a call that is under way is late from now on
+        if state not in ("open", "half-open"):
+            self.counter = self.rules.window.counter()
+            self.counter.generation = self.generation
+        self.closed = self.counter if state == "closed" else None
+        self.changes.append(Change(before, state, self.generation, manual))
+
+
+def code_of(verdict: Verdict, slow: bool) -> int:
+    """What a window takes a call for."""
+    return (FAILED if verdict == "failure" else 0) | (SLOW if slow else 0)
+
+
+def _reaches(part: int, rate: float, whole: int) -> bool:
+    # A quotient is rounded as the rate was when it was written down; a product is not.
+    return part > 0 and part / whole >= rate

@@ -1,0 +1,309 @@
+"""The retry budget: how many retries all calls together may make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate._internal.locks import Monitor, Reentered
+from retrytemplate._internal.validation import check_at_least, duration, span, text
+from retrytemplate.classify.exceptions import ExceptionClassifier
+from retrytemplate.clock import given_or_system
+from retrytemplate.control._strategy import fixed
+from retrytemplate.control.budget.accounting import Bucket, Share
+from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.errors import RetryBudgetExhaustedError
+from retrytemplate.guards import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate.clock import Clock
+    from retrytemplate.control.budget.accounting import Fund
+
+__all__ = ["COUNTED", "BudgetSnapshot", "RetryBudget"]
+
+# Those in which a call around this one has been counted: what is done in it is part of that call.
+COUNTED: ContextVar[frozenset[RetryBudget]] = ContextVar(
+    "retrytemplate.budgets", default=frozenset()
+)
+
+
+@frozen(kw_only=True)
+class BudgetSnapshot:
+    """How a budget stands.
+
+    :param available: what is left, in retries or in tokens.
+    :param granted: retries so far, and ``refused``: those that were not granted.
+    """
+
+    name: str
+    available: float
+    granted: int
+    refused: int
+
+
+@fixed()
+@frozen(eq=False, init=False)
+class RetryBudget(Guard):
+    """Grants retries as a share of the calls, so that a service in trouble is not drowned in them.
+
+    A guard, shared by all templates that call one thing: in ``RetryTemplate(guards=[budget])``.  A
+    retry that it does not grant is not made, and not waited for: the attempts have run out.
+
+    :param ratio: retries for each call, over the last *ttl* seconds.
+    :param min_per_second: so many retries a second are granted in any case, for services that are
+        called rarely.
+    :param ttl: seconds.
+    :param parent: another budget, of the process say, which has to grant each retry, too.
+    :param name: in errors and events.
+    :param listeners: told of refusals.
+    :param clock: measures.
+    :raises ValueError: for a number that makes no sense.
+
+    What was granted is given back when the wait is cut off, or when no attempt follows it.
+
+    Source: the retry budgets of Finagle and Linkerd.
+
+    >>> from retrytemplate import NoBackoff, RetryTemplate, SimpleRetryPolicy
+    >>> budget = RetryBudget(ratio=0.5, min_per_second=0)
+    >>> template = RetryTemplate(SimpleRetryPolicy(3), NoBackoff(), guards=[budget])
+    >>> [template.outcome(int, "x").attempts for _ in range(4)]
+    [1, 2, 1, 2]
+    """
+
+    name: str
+    parent: RetryBudget | None
+    _fund: Fund
+    _cost: Any
+    _refund: float
+    _listeners: tuple[Any, ...]
+    _clock: Clock
+    _monitor: Monitor
+    _counts: Counter[str]
+
+    def __init__(
+        self,
+        ratio: float = 0.2,
+        min_per_second: float = 10,
+        ttl: Seconds = 10.0,
+        parent: RetryBudget | None = None,
+        *,
+        name: str = "retries",
+        listeners: Iterable[Any] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        check_at_least("ratio", ratio, 0.0, finite=True)
+        check_at_least("min_per_second", min_per_second, 0.0, finite=True)
+        length: float = duration(ttl)
+        span("ttl", length)
+        if not ratio and not min_per_second:
+            raise ValueError("ratio and min_per_second are both 0: no retry would ever be granted")
+        fund = Share(ratio, min_per_second * length, length)
+        self._make(fund, 1.0, 0.0, parent, name, listeners, clock)
+
+    @classmethod
+    def tokens(
+        cls,
+        capacity: float = 500,
+        refill_per_second: float = 0.0,
+        cost: float | Mapping[type[BaseException], float] | ExceptionClassifier = 5,
+        refund: float = 1,
+        parent: RetryBudget | None = None,
+        *,
+        name: str = "retries",
+        listeners: Iterable[Any] = (),
+        clock: Clock | None = None,
+    ) -> RetryBudget:
+        """A budget in the form of a bucket, full at first: each retry costs some tokens.
+
+        :param capacity: of the bucket.
+        :param refill_per_second: tokens that time brings.
+        :param cost: tokens of a retry; or exception classes with the cost of a retry after each,
+            of which the nearest counts, and ``Exception`` has to be one.
+        :param refund: tokens that a success at the first attempt brings; a retry that succeeds
+            brings back what it cost.
+
+        Source: the retry quota of the AWS SDKs.
+
+        >>> budget = RetryBudget.tokens(capacity=10, cost={TimeoutError: 10, Exception: 5})
+        >>> budget.snapshot().available
+        10.0
+        """
+        check_at_least("capacity", capacity, 0.0, finite=True)
+        check_at_least("refill_per_second", refill_per_second, 0.0, finite=True)
+        check_at_least("refund", refund, 0.0, finite=True)
+        made = cls.__new__(cls)
+        fund = Bucket(float(capacity), float(refill_per_second))
+        made._make(fund, _costs(cost, capacity), float(refund), parent, name, listeners, clock)
+        return made
+
+    def _make(
+        self,
+        fund: Fund,
+        cost: Any,
+        refund: float,
+        parent: RetryBudget | None,
+        name: str,
+        listeners: Iterable[Any],
+        clock: Clock | None,
+    ) -> None:
+        if not isinstance(parent, RetryBudget | None):
+            raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
+        text("name", name)
+        heard = listeners_of(listeners)
+        check_listeners("listeners", heard)
+        clock = given_or_system(clock)
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+            name, parent, fund, cost, refund, heard, clock, Monitor(), Counter()
+        )
+
+    def _cost_of(self, failure: BaseException | None) -> float:
+        if isinstance(self._cost, ExceptionClassifier):
+            return float(self._cost.classify(failure))
+        return float(self._cost)
+
+    # What a guard is asked.
+
+    def admit(self, context: RetryContext) -> None:
+        """A call's first attempt adds to what retries are paid from."""
+        if context.retry_count == 0:
+            self._earn()
+            if self.parent is not None:
+                self.parent.admit(context)
+
+    def reserve(self, context: RetryContext, delay: float) -> None:
+        """Pay for the retry that follows.
+
+        :raises RetryBudgetExhaustedError: there is not enough.
+        """
+        self.take(context.last_exception)
+
+    def give_back(self, context: RetryContext) -> None:
+        """No attempt came of it."""
+        self.put_back(context.last_exception)
+
+    def on_success(self, context: RetryContext, result: Any) -> None:
+        """A success brings something back."""
+        retried = context.retry_count > 0
+        self._reward(self._cost_of(context.last_exception) if retried else self._refund, retried)
+        if self.parent is not None:
+            self.parent.on_success(context, result)
+
+    # What is asked for a call that no template makes, as a hedge is.
+
+    def take(self, failure: BaseException | None = None) -> None:
+        """Pay for one more call than there would be.
+
+        :param failure: what it follows, if anything: the cost may depend on it.
+        :raises RetryBudgetExhaustedError: there is not enough.
+
+        >>> budget = RetryBudget.tokens(capacity=10, cost=5)
+        >>> budget.take()
+        >>> budget.snapshot().available
+        5.0
+        """
+        cost, now = self._cost_of(failure), self._clock.monotonic()
+        try:
+            granted, why, retry_after = self._monitor.run(self._take, cost, now)
+        except Reentered:
+            granted, why, retry_after = False, "this thread was interrupted inside of it", None
+            self._monitor.post(self._refuse)
+        if not granted:
+            error = RetryBudgetExhaustedError(
+                f"the budget {self.name!r} grants no retry: {why}",
+                name=self.name,
+                retry_after=retry_after,
+            )
+            try:
+                tell(self._listeners, [CallRejected(name=self.name, error=error)])
+                raise error
+            finally:
+                del error  # its traceback holds this frame
+        if self.parent is not None:
+            try:
+                self.parent.take(failure)
+            except BaseException:
+                self._put_back(cost)
+                raise
+
+    def put_back(self, failure: BaseException | None = None) -> None:
+        """The call that was paid for is not made."""
+        self._put_back(self._cost_of(failure))
+        if self.parent is not None:
+            self.parent.put_back(failure)
+
+    # Accounts.
+
+    def _take(self, cost: float, now: float) -> tuple[bool, str, float | None]:
+        """Whether it was paid; where it was not, why, and when there will be enough."""
+        if self._fund.take(cost, now):
+            self._counts["granted"] += 1
+            return True, "", None
+        self._refuse()
+        why = f"{cost:g} is needed, {self._fund.available(now):.3g} is left"
+        return False, why, self._fund.wait_for(cost, now)
+
+    def _refuse(self) -> None:
+        self._counts["refused"] += 1
+
+    def _earn(self) -> None:
+        if self not in COUNTED.get():
+            self._monitor.defer(self._fund.call, self._clock.monotonic())
+
+    def _reward(self, amount: float, retried: bool = False) -> None:
+        if self._refund and (retried or self not in COUNTED.get()):
+            self._monitor.defer(self._fund.put_back, amount, self._clock.monotonic())
+
+    def _put_back(self, amount: float) -> None:
+        self._monitor.post(self._pay_back, amount, self._clock.monotonic())
+
+    def _pay_back(self, amount: float, now: float) -> None:
+        self._fund.put_back(amount, now)
+        self._counts["granted"] -= 1
+
+    # Looking.
+
+    def snapshot(self) -> BudgetSnapshot:
+        """All that can be known of it at this moment."""
+        try:
+            return self._monitor.run(self._looked, self._clock.monotonic())
+        except Reentered:
+            return self._shown()
+
+    def _looked(self, now: float) -> BudgetSnapshot:
+        self._fund.available(now)
+        return self._shown()
+
+    def _shown(self) -> BudgetSnapshot:
+        return BudgetSnapshot(
+            name=self.name,
+            available=self._fund.left,
+            granted=self._counts["granted"],
+            refused=self._counts["refused"],
+        )
+
+
+def _costs(cost: Any, capacity: float) -> Any:
+    if isinstance(cost, Mapping):
+        if Exception not in cost:
+            raise ValueError(f"cost must say what any Exception costs, got {dict(cost)!r}")
+        cost = ExceptionClassifier(cost, default=cost[Exception])
+    values = [cost]
+    if isinstance(cost, ExceptionClassifier):
+        values = list(cost.values())
+    allowed = (
+        f"above 0 and at most the capacity of {capacity:g}: a number, or a mapping or an "
+        "ExceptionClassifier that gives numbers"
+    )
+    for each in values:
+        check_at_least("cost", each, 0.0, allowed=allowed)
+        if not 0 < each <= capacity:
+            raise ValueError(f"cost must be {allowed}, got {each!r}")
+    return cost

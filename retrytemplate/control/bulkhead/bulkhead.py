@@ -1,0 +1,467 @@
+"""The bulkhead: so many calls of one thing at once, and the others wait or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+from attrs import field, frozen
+
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
+from retrytemplate._internal.validation import (
+    at_least_one,
+    check_at_least,
+    checked_by,
+    delay,
+    duration,
+    text,
+    whole,
+)
+from retrytemplate.clock import SystemClock, check_clock, ticking
+from retrytemplate.control._enclosing import ask, ask_async
+from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
+from retrytemplate.control.bulkhead.priority_semaphore import Room, Ticket
+from retrytemplate.control.bulkhead.waiters import ThreadWaiter, task_waiter
+from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.errors import BulkheadFullError, MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Iterator
+    from types import TracebackType
+    from typing import ParamSpec, Self, TypeVar
+
+    from retrytemplate._internal.validation import Seconds
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+__all__ = ["Bulkhead", "BulkheadSnapshot", "Slot"]
+
+
+def _wait(name: str, value: Any) -> None:
+    check_at_least(name, value, 0.0, finite=True)
+
+
+def _whole_from_0(name: str, value: Any) -> None:
+    whole(name, value, 0)
+
+
+def _per_key(name: str, value: Any) -> None:
+    if value is not None:
+        at_least_one(name, value)
+
+
+def _lanes(value: Any) -> Any:
+    """Their names as a tuple; what is no collection of them is left to the check."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+def _names(name: str, value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} must be a list or tuple of names, got {value!r}")
+    if not value:
+        raise ValueError(f"{name} must have at least one, got {value!r}")
+    for each in value:
+        text(f"{name}: each", each)
+    if len(set(value)) < len(value):
+        raise ValueError(f"{name} must differ, got {value!r}")
+
+
+@frozen(kw_only=True)
+class BulkheadSnapshot:
+    """How a bulkhead stands.
+
+    :param inside: calls under way, of ``limit`` at this moment; ``waiting``: those in the queue.
+    :param keys: how many keys are in use.
+    :param admitted: calls that got a slot, and ``refused``: those that did not, so far.
+    """
+
+    name: str
+    limit: int
+    inside: int
+    waiting: int
+    keys: int
+    admitted: int
+    refused: int
+
+
+def _no_step() -> int:
+    return 0
+
+
+def _wake(room: Room, tickets: list[Ticket]) -> None:
+    """Wake their callers; called inside the monitor, since waking never waits."""
+    for ticket in tickets:
+        if not ticket.waiter.wake():  # its loop is closed: admit another one instead
+            tickets += room.leave(ticket)
+
+
+@fixed(limit="use resize()")
+@frozen(eq=False)
+class Bulkhead(Wraps):
+    """Lets so many calls in at once, so that one slow dependency does not take every thread.
+
+    :param name: of what is called; in errors and events.
+    :param limit: calls at once.
+    :param queue: so many more may wait; beyond, a call is refused at once.
+    :param max_wait: seconds a call waits, at most; less where a ``Deadline`` leaves less.
+    :param per_key: calls of one key at once; None: no limit of their own.
+    :param priorities: the lanes of the queue, the one that goes first before the others.  A slot
+        asks for one of them; without, for the last.
+    :param fairness: every so many'th slot that becomes free goes to whoever has waited longest, of
+        whatever lane, so that none starves; 0: never.
+    :param listeners: told of refusals.
+    :param clock: measures how far a limit has grown.
+    :raises ValueError: for a number that makes no sense.
+
+    Threads and tasks, of asyncio and trio, share it.  Nothing is remembered of a key that nobody
+    uses.  Whoever is cancelled while it waits, or just as it was let in, leaves no slot taken.
+
+    >>> from retrytemplate import BulkheadFullError
+    >>> llm = Bulkhead("llm", limit=1, queue=0)
+    >>> with llm.slot():
+    ...     try:
+    ...         llm.call(print, "not printed")
+    ...     except BulkheadFullError as error:
+    ...         print(error)
+    the bulkhead 'llm' is full: 1 of 1 slots are taken, 0 of 0 wait
+    >>> llm.call(int, "17")
+    17
+    """
+
+    name: str = field(validator=checked_by(text))
+    limit: int = field(default=50, kw_only=True, validator=checked_by(at_least_one))
+    queue: int = field(default=100, kw_only=True, validator=checked_by(_whole_from_0))
+    max_wait: float = field(
+        default=1.0, kw_only=True, converter=duration, validator=checked_by(_wait)
+    )
+    per_key: int | None = field(default=None, kw_only=True, validator=checked_by(_per_key))
+    priorities: tuple[str, ...] = field(
+        default=("vip", "normal"), kw_only=True, converter=_lanes, validator=checked_by(_names)
+    )
+    fairness: int = field(default=10, kw_only=True, validator=checked_by(_whole_from_0))
+    listeners: tuple[Any, ...] = field(
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+    )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
+    _room: Room = field(init=False, repr=False)
+    _monitor: Monitor = field(init=False, factory=Monitor, repr=False)
+    _ticks: Any = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        room = Room(self.limit, self.queue, len(self.priorities), self.per_key, self.fairness)
+        object.__setattr__(self, "_ticks", ticking(self.clock))
+        object.__setattr__(self, "_room", room)
+        self._monitor.forked = room.clear  # the calls are the parent's
+
+    # Calls.
+
+    def slot(self, *, key: Hashable = None, priority: str | None = None) -> Slot:
+        """The block form: ``with bulkhead.slot():``, or ``async with``.
+
+        :param key: whose call it is, for ``per_key``; None: nobody's.
+        :param priority: one of the ``priorities``; None: the last.
+        :raises ValueError: for another priority.
+        """
+        if priority is None:
+            lane = len(self.priorities) - 1
+        elif priority in self.priorities:
+            lane = self.priorities.index(priority)
+        else:
+            words = ", ".join(map(repr, self.priorities))
+            raise ValueError(f"priority must be one of {words} or None, got {priority!r}")
+        return Slot(self, Ticket(key, lane))
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in a slot.
+
+        :raises BulkheadFullError: there is none, nor will there be in time.
+        :raises DeadlineExceededError: the deadline around the call is over first.
+        """
+        with self.slot():
+            value = fn(*args, **kwargs)
+            refuse_awaitable(value, fn)
+            return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, in a slot, and await it."""
+        async with self.slot():
+            value = fn(*args, **kwargs)
+            return await value if is_awaitable(value) else value
+
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Where a place is free no ticket is made out for a call that is nobody's."""
+        step_in, step_out, room = *self._steps(), self._room
+        kind = type(None)  # of the last result: of this class none has to be awaited
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal kind
+            era = step_in()
+            if not era:
+                return self.call(fn, *args, **kwargs)
+            try:
+                value = fn(*args, **kwargs)
+                if type(value) is not kind:
+                    refuse_awaitable(value, fn)
+                    kind = type(value)
+                return value
+            finally:
+                admitted = step_out() if era == room.era else None
+                if admitted or room.growth is not None:
+                    self._pass_on(admitted)
+
+        return wrapped
+
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        step_in, step_out, room = *self._steps(), self._room
+
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            era = step_in()
+            if not era:
+                return await self.call_async(fn, *args, **kwargs)
+            try:
+                return await fn(*args, **kwargs)
+            finally:
+                admitted = step_out() if era == room.era else None
+                if admitted or room.growth is not None:
+                    self._pass_on(admitted)
+
+        return wrapped
+
+    def _steps(self) -> tuple[Callable[[], int], Callable[[], list[Ticket] | None]]:
+        """In and out, for calls that need no ticket."""
+        monitor, step_out = self._monitor, self._room.step_out
+        return (
+            monitor.guarded(self._room.step_in, _no_step),
+            monitor.guarded(step_out, partial(monitor.later, self._step_out)),
+        )
+
+    def _step_out(self) -> None:
+        _wake(self._room, self._room.step_out())
+
+    def _pass_on(self, admitted: list[Ticket] | None) -> None:
+        if admitted:
+            self._monitor.post(_wake, self._room, admitted)
+        self._grow()
+
+    # By hand.
+
+    def resize(self, limit: int, *, over: Seconds = 0.0) -> None:
+        """Another number of slots; whoever is in stays, nobody waits for this.
+
+        :param over: seconds in which more slots come, evenly, so that what is called is not
+            overrun; fewer are in force at once.
+        :raises ValueError: for a number that makes no sense.
+
+        >>> llm = Bulkhead("llm", limit=1)
+        >>> llm.resize(2)
+        >>> llm.snapshot().limit
+        2
+        """
+        at_least_one("limit", limit)
+        length = duration(over)
+        delay("over", length)
+        self._monitor.post(self._resize, limit, self._ticks.now(), length)
+
+    def _resize(self, limit: int, now: float, length: float) -> None:
+        room = self._room
+        object.__setattr__(self, "limit", limit)
+        awake = room.resize(limit, now, length)
+        if room.growth is not None:  # waiting callers have to know when its first step is due
+            awake += room.queued()
+        _wake(room, awake)
+
+    def snapshot(self) -> BulkheadSnapshot:
+        """All that can be known of it at this moment."""
+        self._grow()
+        return self._monitor.read(self._shown)
+
+    def _shown(self) -> BulkheadSnapshot:
+        room = self._room
+        return BulkheadSnapshot(
+            name=self.name,
+            limit=room.limit,
+            inside=room.inside,
+            waiting=room.waiting,
+            keys=len(room.keys),
+            admitted=room.admitted,
+            refused=room.rejected,
+        )
+
+    # What the slots ask for.
+
+    def _enter(
+        self, slot: Slot, ticket: Ticket, patience: float, waiter: Callable[[], Any]
+    ) -> bool:
+        """Whether the ticket is in; else it waits.  Either way it is the slot's from now on.
+
+        :raises BulkheadFullError: it does neither.
+        :raises MisuseError: the slot has another one, which is in or waits.
+        """
+        if self._room.growth is not None:
+            self._grow()
+        run = self._monitor.run
+        try:
+            state = run(self._admit, slot, ticket, None)
+            if not state and patience > 0 and not is_interrupted():
+                state = run(self._admit, slot, ticket, waiter)
+        except Reentered:
+            state = ""
+        if not state:
+            raise self._refusal()
+        return state == "in"  # not the ticket's: another thread may have admitted it by now
+
+    def _admit(self, slot: Slot, ticket: Ticket, waiter: Callable[[], Any] | None) -> str:
+        """The state of the ticket, "in" or "waiting"; empty where it is rejected."""
+        if slot._ticket.state in ("in", "waiting"):
+            raise MisuseError(
+                f"this slot of the bulkhead {self.name!r} is in use: each call at the same "
+                "time takes a slot() of its own"
+            )
+        room = self._room
+        if not room.enter(ticket, wait=waiter is not None):
+            return ""
+        slot._ticket = ticket
+        if waiter is not None and ticket.state == "waiting":
+            try:
+                ticket.waiter = waiter()
+            except BaseException:  # a signal
+                room.leave(ticket)
+                raise
+        return ticket.state
+
+    def _leave(self, ticket: Ticket) -> None:
+        self._monitor.post(self._give_up, ticket)
+        if self._room.growth is not None:
+            self._grow()
+
+    def _give_up(self, ticket: Ticket) -> None:
+        admitted = self._room.leave(ticket)
+        if admitted:
+            _wake(self._room, admitted)
+
+    def _grow(self) -> None:
+        """Let in those for whom the limit has grown by now."""
+        if self._room.growth is not None:
+            self._monitor.post(self._look, self._ticks.now())
+
+    def _look(self, now: float) -> None:
+        _wake(self._room, self._room.look(now))
+
+    def _waits(self, ticket: Ticket, patience: float) -> Iterator[float]:
+        """How long to wait next, until it is in or out of patience.
+
+        The next step of a limit that grows wakes nobody: whoever waits looks when it is due.
+        """
+        until = ticket.waiter.now() + patience
+        while True:
+            self._grow()
+            left, growth = until - ticket.waiter.now(), self._room.growth
+            if ticket.state == "in" or left <= 0:
+                return
+            yield left if growth is None else min(left, growth.wait(self._ticks.now()))
+
+    def _waited(self, ticket: Ticket, deadline: Deadline | None) -> None:
+        """The wait is over.
+
+        :raises BulkheadFullError: and nobody has let it in.
+        """
+        if self._monitor.post(self._room.count, ticket):
+            return
+        self._leave(ticket)
+        if deadline is not None and deadline.expired():
+            raise deadline.error(
+                f"the deadline is over: no slot of the bulkhead {self.name!r} was free in time"
+            )
+        raise self._refusal()
+
+    def _refusal(self) -> BulkheadFullError:
+        room = self._room
+        self._monitor.post(room.reject)
+        message = (
+            f"the bulkhead {self.name!r} is full: {room.inside} of {room.limit} slots are "
+            f"taken, {room.waiting} of {room.queue} wait"
+        )
+        error = BulkheadFullError(message, name=self.name)
+        tell(self.listeners, [CallRejected(name=self.name, error=error)])
+        return error
+
+    def _patience(self) -> tuple[float, Deadline | None]:
+        """How long to wait, and the deadline that says so."""
+        deadline = Deadline.current()
+        if deadline is None:
+            return self.max_wait, None
+        left = deadline.remaining()
+        return (left, deadline) if left < self.max_wait else (self.max_wait, None)
+
+
+class Slot:
+    """One call's place, from the block's begin to its end; each slot is used once at a time.
+
+    Entered once more meanwhile it is a ``MisuseError``, and the call that has it keeps its place.
+    """
+
+    __slots__ = ("_bulkhead", "_ticket")
+
+    def __init__(self, bulkhead: Bulkhead, ticket: Ticket) -> None:
+        self._bulkhead = bulkhead
+        self._ticket = ticket
+
+    def __enter__(self) -> Self:
+        bulkhead = self._bulkhead
+        ticket = Ticket(self._ticket.key, self._ticket.lane)
+        patience, deadline = bulkhead._patience()
+        if not bulkhead._enter(self, ticket, patience, ThreadWaiter):
+            try:
+                for seconds in bulkhead._waits(ticket, patience):
+                    ticket.waiter.wait(seconds)
+                ask()
+            except BaseException:
+                bulkhead._leave(ticket)
+                raise
+            bulkhead._waited(ticket, deadline)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bulkhead._leave(self._ticket)
+
+    async def __aenter__(self) -> Self:
+        bulkhead = self._bulkhead
+        ticket = Ticket(self._ticket.key, self._ticket.lane)
+        patience, deadline = bulkhead._patience()
+        if not bulkhead._enter(self, ticket, patience, task_waiter):
+            try:
+                for seconds in bulkhead._waits(ticket, patience):
+                    await ticket.waiter.wait(seconds)
+                await ask_async()
+            except BaseException:
+                bulkhead._leave(ticket)
+                raise
+            bulkhead._waited(ticket, deadline)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bulkhead._leave(self._ticket)

@@ -1,0 +1,142 @@
+"""Access that was refused: no second attempt, and somebody is told at once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from attrs import field, frozen
+
+from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
+from retrytemplate._internal.validation import checked_by, instance_of, plain
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes, leaves
+from retrytemplate.control.classification.codes import OwnClassifier
+from retrytemplate.control.classification.libraries import CorrectedClassifier, said_at_login
+from retrytemplate.listeners.base import RetryListener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retrytemplate._engine.context import RetryContext
+
+__all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed"]
+
+LOG = logging.getLogger("retrytemplate.control")
+TOLD = "_retrytemplate_told"
+# What PostgreSQL says where its code is 28.
+NOT_LET_IN = re.compile(
+    r"FATAL:\s+(?:.* authentication failed|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r"|role .* (?:does not exist|is not permitted to log in))"
+)
+
+
+def _not_let_in(exc: BaseException) -> bool | None:
+    return True if any(map(NOT_LET_IN.search, said_at_login(exc))) else None
+
+
+AUTHENTICATION_ERRORS: ExceptionClassifier = CorrectedClassifier(
+    {},
+    of=OwnClassifier(
+        {},
+        status={401: True, 407: True},
+        sqlstate={"28": True},
+        vendor={1045: True},  # MySQL
+        named={
+            "redis.exceptions.AuthenticationError": True,
+            "valkey.exceptions.AuthenticationError": True,
+        },
+    ),
+    says=_not_let_in,
+)
+"""Credentials that are wrong, or have expired: HTTP 401 and 407, SQLSTATE class 28 and what
+PostgreSQL says in its place when psycopg connects, MySQL's 1045, a wrong password of Redis."""
+
+
+@frozen(kw_only=True)
+class AuthenticationFailed:
+    """What a notifier gets.
+
+    :param name: of the template; None: it has none.
+    :param attempt: which one it was, from 1.
+    :param error: the failure; of several that were raised from one another, the outermost that is
+        one.
+
+    >>> failed = AuthenticationFailed(name="billing", attempt=1, error=OSError("401"))
+    >>> f"{failed.name}, attempt {failed.attempt}: {failed.error}"
+    'billing, attempt 1: 401'
+    """
+
+    name: str | None
+    attempt: int
+    error: BaseException
+
+
+@frozen(eq=False)
+class AuthenticationAlert(RetryListener):
+    """Ends the attempts where access was refused, and tells somebody, once for each failure.
+
+    A listener for any template: in ``RetryTemplate(listeners=[AuthenticationAlert(notify)])``.  It
+    has the last word, whatever the policy says of such a failure.  With a key the failure leaves as
+    any other does, and the next delivery is an attempt.  Templates around each other, and errors
+    that are raised from one another, make no second message.
+
+    :param notify: called with an ``AuthenticationFailed``, in the calling thread, with no lock
+        held.  What it raises is logged, and the call goes on.
+    :param failures: an ``ExceptionClassifier`` that says which those are; it classifies the failure
+        and its causes one by one, of a group each member and its causes.
+
+    >>> import urllib.error
+    >>> from retrytemplate import RetryTemplate
+    >>> def page(event):
+    ...     print(f"{event.name}: {event.error}")
+    >>> template = RetryTemplate(name="billing", listeners=[AuthenticationAlert(page)])
+    >>> def expired():
+    ...     raise urllib.error.HTTPError("/", 401, "token expired", {}, None)
+    >>> template.outcome(expired).attempts
+    billing: HTTP Error 401: token expired
+    1
+    """
+
+    notify: Callable[[AuthenticationFailed], Any] = field(validator=checked_by(plain))
+    failures: ExceptionClassifier = field(
+        default=AUTHENTICATION_ERRORS,
+        kw_only=True,
+        validator=instance_of(ExceptionClassifier, "an ExceptionClassifier"),
+    )
+    _mark: str = field(init=False, repr=False, factory=lambda: uuid4().hex)
+
+    def on_error(self, context: RetryContext, exception: BaseException) -> None:
+        for member in leaves(exception):
+            refused = [each for each in causes(member) if self.failures.classify(each)]
+            if not refused:
+                continue
+            if not context.rethrows(exception):  # what leaves is not retried here
+                context.give_up()
+            # Of errors that are raised from one another any may be all that another template sees.
+            told = [self._was_told(each) for each in refused]
+            if not any(told):
+                event = AuthenticationFailed(
+                    name=context.name, attempt=context.attempt, error=refused[0]
+                )
+                self._tell(event)
+
+    def _was_told(self, failure: BaseException) -> bool:
+        """Whether it was told before; from now on it was."""
+        told = attribute(failure, TOLD)
+        if isinstance(told, tuple) and self._mark in told:
+            return True
+        with suppress(Exception):  # a frozen exception does not take it
+            setattr(failure, TOLD, (*(told or ()), self._mark))
+        return False
+
+    def _tell(self, event: AuthenticationFailed) -> None:
+        try:
+            value = self.notify(event)
+            if is_awaitable(value):
+                close_unawaited(value)
+                LOG.error("%r has to be awaited: nobody does", self.notify)
+        except Exception:
+            LOG.exception("%r failed; the call goes on", self.notify)

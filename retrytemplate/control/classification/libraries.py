@@ -1,0 +1,173 @@
+"""What may pass of the failures of one library, whose classes are known by their names only."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._internal.validation import checked_by, plain
+from retrytemplate.backoff.retry_after import header
+from retrytemplate.classify.exceptions import attribute, causes
+from retrytemplate.control.classification.codes import (
+    DerivedClassifier,
+    OwnNames,
+    sqlstate,
+    wrapped,
+)
+from retrytemplate.control.classification.failure_kind import (
+    TRANSIENT_ERRORS,
+    FailureKind,
+    FailureKinds,
+    is_distrust,
+)
+from retrytemplate.control.timeout.stream import FIRST
+from retrytemplate.errors import DeadlineExceededError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from retrytemplate.classify.exceptions import ExceptionClassifier
+
+__all__ = [
+    "MODEL_ERRORS",
+    "POSTGRESQL_ERRORS",
+    "REDIS_ERRORS",
+    "STREAM_ERRORS",
+    "CorrectedClassifier",
+    "said_at_login",
+]
+
+TRANSIENT, PERSISTENT, CASCADING = (
+    FailureKind.TRANSIENT,
+    FailureKind.PERSISTENT,
+    FailureKind.CASCADING,
+)
+
+# Of redis-py, and of valkey-py, which has them under the same names.
+REDIS = {
+    "ConnectionError": TRANSIENT,
+    "TimeoutError": TRANSIENT,
+    "BusyLoadingError": TRANSIENT,  # LOADING: the server reads its data
+    "ReadOnlyError": TRANSIENT,  # READONLY: it is a replica since a moment ago
+    "ClusterDownError": TRANSIENT,
+    "MasterDownError": TRANSIENT,
+    "TryAgainError": TRANSIENT,  # slots of a cluster are on their way
+    "WatchError": TRANSIENT,  # somebody else has written: nothing was done
+    "AuthenticationError": PERSISTENT,
+    "AuthorizationError": PERSISTENT,
+    "MaxConnectionsError": CASCADING,  # of the pool, or of the server
+}
+# SDKs that are made alike.  Their other errors have a status, as litellm's have, which derive from
+# these classes.
+SDKS = ("openai", "anthropic", "groq")
+# A status 429 that no wait mends: somebody has to pay.
+UNPAID = (
+    "insufficient_quota",
+    "credit_balance_exhausted",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+)
+BUSY = re.compile("BUSY ")
+TURNED_AWAY = re.compile(r"FATAL:\s+(?!\s|the database system|terminating)")
+
+
+@frozen(eq=False, repr=False)
+class _Kinds(OwnNames, FailureKinds):
+    """With names of a library besides."""
+
+
+@frozen(eq=False, repr=False)
+class CorrectedClassifier(DerivedClassifier):
+    """What another classifier says, unless a function knows better of the failure.
+
+    :param says: True or False of one failure; None: what the other one says.
+    """
+
+    says: Callable[[BaseException], bool | None] = field(kw_only=True, validator=checked_by(plain))
+
+    def derived(self, value: Any, exc: BaseException | None) -> Any:
+        if exc is None:
+            return value
+        parts = list(self.parts(exc))
+        if parts[0] is not exc:  # a group is worth it if all that it holds is
+            return all(map(self.classify, parts))
+        answer = self.says(exc)
+        return value if answer is None else answer
+
+    def values(self) -> tuple[Any, ...]:
+        return (*self.of.values(), True, False)
+
+
+def _redis(exc: BaseException) -> bool | None:
+    """A script that takes long has no class of its own, only a word in front."""
+    kinds = {base.__name__ for base in type(exc).__mro__}
+    return True if "ResponseError" in kinds and BUSY.match(str(exc)) else None
+
+
+def _postgresql(exc: BaseException) -> bool | None:
+    """Whether the server was there and would not have us; else by the code."""
+    said = (words for each in causes(exc) for words in said_at_login(each))
+    return False if any(map(TURNED_AWAY.search, said)) else None
+
+
+def said_at_login(exc: BaseException) -> Iterator[str]:
+    """What a server said when psycopg asked for a connection: it knows no SQLSTATE of that."""
+    for part in wrapped(exc):
+        if type(part).__name__ == "OperationalError" and sqlstate(part) is None:
+            yield str(part)
+
+
+def _model(exc: BaseException) -> bool | None:
+    if is_distrust(exc):
+        return False
+    for each in causes(exc):
+        headers = attribute(attribute(each, "response"), "headers")
+        if header(headers, "x-should-retry") == "false" or any(map(UNPAID.__contains__, _of(each))):
+            return False
+    return _stream(exc)
+
+
+def _of(exc: BaseException) -> Iterator[Any]:
+    """What an SDK calls the failure, in the places where they put it."""
+    body = attribute(exc, "body")
+    inner = body.get("error") if isinstance(body, dict) else None
+    for name in ("code", "type"):
+        yield attribute(exc, name)
+        for holder in (body, inner):
+            if isinstance(holder, dict):
+                yield holder.get(name)
+
+
+def _stream(exc: BaseException) -> bool | None:
+    """The limit of the first item: nothing has gone out, the stream may begin anew."""
+    return True if isinstance(exc, DeadlineExceededError) and exc.kind == FIRST else None
+
+
+def _among_transient(kinds: FailureKinds, says: Callable[[BaseException], bool | None]) -> Any:
+    return CorrectedClassifier({}, of=kinds.among(TRANSIENT), says=says)
+
+
+REDIS_ERRORS: ExceptionClassifier = _among_transient(
+    _Kinds(
+        {},
+        named={
+            f"{package}.exceptions.{name}": kind
+            for package in ("redis", "valkey")
+            for name, kind in REDIS.items()
+        },
+    ),
+    _redis,
+)
+POSTGRESQL_ERRORS: ExceptionClassifier = _among_transient(FailureKinds(), _postgresql)
+MODEL_ERRORS: ExceptionClassifier = _among_transient(
+    _Kinds(
+        {},
+        named={f"{package}.APIConnectionError": TRANSIENT for package in SDKS},
+        # Two requests at one lock.  Source: the retries of openai-python itself.
+        status={409: TRANSIENT},
+    ),
+    _model,
+)
+STREAM_ERRORS: ExceptionClassifier = CorrectedClassifier({}, of=TRANSIENT_ERRORS, says=_stream)

@@ -1,0 +1,152 @@
+"""What a hedge counts and tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from retrytemplate._internal.locks import Monitor
+from retrytemplate.control.events import ControlEvent, tell
+
+if TYPE_CHECKING:
+    from retrytemplate.control.hedge.execution import Runner
+
+__all__ = [
+    "CallLeftBehind",
+    "CallLost",
+    "HedgeRefused",
+    "HedgeSnapshot",
+    "HedgeStarted",
+    "HedgeWon",
+    "Steward",
+]
+
+
+@frozen(kw_only=True)
+class HedgeStarted(ControlEvent):
+    """The same is asked once more.  Told where it runs: in its own task or thread.
+
+    :param number: of the call; the first hedge is number 2.
+    :param error: what the one before failed with; None: it is slow.
+    """
+
+    number: int
+    error: BaseException | None
+
+
+@frozen(kw_only=True)
+class HedgeWon(ControlEvent):
+    """A hedge answered, and the call itself had not.
+
+    :param number: of the one that did, of ``started`` in all.
+    """
+
+    number: int
+    started: int
+
+
+@frozen(kw_only=True)
+class HedgeRefused(ControlEvent):
+    """A hedge was due and was not started; none is tried again for this call.
+
+    :param error: why: the budget's, or that of a pool that takes no more calls.
+    """
+
+    error: Exception
+
+
+@frozen(kw_only=True)
+class CallLost(ControlEvent):
+    """A call failed, and it is not this failure that its caller gets, if he gets one.
+
+    :param error: what it was, without the cancellation of the call.
+    """
+
+    number: int
+    error: BaseException
+
+
+@frozen(kw_only=True)
+class CallLeftBehind(ControlEvent):
+    """A call still runs in its thread, and nobody waits for it any more."""
+
+    number: int
+
+
+@frozen(kw_only=True)
+class HedgeSnapshot:
+    """How a hedge stands.
+
+    :param delay: seconds until a hedge is started, now; None: none is.
+    :param calls: calls so far, and the ``hedges`` that were started for them.
+    :param won: calls that a hedge has answered.
+    :param refused: calls that got no hedge, or no further one, when it was due.
+    :param left_behind: calls that still ran in their threads when another had answered.
+    """
+
+    name: str
+    delay: float | None
+    calls: int
+    hedges: int
+    won: int
+    refused: int
+    left_behind: int
+
+
+@define(eq=False)
+class Steward:
+    """Counts for all calls of a hedge, and notifies its listeners, outside of the monitor."""
+
+    name: str
+    listeners: tuple[Any, ...]
+    _counts: Counter[str] = field(factory=Counter)
+    _monitor: Monitor = field(factory=Monitor)
+
+    def began(self, runner: Runner) -> None:
+        if runner.number == 1:
+            self._count("calls")
+        else:
+            self._count("hedges")
+            self._tell(HedgeStarted, number=runner.number, error=runner.after)
+
+    def won(self, runner: Runner, started: int) -> None:
+        if runner.number > 1:
+            self._count("won")
+            self._tell(HedgeWon, number=runner.number, started=started)
+
+    def refused(self, error: Exception) -> None:
+        self._count("refused")
+        self._tell(HedgeRefused, error=error)
+
+    def left_behind(self, runner: Runner) -> None:
+        self._count("left_behind")
+        self._tell(CallLeftBehind, number=runner.number)
+
+    def lost(self, runner: Runner, error: BaseException) -> None:
+        self._tell(CallLost, number=runner.number, error=error)
+
+    def snapshot(self, delay: float | None) -> HedgeSnapshot:
+        return self._monitor.read(self._shown, delay)
+
+    def _shown(self, delay: float | None) -> HedgeSnapshot:
+        counts = self._counts
+        return HedgeSnapshot(
+            name=self.name,
+            delay=delay,
+            calls=counts["calls"],
+            hedges=counts["hedges"],
+            won=counts["won"],
+            refused=counts["refused"],
+            left_behind=counts["left_behind"],
+        )
+
+    def _count(self, what: str) -> None:
+        self._monitor.post(self._add, what)
+
+    def _add(self, what: str) -> None:
+        self._counts[what] += 1
+
+    def _tell(self, event: Any, **said: Any) -> None:
+        tell(self.listeners, [event(name=self.name, **said)])

@@ -1,0 +1,299 @@
+"""The hedge: where an answer takes long, the same is asked again, and the first one counts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from attrs import Factory, field, frozen
+
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.validation import (
+    at_least_one,
+    checked_by,
+    delay,
+    duration,
+    has_methods,
+    text,
+)
+from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control._enclosing import ask, ask_async
+from retrytemplate.control._failures import failed_together
+from retrytemplate.control._predicates import judge_of
+from retrytemplate.control._strategy import Wraps
+from retrytemplate.control.budget.budget import RetryBudget
+from retrytemplate.control.events import check_listeners, listeners_of
+from retrytemplate.control.hedge.delay import Quantile
+from retrytemplate.control.hedge.events import Steward
+from retrytemplate.control.hedge.execution import Account, Race
+from retrytemplate.control.hedge.runners import PoolLanes, task_lanes
+from retrytemplate.errors import MisuseError
+from retrytemplate.history import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec
+
+    from retrytemplate.control.hedge.events import HedgeSnapshot
+    from retrytemplate.control.hedge.execution import Runner
+
+    P = ParamSpec("P")
+
+__all__ = ["Hedge", "HedgeOutcome"]
+
+T = TypeVar("T")
+
+
+@frozen
+class HedgeOutcome(Outcome[T]):
+    """How a call ended; ``attempts`` is the number of calls that were started.
+
+    :param answered_by: the number of the call that answered, from 1; None: none did.
+    :param failures: what the calls have raised, in the order in which they were started.
+    """
+
+    answered_by: int | None = None
+    failures: tuple[BaseException, ...] = ()
+
+    @property
+    def hedged(self) -> bool:
+        """Whether the same was asked more than once."""
+        return self.attempts > 1
+
+
+def _delay(name: str, value: Any) -> None:
+    if not isinstance(value, Quantile):
+        try:
+            delay(name, value)
+        except (TypeError, ValueError) as exc:
+            raise type(exc)(str(exc).replace(", got", ", or a Quantile, got", 1)) from None
+
+
+def _idempotent(name: str, value: Any) -> None:
+    if value is not True:
+        kind = ValueError if value is False else TypeError
+        raise kind(
+            f"{name} must be True, got {value!r}: a hedge makes the same call more than once, at "
+            "the same time; one that must not happen twice cannot be hedged"
+        )
+
+
+def _pool(name: str, value: Any) -> None:
+    if value is None:
+        return
+    has_methods(name, value, "submit")
+    processes = sys.modules.get("concurrent.futures.process")
+    if processes is not None and isinstance(value, processes.ProcessPoolExecutor):
+        raise TypeError(
+            f"{name} must run threads, got {value!r}: deadline and context do not travel to "
+            "another process"
+        )
+
+
+def _budget(name: str, value: Any) -> None:
+    if not isinstance(value, RetryBudget | None):
+        raise TypeError(f"{name} must be a RetryBudget or None, got {value!r}")
+
+
+@frozen(eq=False)
+class Hedge(Wraps):
+    """Asks the same once more where an answer takes long; the first answer counts.
+
+    :param delay: seconds after which a hedge is started, or a ``Quantile`` that learns them.
+    :param max_hedges: so many for one call, each the delay after the one before, or at once when
+        one has failed.
+    :param idempotent: True: the call may be made more than once.  It has to be said.
+    :param on: failures that another call may mend: exception classes, a predicate, or an
+        ``ExceptionClassifier``.  What else is raised ends the call at once.
+    :param budget: a ``RetryBudget`` that has to grant each hedge, the same that retries are paid
+        from.
+    :param executor: the pool whose threads ``call`` needs; asynchronous calls need none.
+    :param name: in events.
+    :param listeners: told of hedges and of what becomes of them.
+    :param clock: measures how long calls take.
+    :raises ValueError: for ``idempotent=False``, and for a number that makes no sense.
+
+    When another has answered, tasks are cancelled and awaited, nothing of them is left; threads are
+    left behind, with their ``stop`` flag set.  When all fail, the first call's exception is raised:
+    with the others' in its notes, and as a group as its cause.
+
+    Source: J. Dean, L. A. Barroso, The Tail at Scale.
+
+    >>> import asyncio
+    >>> answers = iter([60.0, 0.0])
+    >>> async def ask(city):
+    ...     await asyncio.sleep(next(answers))
+    ...     return f"rain in {city}"
+    >>> weather = Hedge(delay=0.01, idempotent=True)
+    >>> outcome = asyncio.run(weather.outcome_async(ask, "Oslo"))
+    >>> outcome.value, outcome.answered_by, outcome.attempts
+    ('rain in Oslo', 2, 2)
+    """
+
+    delay: float | Quantile = field(default=0.05, converter=duration, validator=checked_by(_delay))
+    max_hedges: int = field(default=1, validator=checked_by(at_least_one))
+    idempotent: bool = field(kw_only=True, validator=checked_by(_idempotent))
+    on: Any = field(default=(Exception,), kw_only=True)
+    budget: RetryBudget | None = field(default=None, kw_only=True, validator=checked_by(_budget))
+    executor: Any = field(default=None, kw_only=True, validator=checked_by(_pool))
+    name: str = field(default="hedge", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+    )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
+    _covers: Callable[[BaseException], bool] = field(
+        init=False,
+        repr=False,
+        default=Factory(lambda self: judge_of("on", self.on), takes_self=True),
+    )
+    _steward: Steward = field(
+        init=False,
+        repr=False,
+        default=Factory(lambda self: Steward(self.name, self.listeners), takes_self=True),
+    )
+
+    # Calls.  In threads a function may get a ``stop`` that its caller does not give: no ParamSpec.
+
+    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call the function in a thread of the pool, and once more where it takes long.
+
+        :raises MisuseError: there is no pool, or it is shut down.
+        :raises DeadlineExceededError: the deadline around the call is over first.
+        """
+        return self.outcome(fn, *args, **kwargs).unwrap()
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The same for an asynchronous function, in tasks."""
+        return (await self.outcome_async(fn, *args, **kwargs)).unwrap()
+
+    def outcome(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> HedgeOutcome[T]:
+        """Call the function, and say which of the calls has answered; raises no Exception."""
+        if self.executor is None:
+            raise self._without_a_pool()
+        began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
+        with race, PoolLanes(self.executor, race) as lanes:
+            race.begin(lanes.start)
+            while race.is_open:
+                ended = lanes.wait(race.patience())
+                if race.may_hedge(ended):
+                    race.barred = _refusal()
+                race.go_on(ended, lanes.start)
+            lanes.close()  # here and at the end of the block: a signal interrupts one of them
+        return self._over(race, began)
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> HedgeOutcome[T]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> HedgeOutcome[T]: ...
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> HedgeOutcome[Any]:
+        """The same for an asynchronous function, in tasks."""
+        began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
+        with race:
+            async with task_lanes() as lanes:
+                race.begin(lanes.start)
+                while race.is_open:
+                    ended = await lanes.wait(race.patience())
+                    if race.may_hedge(ended):
+                        race.barred = await _refusal_async()
+                    race.go_on(ended, lanes.start)
+        return self._over(race, began)
+
+    def snapshot(self) -> HedgeSnapshot:
+        """All that can be known of it at this moment."""
+        return self._steward.snapshot(self._delay())
+
+    # What both have in common.
+
+    def _delay(self) -> float | None:
+        return self.delay.value() if isinstance(self.delay, Quantile) else self.delay
+
+    def _race(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Race:
+        seconds = self._delay()
+        return Race(
+            fn,
+            args,
+            kwargs,
+            delay=seconds,
+            left=0 if seconds is None else self.max_hedges,
+            covers=self._covers,
+            deadline=Deadline.current(),
+            account=Account(self.budget),
+            clock=self.clock,
+            steward=self._steward,
+        )
+
+    def _over(self, race: Race, began: float) -> HedgeOutcome[Any]:
+        value, error, who, failures = None, race.error, None, race.failures()
+        if race.winner is not None:
+            value, who = race.winner.value, race.winner.number
+            self._answered(race, race.winner)
+        elif error is None:
+            (_, first), *rest = failures
+            others = [(f"call {number}", each) for number, each in rest]
+            error = failed_together(first, others, "the hedges")
+            del first, others, rest
+        started = race.started
+        race.forget()
+        if error is not None and is_hard(error):
+            try:
+                raise error
+            finally:
+                del error, failures
+        elapsed = self.clock.monotonic() - began
+        raised = tuple(each for _, each in failures)
+        return HedgeOutcome(value, error, started, (), elapsed, answered_by=who, failures=raised)
+
+    def _answered(self, race: Race, winner: Runner) -> None:
+        race.account.succeeded()
+        if isinstance(self.delay, Quantile):
+            self.delay.record(race.pace())
+        self._steward.won(winner, race.started)
+
+    def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        if self.executor is None:
+            raise self._without_a_pool()
+        return super()._function(fn)
+
+    def _without_a_pool(self) -> MisuseError:
+        return MisuseError(
+            f"the hedge {self.name!r} has no threads to ask in more than once: give it an "
+            "executor=ThreadPoolExecutor(...), or use call_async()"
+        )
+
+
+# What the guards around a hedge say to one more call: the calls that are made already go on.
+
+
+def _refusal() -> Exception | None:
+    try:
+        ask()
+    except Exception as exc:
+        return exc
+    return None
+
+
+async def _refusal_async() -> Exception | None:
+    try:
+        await ask_async()
+    except Exception as exc:
+        return exc
+    return None

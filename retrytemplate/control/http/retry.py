@@ -1,0 +1,210 @@
+"""A template for calls over HTTP: what may be made again, and not before the server wants it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._internal.validation import checked_by, instance_of, text
+from retrytemplate.backoff.base import Backoff
+from retrytemplate.backoff.exponential import ExponentialBackoff
+from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes
+from retrytemplate.control.classification.codes import DerivedClassifier, OwnClassifier, wrapped
+from retrytemplate.control.classification.failure_kind import TRANSIENT_ERRORS
+from retrytemplate.control.idempotency.keys import HEADER
+from retrytemplate.errors import Rejected
+from retrytemplate.guards import Guard
+from retrytemplate.policies.simple import SimpleRetryPolicy
+from retrytemplate.template import RetryTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._internal.validation import Seconds
+
+__all__ = ["http_retry"]
+
+# Their frames have the request that was being sent.
+CLIENTS = ("httpx.", "httpx2.", "aiohttp.client")
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
+
+MADE = {"policy": "made of max_attempts, worth, idempotent and key_header"}
+
+# There was no connection, so that nothing can have come once.
+NEVER_SENT = OwnClassifier(
+    {ConnectionRefusedError: True},
+    named=dict.fromkeys(
+        (
+            "aiohttp.ClientConnectorError",
+            "httpx.ConnectError",
+            "httpx.ConnectTimeout",
+            "httpx.PoolTimeout",
+            "httpx2.ConnectError",
+            "httpx2.ConnectTimeout",
+            "httpx2.PoolTimeout",
+            "requests.exceptions.ConnectTimeout",
+            "urllib3.exceptions.ConnectTimeoutError",
+            "urllib3.exceptions.NewConnectionError",
+        ),
+        True,
+    ),
+)
+
+
+def http_retry(
+    max_attempts: int = 5,
+    backoff: Backoff | None = None,
+    *,
+    idempotent: bool = False,
+    key_header: str = HEADER,
+    worth: ExceptionClassifier | None = None,
+    give_up_above: Seconds | None = 60.0,
+    jitter: float = 0.1,
+    **settings: Any,
+) -> RetryTemplate:
+    """A template for calls with httpx, requests, aiohttp or urllib.
+
+    A failure is retried if it may pass *and* the call may be made twice: its method is ``GET``,
+    ``HEAD``, ``OPTIONS``, ``TRACE``, ``PUT`` or ``DELETE``, the request has a key, or there was no
+    connection, so that nothing was sent.  The failure has the request, or the frames of httpx,
+    httpx2 or aiohttp in its traceback, also after an ``attempt_timeout`` that cancelled the
+    attempt.  A failure without one (urllib's, a bare ``OSError``, an attempt that was abandoned in
+    a thread) is retried only where *idempotent* is declared.
+
+    Where the failure says ``Retry-After``, that is waited in the place of the backoff; a retry
+    before that is refused, also where another backoff is put into the template.
+
+    :param max_attempts: the first included.
+    :param backoff: where the server does not say how long; None: exponential, from 0.2 to 30
+        seconds, with full jitter.
+    :param idempotent: declares that the calls may be made twice, whatever their method is.
+    :param key_header: of the key by which the server knows a call that comes again.
+    :param worth: what may pass; None: ``TRANSIENT_ERRORS``.
+    :param give_up_above: a longer ``Retry-After`` ends the attempts at once; None: none is too
+        long.
+    :param jitter: the share by which a wait may be longer than told.
+    :param settings: the template's other ones: ``name``, ``listeners``, ``clock``, ...
+    :raises ValueError: for a number out of its range.
+
+    >>> import httpx
+    >>> from retrytemplate.testing import VirtualClock
+    >>> def order(method, **headers):
+    ...     request = httpx.Request(method, "http://localhost/orders", headers=headers)
+    ...     response = httpx.Response(503, headers={"Retry-After": "7"}, request=request)
+    ...     response.raise_for_status()
+    >>> template = http_retry(3, clock=VirtualClock())
+    >>> template.outcome(order, "GET").attempts, template.outcome(order, "POST").attempts
+    (3, 1)
+    >>> template.outcome(order, "POST", **{"Idempotency-Key": "order-17"}).attempts
+    3
+    """
+    refuse_made(settings, MADE)
+    if not isinstance(worth, ExceptionClassifier | None):
+        raise TypeError(f"worth must be an ExceptionClassifier or None, got {worth!r}")
+    if not isinstance(backoff, Backoff | None):
+        raise TypeError(f"backoff must be a Backoff or None, got {backoff!r}")
+    passing = TRANSIENT_ERRORS if worth is None else worth
+    classifier = RepeatableClassifier({}, of=passing, idempotent=idempotent, key_header=key_header)
+    clock = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
+    fallback = ExponentialBackoff(0.2, 2.0, 30.0, jitter="full") if backoff is None else backoff
+    wait = RetryAfterBackoff(fallback, give_up_above, jitter, **clock)
+    policy = SimpleRetryPolicy(max_attempts, classifier=classifier)
+    template = RetryTemplate(policy, wait, **settings)
+    return template.with_(guards=(*template.guards, AsTold(wait)))
+
+
+def refuse_made(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
+    """Raise for a template's setting that is not its own, but made of others.
+
+    :param made: what of, in words.
+    """
+    for name, what in made.items():
+        if name in settings:
+            raise TypeError(f"{name} must be left out: it is {what}, got {settings[name]!r}")
+
+
+@frozen(eq=False, repr=False)
+class RepeatableClassifier(DerivedClassifier):
+    """What another classifier finds worth a retry, where the request may be made again."""
+
+    idempotent: bool = field(kw_only=True, validator=instance_of(bool, "True or False"))
+    key_header: str = field(kw_only=True, validator=checked_by(text))
+
+    def derived(self, value: Any, exc: BaseException | None) -> Any:
+        if not value or exc is None or self.idempotent:
+            return value
+        return value if all(map(self._repeatable, self.parts(exc))) else False
+
+    def _repeatable(self, exc: BaseException) -> bool:
+        if _never_sent(exc):
+            return True
+        request = _request(exc)
+        if request is None:
+            return False
+        if attribute(request, "method").upper() in IDEMPOTENT:
+            return True
+        return bool(header(attribute(request, "headers"), self.key_header))
+
+    def values(self) -> tuple[Any, ...]:
+        return (*self.of.values(), False)
+
+
+def _never_sent(exc: BaseException) -> bool:
+    return any(NEVER_SENT.classify(part) for each in causes(exc) for part in wrapped(each))
+
+
+def _request(exc: BaseException) -> Any:
+    """The request that the failed call began with; None if it is unknown."""
+    for each in causes(exc):
+        response = attribute(each, "response")
+        for holder in (response, each, *_in_frames(each.__traceback__)):
+            # After a redirect the last request may be a GET that a POST has led to.
+            for holds in (_redirect(holder), holder):
+                for name in ("request", "request_info", "req"):
+                    request = attribute(holds, name)
+                    if isinstance(attribute(request, "method"), str):
+                        return request
+    return None
+
+
+def _in_frames(traceback: TracebackType | None) -> Iterator[Any]:
+    """What a client's functions hold that were called when it failed, the outermost first.
+
+    A cancellation carries no request, and few of aiohttp's errors do.
+    """
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals.get("__name__", "").startswith(CLIENTS):
+            yield SimpleNamespace(**frame.f_locals)
+            yield frame.f_locals.get("self")
+        traceback = traceback.tb_next
+
+
+def _redirect(holder: Any) -> Any:
+    """The first answer on the way to the last one."""
+    history = attribute(holder, "history")
+    return history[0] if isinstance(history, list | tuple) and history else None
+
+
+@frozen(eq=False)
+class AsTold(Guard):
+    """Refuses a retry before the time that the server has named."""
+
+    backoff: RetryAfterBackoff
+
+    def reserve(self, context: RetryContext, delay: float) -> None:
+        failure = context.last_exception
+        told = None if failure is None else self.backoff.told(failure)
+        if told is not None and delay < told:
+            raise Rejected(
+                f"a retry in {delay:g} s would be too early: Retry-After says {told:g} s",
+                name="Retry-After",
+                retry_after=told,
+            )

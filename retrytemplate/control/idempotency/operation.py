@@ -1,0 +1,281 @@
+"""One operation under its key: what is known of it, and how it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
+from retrytemplate._engine.final_error import instead_of, put_note
+from retrytemplate.control.events import ControlEvent, tell
+from retrytemplate.control.idempotency.keys import Named, derived
+from retrytemplate.control.idempotency.reservation import NOTHING, Reservation, harder, is_unknown
+from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from retrytemplate.control.idempotency.operations import Operations
+    from retrytemplate.control.idempotency.reservation import Steps
+
+__all__ = [
+    "Operation",
+    "OperationReplayed",
+    "OperationResult",
+    "OperationUnknown",
+    "OperationUnrecorded",
+]
+
+
+@frozen(kw_only=True)
+class OperationReplayed(ControlEvent):
+    """The operation of this key was completed before: the caller gets its result again."""
+
+    key: Any
+
+
+@frozen(kw_only=True)
+class OperationUnknown(ControlEvent):
+    """An operation begins again of which nobody knows whether it had its effect.
+
+    :param attempt: the number of this attempt.
+    """
+
+    key: Any
+    attempt: int
+
+
+@frozen(kw_only=True)
+class OperationUnrecorded(ControlEvent):
+    """An operation had its effect, and the store could not be told: its caller has the result.
+
+    :param error: what the store said.
+    """
+
+    key: Any
+    error: Exception
+
+
+@frozen
+class OperationResult:
+    """What an operation came to, as JSON has it.
+
+    :param replayed: whether it was completed before, not now.
+    """
+
+    value: Any
+    replayed: bool = False
+
+
+class Operation:
+    """An operation under its key: begun, and to be completed, or the result of one that was.
+
+    ``key``
+        as it was given to ``start_once``.
+    ``attempt``
+        the number of this attempt, from 1.
+    ``outcome_unknown``
+        whether an earlier attempt may have had the effect: look it up, or repeat it with the same
+        ``idempotency_key``.
+    ``result``
+        the ``OperationResult`` of a completed operation; None: it is yours to do.
+
+    As a block it ends by itself when an exception leaves it; one that ends with neither
+    ``complete`` nor ``fail`` is a ``MisuseError``.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_named",
+        "_operations",
+        "_reservation",
+        "attempt",
+        "key",
+        "outcome_unknown",
+        "result",
+    )
+
+    def __init__(self, operations: Operations, key: Any) -> None:
+        self.key = key
+        self.attempt = 1
+        self.outcome_unknown = False
+        self.result: OperationResult | None = None
+        self._operations = operations
+        self._begun = False  # what it is for
+        scoped = operations.scoped_key(key)
+        self._reservation = Reservation(scoped, operations.cache, operations.ttl)
+        self._named = Named(derived(scoped))
+
+    @property
+    def idempotency_key(self) -> str:
+        """What the other side may know the operation by: of the same key always the same."""
+        return derived(self._reservation.key)
+
+    @property
+    def fence(self) -> int | None:
+        """A number that only grows per key, for your own writes; None: it was completed before."""
+        return self._reservation.fence
+
+    def complete(self, value: Any = None, *, connection: Any = None) -> Any:
+        """Write the result down: whoever comes with the key gets it, as long as it is remembered.
+
+        :param value: a JSON value; what is returned is as it will be given again.
+        :param connection: an open transaction on the store's database: the result commits with
+            what it commits.
+        :raises LeaseLostError: another has taken the operation over since.
+        :raises AlreadyCompletedError: it was completed before.
+        :raises TypeError: for what is no JSON value.
+        :raises ValueError: for one beyond the ``record_limit`` of the store.
+        """
+        return perform(self._completing(value, connection, SYNC))
+
+    async def complete_async(self, value: Any = None, *, connection: Any = None) -> Any:
+        """The same with an asynchronous store."""
+        return await perform_async(self._completing(value, connection, ASYNC))
+
+    def fail(self, *, outcome_unknown: bool = False) -> None:
+        """Let the next one try.
+
+        :param outcome_unknown: whether the effect may have happened all the same.
+        """
+        perform(self._failing(outcome_unknown, SYNC))
+
+    async def fail_async(self, *, outcome_unknown: bool = False) -> None:
+        """The same with an asynchronous store."""
+        await perform_async(self._failing(outcome_unknown, ASYNC))
+
+    def __enter__(self) -> Self:
+        try:
+            self._named.__enter__()
+        except BaseException as exc:  # a signal: there will be no exit
+            self.__exit__(type(exc), exc, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            perform(self._leaving(exception, _ways_out(exception)))
+        except BaseException as exc:  # a signal, maybe
+            perform(self._leaving(exc, _ways_out(exception)))
+            raise
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._named.__enter__()
+        except BaseException as exc:
+            await self.__aexit__(type(exc), exc, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
+            self.__exit__(kind, exception, traceback)
+            return
+        try:
+            await perform_async(self._leaving(exception, ASYNC))
+        except BaseException as exc:
+            await perform_async(self._leaving(exc, ASYNC))
+            raise
+
+    # The steps, blocking or awaited.
+
+    def _whole(self, steps: Steps, ways: Any) -> Steps:
+        """The steps, after which the key is not held where they failed, whatever cuts in."""
+        try:
+            value, error = yield from steps
+        except GeneratorExit:  # nobody drives them any more
+            raise
+        except BaseException as exc:  # a signal between two of them
+            value, error = None, exc
+        if error is None:
+            return value, None
+        try:
+            return (yield from self._ending(error, ways))
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            return (yield from self._ending(instead_of(error, exc), ways))
+
+    def _beginning(self, fingerprint: Any, ways: Any) -> Steps:
+        reservation = self._reservation
+        kept, error = yield from reservation.take(self._operations.lease, fingerprint, ways)
+        if error is not None:
+            return None, error
+        if kept is not NOTHING:
+            self.result = OperationResult(kept, replayed=True)
+            self._tell(OperationReplayed(name=self._operations.name, key=self.key))
+            return self, None
+        self.attempt, self.outcome_unknown = reservation.failures + 1, reservation.unknown
+        if self.outcome_unknown:
+            name, attempt = self._operations.name, self.attempt
+            self._tell(OperationUnknown(name=name, key=self.key, attempt=attempt))
+        self._begun = True
+        return self, None
+
+    def _completing(self, value: Any, connection: Any, ways: Any) -> Steps:
+        if self.result is not None and self._reservation.is_over:
+            return None, AlreadyCompletedError(f"{self._reservation.key!r} was completed before")
+        value, error = yield from self._reservation.complete(value, connection, ways)
+        if error is None:
+            self.result = OperationResult(value)
+        return value, error
+
+    def _failing(self, unknown: bool, ways: Any) -> Steps:
+        return (yield from self._reservation.fail(unknown, ways))
+
+    def _releasing(self, ways: Any) -> Steps:
+        """Leave the key as it was."""
+        return (yield from self._reservation.release(ways))
+
+    def _ending(self, error: BaseException, ways: Any) -> Steps:
+        """The effect was not to be had; what else goes wrong is a note on why."""
+        self._named.__exit__()
+        if self._reservation.is_over:
+            return None, error
+        unknown = is_unknown(error)
+        if not self._begun or (isinstance(error, Rejected) and not unknown):  # nothing was called
+            _, problem = yield from self._releasing(ways)
+        else:
+            _, problem = yield from self._failing(unknown, ways)
+        if problem is not None:
+            put_note(error, f"the operation {self.key!r} could not be left as failed: {problem!r}")
+        return None, harder(error, problem)
+
+    def _leaving(self, error: BaseException | None, ways: Any) -> Steps:
+        self._named.__exit__()
+        reservation = self._reservation
+        if reservation.is_over:
+            return None, None
+        if error is not None:
+            _, left = yield from self._ending(error, ways)
+            return None, None if left is error else left  # the error itself goes on
+        if self.result is not None:  # in a transaction that has been rolled back
+            self.result = None
+            return (yield from reservation.undo(ways))
+        forgotten = MisuseError(
+            f"the operation {self.key!r} was neither completed nor failed: call complete()"
+        )
+        return (yield from self._ending(forgotten, ways))
+
+    def _tell(self, event: ControlEvent) -> None:
+        tell(self._operations.listeners, [event])
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.key!r} attempt={self.attempt} result={self.result!r}>"
+
+
+def _ways_out(exception: BaseException | None) -> Any:
+    """How a block is left: one that is closed, maybe by the garbage collector, calls no store."""
+    return CLOSED if isinstance(exception, GeneratorExit) else SYNC

@@ -1,0 +1,259 @@
+"""Operations that have their effect once: a key is reserved first, and completed with a result."""
+
+from __future__ import annotations
+
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
+from retrytemplate._engine.entry import refuse_blocking
+from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.validation import (
+    checked_by,
+    duration,
+    has_methods,
+    instance_of,
+    plain,
+    span,
+    text,
+)
+from retrytemplate.caches.base import METHODS
+from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.control._strategy import Wraps, refuse_awaitable
+from retrytemplate.control.events import check_listeners, listeners_of, tell
+from retrytemplate.control.idempotency.operation import (
+    Operation,
+    OperationResult,
+    OperationUnrecorded,
+)
+from retrytemplate.control.idempotency.reservation import harder
+from retrytemplate.errors import CacheUnavailableError, MisuseError
+from retrytemplate.state import encode_key, scope_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec
+
+    from retrytemplate.control.idempotency.keys import Named
+    from retrytemplate.control.idempotency.reservation import Steps
+
+    P = ParamSpec("P")
+
+__all__ = ["Once", "Operations"]
+
+
+def _check_cache(name: str, value: Any) -> None:
+    has_methods(name, value, *METHODS)
+    parameters = signature(value.succeed).parameters
+    if "record" not in parameters and not any(
+        each.kind is each.VAR_KEYWORD for each in parameters.values()
+    ):
+        raise TypeError(f"{name} must keep a result: succeed() needs the parameter record")
+
+
+def _or_in_memory(cache: Any) -> Any:
+    return MemoryRetryContextCache() if cache is None else cache
+
+
+def _check_lease(name: str, value: Any) -> None:
+    if value is not None:
+        span(name, value)
+
+
+def _check_lookup(name: str, value: Any) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function of the key or None, got {value!r}")
+
+
+def _check_fingerprint(name: str, value: Any) -> None:
+    if value is not None:
+        plain(name, value)
+
+
+@frozen(eq=False)
+class Operations:
+    """A store of operations: what was done under a key is not done again.
+
+    :param cache: where they are kept: a context cache; one that outlives the process and is shared,
+        where operations do.  None: in memory.
+    :param ttl: seconds for which a result is remembered; a number or a ``timedelta``.
+    :param lease: seconds after which an operation whose process died is another's to begin; None:
+        the cache's own.  A durable cache renews it while the process lives.
+    :param lookup: asked in ``call`` where nobody knows whether an earlier attempt had its effect: a
+        function of the key that gives an ``OperationResult``, or None: it had not.
+    :param name: in events, and the scope of the keys in a shared cache.
+    :param listeners: told of operations that are replayed, of unknown outcome, or unrecorded.
+    :raises TypeError: for what is no cache, or none that keeps a result.
+    :raises ValueError: for a time that is not above 0.
+
+    >>> operations = Operations()
+    >>> operations.call("order-17/charge", lambda: {"receipt": 1})
+    {'receipt': 1}
+    >>> operations.call("order-17/charge", lambda: {"receipt": 2})
+    {'receipt': 1}
+    """
+
+    cache: Any = field(
+        default=None,
+        converter=_or_in_memory,
+        validator=checked_by(_check_cache),
+    )
+    ttl: float = field(default=86_400.0, converter=duration, validator=checked_by(span))
+    lease: float | None = field(
+        default=None, kw_only=True, converter=duration, validator=checked_by(_check_lease)
+    )
+    lookup: Any = field(default=None, kw_only=True, validator=checked_by(_check_lookup))
+    name: str = field(default="operations", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+    )
+
+    def scoped_key(self, key: Any) -> str:
+        """The name of *key* in the cache; no template's key is like it.
+
+        >>> Operations(name="payments").scoped_key("order-17")
+        'payments/operation/s:order-17'
+        """
+        return f"{scope_of(self.name)}operation/{encode_key(key)}"
+
+    def start_once(self, key: Any, *, fingerprint: Any = None) -> Operation:
+        """Reserve the key, before the effect; or find what the operation came to.
+
+        :param key: names the operation: a str, int, bytes, or a tuple of those.
+        :param fingerprint: a JSON value of what is asked for; another one under the same key is
+            refused.  Only its hash is kept.
+        :raises AttemptInProgressError: another has it, until ``lease_until``.
+        :raises IdempotencyKeyReusedError: it was begun with another fingerprint.
+        :raises CacheUnavailableError: the store cannot be reached: nothing was begun.
+        :raises InconsistentKeyError: for what is no key.
+
+        >>> with Operations().start_once("order-17/charge") as operation:
+        ...     if operation.result is None:
+        ...         print(operation.complete({"receipt": 1}))
+        {'receipt': 1}
+        """
+        operation = Operation(self, key)
+        perform(operation._whole(operation._beginning(fingerprint, SYNC), SYNC))
+        return operation
+
+    async def start_once_async(self, key: Any, *, fingerprint: Any = None) -> Operation:
+        """The same with an asynchronous store, or one in memory."""
+        refuse_blocking(self.cache)
+        operation = Operation(self, key)
+        await perform_async(operation._whole(operation._beginning(fingerprint, ASYNC), ASYNC))
+        return operation
+
+    def call(self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function once for the key; from then on give its result.
+
+        What it returns must be a JSON value, and is given as JSON has it, the first time too.
+        """
+        return perform(self._call(key, None, partial(fn, *args, **kwargs), SYNC))
+
+    async def call_async(
+        self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
+        """The same for functions that may be asynchronous."""
+        refuse_blocking(self.cache)
+        return await perform_async(self._call(key, None, partial(fn, *args, **kwargs), ASYNC))
+
+    def once(self, key: Callable[..., Any], *, fingerprint: Any = None) -> Once:
+        """A strategy: each call is an operation, whose key is made of its arguments.
+
+        :param key: a function with the parameters of the call.
+        :param fingerprint: likewise, of what is asked for.
+
+        >>> operations = Operations()
+        >>> @operations.once(lambda order: ("charge", order)).wrap
+        ... def charge(order):
+        ...     print("charged")
+        ...     return order
+        >>> charge(17), charge(17)
+        charged
+        (17, 17)
+        """
+        return Once(self, key, fingerprint)
+
+    def _call(self, key: Any, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
+        operation = Operation(self, key)
+        return operation._whole(self._once(operation, fingerprint, fn, ways), ways)
+
+    def _once(self, operation: Operation, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
+        """Begin it; look it up, or call the function; and complete it."""
+        _, error = yield from operation._beginning(fingerprint, ways)
+        if error is None and operation.outcome_unknown and self.lookup is not None:
+            error = yield from self._look_up(operation, ways)
+        if error is not None:
+            return None, error
+        if operation.result is not None:
+            return operation.result.value, None
+        run = _run_async if ways.awaits else _run
+        value, error = yield run, (operation._named, fn)
+        if error is None:
+            value, error = yield from self._conclude(operation, value, ways)
+        return value, error
+
+    def _look_up(self, operation: Operation, ways: Any) -> Steps:
+        """Whether an earlier attempt had the effect; what prevents to know it."""
+        found, error = yield self.lookup, (operation.key,)
+        if error is None and not isinstance(found, OperationResult | None):
+            error = MisuseError(f"lookup must give an OperationResult or None, got {found!r}")
+        if error is None and found is not None:
+            _, error = yield from operation._completing(found.value, None, ways)
+        if error is not None:
+            _, problem = yield from operation._releasing(ways)
+            error = harder(error, problem)
+        return error
+
+    def _conclude(self, operation: Operation, value: Any, ways: Any) -> Steps:
+        """Complete what had its effect; where the store is away its caller gets the result."""
+        stored, error = yield from operation._completing(value, None, ways)
+        if isinstance(error, CacheUnavailableError):
+            tell(
+                self.listeners,
+                [OperationUnrecorded(name=self.name, key=operation.key, error=error)],
+            )
+            return stored, None
+        return stored, error
+
+
+@frozen(eq=False)
+class Once(Wraps):
+    """A strategy around calls that are operations: see ``Operations.once``."""
+
+    operations: Operations = field(validator=instance_of(Operations, "an Operations"))
+    key: Callable[..., Any] = field(validator=checked_by(plain))
+    fingerprint: Callable[..., Any] | None = field(
+        default=None, validator=checked_by(_check_fingerprint)
+    )
+
+    def call(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function once for these arguments; from then on give its result."""
+        return perform(self._steps(fn, args, kwargs, SYNC))
+
+    async def call_async(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The same for functions that may be asynchronous."""
+        refuse_blocking(self.operations.cache)
+        return await perform_async(self._steps(fn, args, kwargs, ASYNC))
+
+    def _steps(self, fn: Callable[..., Any], args: Any, kwargs: Any, ways: Any) -> Steps:
+        key = self.key(*args, **kwargs)
+        asked = None if self.fingerprint is None else self.fingerprint(*args, **kwargs)
+        return self.operations._call(key, asked, partial(fn, *args, **kwargs), ways)
+
+
+def _run(named: Named, fn: partial[Any]) -> Any:
+    """Call the function as part of the operation."""
+    with named:
+        value = fn()
+    refuse_awaitable(value, fn.func)
+    return value
+
+
+async def _run_async(named: Named, fn: partial[Any]) -> Any:
+    with named:
+        value = fn()
+        return await value if is_awaitable(value) else value

@@ -1,0 +1,344 @@
+"""The pipeline: several strategies around one call, in a stated order."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from math import inf
+from typing import TYPE_CHECKING, Any, overload
+
+from attrs import frozen
+
+from retrytemplate._engine.wrapping import check_not_wrapped, decorated
+from retrytemplate._internal.validation import text
+from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.clock import given_or_system
+from retrytemplate.control._strategy import Strategy, apply, apply_async, fixed
+from retrytemplate.control.breaker.breaker import CircuitBreaker
+from retrytemplate.control.bulkhead.bulkhead import Bulkhead
+from retrytemplate.control.pipeline.explain import calls, described, longest, number
+from retrytemplate.control.pipeline.lint import remarks
+from retrytemplate.control.pipeline.probe import title
+from retrytemplate.control.switch.guard import SwitchGuard
+from retrytemplate.control.timeout.timeout import Timeout
+from retrytemplate.guards import Guard
+from retrytemplate.history import Outcome
+from retrytemplate.template import BoundTemplate, Entrances, RetryTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import ParamSpec, TypeVar
+
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate.clock import Clock
+    from retrytemplate.control.pipeline.lint import Remark
+
+    F = TypeVar("F")
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+__all__ = ["Pipeline"]
+
+ALLOWED = "objects with call, call_async and wrap, such as a RetryTemplate or a Timeout"
+# They hold nothing that a call changes: one of them may stand in a pipeline twice.
+STATELESS = (Timeout, RetryTemplate, BoundTemplate, SwitchGuard)
+
+
+def _flat(layers: Iterable[Any]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for each in layers:
+        found.extend(each.layers if isinstance(each, Pipeline) else (each,))
+    return tuple(found)
+
+
+def _check_layers(layers: tuple[Any, ...]) -> None:
+    if not layers:
+        raise ValueError(f"Pipeline() takes at least one strategy, got none: {ALLOWED}")
+    for each in layers:
+        if isinstance(each, type) or not isinstance(each, Strategy):
+            place = ": its place is RetryTemplate(guards=...)" if isinstance(each, Guard) else ""
+            raise TypeError(f"Pipeline() takes strategies, {ALLOWED}; got {each!r}{place}")
+        if not isinstance(each, STATELESS) and sum(each is other for other in layers) > 1:
+            raise ValueError(f"Pipeline() takes what keeps a state once, got {title(each)} twice")
+
+
+def _check_ends(layers: tuple[Any, ...]) -> None:
+    """Refuse a retry that nothing would ever end."""
+    for each in layers:
+        if isinstance(each, Timeout) and each.seconds < inf:
+            return
+        if isinstance(each, RetryTemplate | BoundTemplate) and each.template.policy.never_ends:
+            raise ValueError(
+                f"Pipeline(): {title(each)} never ends, by {each.template.policy!r}: give it a "
+                "limit of attempts, or put a Timeout outside of it"
+            )
+
+
+@fixed()
+@frozen(eq=False, init=False, repr=False)
+class Pipeline:
+    """Strategies around a call, the outermost first.
+
+    :param layers: templates, timeouts, breakers, bulkheads, fallbacks, whatever has ``call``,
+        ``call_async`` and ``wrap``.  Those of a pipeline among them stand in its place.
+    :param name: shown by ``explain``.
+    :param clock: measures how long it took, for ``outcome``.
+    :raises ValueError: for none at all; for one that keeps a state and is there twice; for a retry
+        without end that no ``Timeout`` is outside of.
+
+    >>> from retrytemplate import ExponentialBackoff, RetryTemplate, SimpleRetryPolicy
+    >>> template = RetryTemplate(
+    ...     SimpleRetryPolicy(3, retry_on=ConnectionError), ExponentialBackoff(0.1, jitter="full")
+    ... )
+    >>> pipeline = Pipeline(Timeout(2.0), template, CircuitBreaker("billing"), name="charge")
+    >>> pipeline
+    <Pipeline 'charge': Timeout 'request', RetryTemplate, CircuitBreaker 'billing'>
+    >>> pipeline.call(int, "17"), pipeline.worst_case()
+    (17, 2.0)
+    """
+
+    layers: tuple[Any, ...]
+    name: str
+    _clock: Clock
+    _first: Callable[..., Any]  # what a call goes through first, and then, from the inside out
+    _inner: tuple[Callable[..., Any], ...]
+    _first_async: Callable[..., Any]
+    _inner_async: tuple[Callable[..., Any], ...]
+
+    def __init__(self, *layers: Any, name: str = "pipeline", clock: Clock | None = None) -> None:
+        layers = _flat(layers)
+        _check_layers(layers)
+        _check_ends(layers)
+        text("name", name)
+        clock = given_or_system(clock)
+        first, *inner = _ways(layers, "call", apply)
+        first_async, *inner_async = _ways(layers, "call_async", apply_async)
+        ways = first, tuple(inner[::-1]), first_async, tuple(inner_async[::-1])
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
+            layers, name, clock, *ways
+        )
+
+    # Calls.  A layer may give its own answer, as a fallback does: hence ``T | Any``.
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
+        """Call the function with all the layers around it."""
+        for way in self._inner:
+            fn = _around(fn, way)
+        return self._first(fn, *args, **kwargs)
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, with all the layers around it, and await it."""
+        for way in self._inner_async:
+            fn = _around(fn, way)
+        return await self._first_async(fn, *args, **kwargs)
+
+    def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | Any]:
+        """Call the function, and say how it went; raises no ``Exception``.
+
+        ``attempts`` is how often the function was called.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> outcome = Pipeline(Timeout(2.0), RetryTemplate()).outcome(int, "seventeen")
+        >>> type(outcome.exception).__name__, outcome.attempts
+        ('ValueError', 3)
+        """
+        counted, began = _Counted(fn), self._clock.monotonic()
+        value = error = None
+        try:
+            value = self.call(counted, *args, **kwargs)
+        except BaseException as exc:
+            if is_hard(exc):
+                raise
+            error = exc
+        try:
+            return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
+        finally:
+            del error  # its traceback holds this frame
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T | Any]: ...
+
+    @overload
+    async def outcome_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Outcome[T | Any]: ...
+
+    async def outcome_async(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Outcome[Any]:
+        """The same for functions that may be asynchronous."""
+        counted, began = _Counted(fn), self._clock.monotonic()
+        value = error = None
+        try:
+            value = await self.call_async(counted, *args, **kwargs)
+        except BaseException as exc:
+            if is_hard(exc):
+                raise
+            error = exc
+        try:
+            return Outcome(value, error, counted.calls, (), self._clock.monotonic() - began)
+        finally:
+            del error
+
+    def wrap(self, fn: F, /, *, nested: bool = False) -> F:
+        """The function, coroutine function or method, with all the layers around each call.
+
+        The fastest way in: what can be prepared is prepared here.
+
+        :param nested: whether a pipeline with a template accepts a function that a template has
+            wrapped already: then the attempts of both multiply.
+        :raises MisuseError: a template has wrapped the function already, the pipeline has another
+            one, and ``nested`` is False.
+        :raises TypeError: for what a layer cannot wrap.
+        """
+        if not nested and any(isinstance(each, Entrances) for each in self.layers):
+            check_not_wrapped(fn)
+        wrapped: F = decorated(fn, lambda inner: _wrapped(self.layers, inner))
+        return wrapped
+
+    # Looking.
+
+    def explain(self, *, attempt_duration: Seconds | None = None) -> str:
+        """What happens to a call, in order and in words, and what is wrong with the order.
+
+        The time is that of ``worst_case``, of asynchronous and of synchronous functions.  The
+        warnings are those for asynchronous functions.
+
+        :param attempt_duration: the longest that one call of the function takes, in seconds; None,
+            the default: unknown.
+
+        >>> print(Pipeline(Timeout(2.0), Bulkhead("llm", limit=3, queue=0)).explain())
+        Pipeline 'pipeline', the outermost first:
+          1. Timeout 'request': asynchronous calls are cancelled after 2 s; synchronous calls run to their end
+          2. Bulkhead 'llm': 3 calls at once, none waits
+        At most 1 call of the function: 2 s in all if it is asynchronous, unbounded if it is synchronous.
+        No warnings.
+        """  # noqa: E501
+        lines = [f"Pipeline {self.name!r}, the outermost first:"]
+        for place, layer in enumerate(self.layers, start=1):
+            lines.append(f"  {place}. {title(layer)}: {described(layer)}")
+        many = number(calls(self.layers), "call")
+        cancelled, late = (
+            _in_all(longest(self.layers, attempt_duration, synchronous=synchronous))
+            for synchronous in (False, True)
+        )
+        time = f"{cancelled} if it is asynchronous, {late} if it is synchronous"
+        lines.append(f"At most {many} of the function: {cancelled if cancelled == late else time}.")
+        found = self.remarks(attempt_duration=attempt_duration)
+        lines.append("Warnings:" if found else "No warnings.")
+        lines.extend(f"  - {each}" for each in found)
+        return "\n".join(lines)
+
+    def remarks(self, *, attempt_duration: Seconds | None = None) -> tuple[Remark, ...]:
+        """The warnings of ``explain``, for a check of a configuration.
+
+        >>> from retrytemplate import RetryTemplate
+        >>> [each.rule for each in Pipeline(CircuitBreaker("b"), RetryTemplate()).remarks()]
+        ['nothing bounds it', 'breaker outside retry', 'no jitter', 'every error']
+        """
+        return remarks(self.layers, attempt_duration)
+
+    def worst_case(
+        self, *, attempt_duration: Seconds | None = None, synchronous: bool = False
+    ) -> float:
+        """The longest that a call can take, in seconds; infinite if it is unbounded.
+
+        :param attempt_duration: the longest that one call of the function takes, in seconds; None,
+            the default: unknown.
+        :param synchronous: which functions are meant.  False, the default: asynchronous ones, which
+            are cancelled at a limit.  True: synchronous ones, which a limit does not end; after it
+            no further attempt begins.  An attempt in a thread of its own is abandoned at its limit.
+        :raises ValueError: ``attempt_duration`` is negative or infinite.
+
+        >>> from retrytemplate import FixedBackoff, RetryTemplate, SimpleRetryPolicy
+        >>> template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(0.5))
+        >>> pipeline = Pipeline(Timeout(2.0), template)
+        >>> pipeline.worst_case(), pipeline.worst_case(synchronous=True)
+        (2.0, inf)
+        >>> pipeline.worst_case(attempt_duration=1.5, synchronous=True)
+        3.5
+        """
+        if not isinstance(synchronous, bool):
+            raise TypeError(f"synchronous must be True or False, got {synchronous!r}")
+        return longest(self.layers, attempt_duration, synchronous=synchronous)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {', '.join(map(title, self.layers))}>"
+
+
+def _in_all(seconds: float) -> str:
+    return "unbounded" if seconds == inf else f"{seconds:.6g} s in all"
+
+
+class _Counted:
+    """A function, and how often it was called."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.__wrapped__ = fn
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return self.__wrapped__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+
+# Composition: layers that look at no argument are prepared around a function that calls another,
+# so that as little as possible is left to be done at each call.
+
+
+def _is_blind(layer: Any) -> bool:
+    """Whether it does the same whatever function it is given, with whatever arguments."""
+    kind = type(layer)
+    if kind is RetryTemplate:
+        timeout = layer.attempt_timeout  # in a thread, a function may get a stop flag
+        may_stop = timeout is not None and timeout.in_thread
+        return not (
+            may_stop
+            or layer.listeners  # they see the function's name
+            or hasattr(type(layer.recovery), "of_call")
+        )
+    if kind is Timeout:
+        return not layer.listeners  # they are told the function's name
+    return kind in (CircuitBreaker, Bulkhead, SwitchGuard)
+
+
+def _ways(
+    layers: tuple[Any, ...], entrance: str, innermost: Callable[..., Any]
+) -> tuple[Callable[..., Any], ...]:
+    """What a call goes through, each of them called with a function and its arguments."""
+    ways: list[Callable[..., Any]] = []
+    for blind, some in groupby(layers, key=_is_blind):
+        if blind:
+            ways.append(_wrapped(tuple(some), innermost))
+        else:
+            ways.extend(getattr(layer, entrance) for layer in some)
+    return tuple(ways)
+
+
+def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
+    for layer in reversed(layers):
+        # Several templates in one pipeline are nested on purpose.
+        fn = layer.wrap(fn, nested=True) if isinstance(layer, Entrances) else layer.wrap(fn)
+    return fn
+
+
+def _around(fn: Callable[..., Any], way: Callable[..., Any]) -> Any:
+    """The function with what is inside around it; it still tells its parameters and its name."""
+    around: Any = partial(way, fn)
+    around.__wrapped__ = fn
+    return around

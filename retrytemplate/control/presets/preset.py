@@ -1,0 +1,253 @@
+"""Settings for calls of one kind, and the templates that are made with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
+
+from attrs import evolve, field, fields, frozen
+
+from retrytemplate._internal.suggestions import check_names
+from retrytemplate._internal.validation import checked_by, delay, duration, instance_of, plain, text
+from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
+from retrytemplate.backoff.retry_after import RetryAfterBackoff
+from retrytemplate.classify.exceptions import ExceptionClassifier
+from retrytemplate.control.budget.budget import RetryBudget
+from retrytemplate.control.classification.codes import CodeClassifier
+from retrytemplate.control.http.retry import AsTold, RepeatableClassifier, refuse_made
+from retrytemplate.control.idempotency.keys import HEADER, RequireIdempotency
+from retrytemplate.control.presets.jitter import AddedJitter
+from retrytemplate.control.presets.strict import check
+from retrytemplate.control.timeout.stream import StreamTimeout
+from retrytemplate.errors import MisuseError
+from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable
+from retrytemplate.template import RetryTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+    from datetime import timedelta
+    from typing import Literal, Self, Unpack
+
+    from retrytemplate._engine.attempt_timeout import AttemptTimeout
+    from retrytemplate._engine.context import RetryContext
+    from retrytemplate._engine.plan import SurroundingSettings
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate.backoff.base import Backoff
+    from retrytemplate.backoff.exponential import Jitter
+
+__all__ = ["BY_REQUEST", "Preset"]
+
+T = TypeVar("T")
+BY_REQUEST: Final = "by request"
+MADE = {
+    "policy": "made of the preset's retry_on and max_attempts, which with_() changes",
+    "backoff": "made of the preset's initial, multiplier, maximum, jitter and give_up_above, which "
+    "with_() changes",
+    "attempt_timeout": "the preset's, which with_() changes",
+}
+
+
+class PresetSettings(TypedDict, total=False):
+    """The parameters of ``Preset``, none of them required."""
+
+    name: str
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] | ExceptionClassifier
+    max_attempts: int
+    attempt_timeout: AttemptTimeout | Seconds | None
+    initial: Seconds
+    multiplier: float
+    maximum: Seconds
+    jitter: float | timedelta | Jitter | None
+    give_up_above: Seconds | None
+    idempotent: bool | Literal["by request"] | Callable[[RetryContext], Any] | None
+    budget: bool | RetryBudget
+    stream: StreamTimeout | None
+    strict: bool
+
+
+def _classes(value: Any) -> Any:
+    return (value,) if isinstance(value, type) else value
+
+
+def _check_retry_on(name: str, value: Any) -> None:
+    if isinstance(value, ExceptionClassifier):
+        return
+    if not isinstance(value, tuple) or not value:
+        raise TypeError(
+            f"{name} must be exception classes or an ExceptionClassifier, got {value!r}"
+        )
+    check_retryable(name, value)
+
+
+def _check_jitter(name: str, value: Any) -> None:
+    names = ", ".join(map(repr, JITTERS))
+    if isinstance(value, str | None):
+        if value not in JITTERS:
+            raise ValueError(f"{name} must be one of {names}, or seconds, got {value!r}")
+    else:
+        delay(name, value)
+
+
+def _check_idempotent(name: str, value: Any) -> None:
+    if isinstance(value, str) and value != BY_REQUEST:
+        raise ValueError(f"{name} must be {BY_REQUEST!r}, where it is a text, got {value!r}")
+    if value is not None and not isinstance(value, bool | str):
+        plain(name, value)
+
+
+def _check_budget(name: str, value: Any) -> None:
+    if not isinstance(value, bool | RetryBudget):
+        raise TypeError(f"{name} must be a RetryBudget, True or False, got {value!r}")
+
+
+@frozen(repr=False)
+class Preset:
+    """Settings for calls of one kind, under a name; the defaults are those of ``FAST_IO``.
+
+    :param name: for the look-up.
+    :param retry_on: exception classes, or an ``ExceptionClassifier``.  A failure with an HTTP
+        status of 4xx is none of the classes.
+    :param max_attempts: how many in all, the first included.
+    :param attempt_timeout: seconds for each attempt, as a template takes them; None: no limit.
+    :param initial: the first wait, in seconds.
+    :param multiplier: by which each wait is longer than the one before.
+    :param maximum: the longest wait with its jitter, in seconds.
+    :param jitter: seconds, up to which a wait is longer; or one of those that an
+        ``ExponentialBackoff`` has; None: none.
+    :param give_up_above: seconds; a longer ``Retry-After`` ends the attempts, a shorter one is
+        waited for; None: none is too long.
+    :param idempotent: whether a call may be made twice: True, it may; False, only one that has
+        asked for its ``idempotency_key``; a function of the context, which says so; ``"by
+        request"``, HTTP's methods and keys decide; None, nobody asks.
+    :param budget: a ``RetryBudget`` that the templates share; True: each gets one of its own.
+    :param stream: the limits of an answer that comes piece by piece, for ``over``; None: none.
+    :param strict: refuse what is missing something that production needs: see ``strict``.
+    :raises UnsafeRetryError: it does, and is strict.
+    :raises ValueError: for a number out of its range.
+
+    >>> from retrytemplate.control import FAST_IO
+    >>> patient = FAST_IO.with_(name="ledger", max_attempts=5, attempt_timeout=3.0)
+    >>> patient.template().policy.max_attempts, patient.maximum
+    (5, 2.0)
+    """
+
+    name: str = field(validator=checked_by(text))
+    retry_on: tuple[type[BaseException], ...] | ExceptionClassifier = field(
+        default=(TimeoutError, OSError),
+        converter=_classes,
+        validator=checked_by(_check_retry_on),
+    )
+    max_attempts: int = 3
+    attempt_timeout: Any = 2.0
+    initial: float = field(default=0.2, converter=duration)
+    multiplier: float = 2.0
+    maximum: float = field(default=2.0, converter=duration)
+    jitter: float | Jitter | None = field(
+        default=0.1, converter=duration, validator=checked_by(_check_jitter)
+    )
+    give_up_above: float | None = field(default=2.0, converter=duration)
+    idempotent: Any = field(default=None, validator=checked_by(_check_idempotent))
+    budget: bool | RetryBudget = field(default=False, validator=checked_by(_check_budget))
+    stream: StreamTimeout | None = field(
+        default=None, validator=instance_of((StreamTimeout, type(None)), "a StreamTimeout or None")
+    )
+    strict: bool = field(default=False, validator=instance_of(bool, "True or False"))
+
+    def __attrs_post_init__(self) -> None:
+        self.template()
+
+    def __repr__(self) -> str:
+        limit = duration(self.attempt_timeout)
+        each = "" if limit is None else f" of up to {getattr(limit, 'seconds', limit):g} s"
+        attempts = f"{self.max_attempts} attempts{each}"
+        return (
+            f"<Preset {self.name!r}: {attempts}, waits of {self.initial:g} to {self.maximum:g} s>"
+        )
+
+    def with_(self, **changes: Unpack[PresetSettings]) -> Self:
+        """A copy with some fields changed.
+
+        :param changes: the fields by their names, as the class takes them; without a new ``name``
+            the copy has the old one.
+        :raises UnsafeRetryError: the preset is strict, and would be missing something.
+        :raises ValueError: for a number out of its range.
+        :raises TypeError: for a field that there is not, or a value of another type.
+
+        >>> from retrytemplate.control import FAST_IO
+        >>> FAST_IO.with_(jitter="full").jitter, FAST_IO.jitter
+        ('full', 0.1)
+        """
+        known = [each.name for each in fields(Preset)]
+        check_names("setting", changes, known)
+        return evolve(self, **changes)
+
+    def template(self, **settings: Unpack[SurroundingSettings]) -> RetryTemplate:
+        """A template with these settings.
+
+        :param settings: the template's other ones: ``name``, ``listeners``, ``cache``, ``clock``,
+            ...  Guards are asked before those of the preset.
+        :raises TypeError: for one that comes from the preset.
+
+        >>> from retrytemplate.control import HTTPX
+        >>> HTTPX.template(name="orders").name
+        'orders'
+        """
+        refuse_made(settings, MADE)
+        known = [each.name for each in fields(RetryTemplate) if each.init and each.name not in MADE]
+        check_names("setting", settings, known)
+        clock = settings.get("clock")
+        given: dict[str, Any] = {} if clock is None else {"clock": clock}
+        wait = RetryAfterBackoff(self._backoff(), self.give_up_above, **given)
+        policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
+        made = RetryTemplate(policy, wait, attempt_timeout=self.attempt_timeout, **settings)
+        made = made.with_(guards=(*made.guards, AsTold(wait), *self._guards(given)))
+        if self.strict:
+            check(made, self)
+        return made
+
+    @overload
+    def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]: ...
+
+    @overload
+    def over(self, stream: Iterable[T]) -> Iterator[T]: ...
+
+    def over(self, stream: Any) -> Any:
+        """The items of a stream, each within the limits of the preset's ``stream``.
+
+        :param stream: what can be iterated over, asynchronously or not.
+        :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
+        :raises MisuseError: the preset has no such limits.
+
+        >>> from retrytemplate.control import STREAMING
+        >>> list(STREAMING.over(["Once", "upon"]))
+        ['Once', 'upon']
+        """
+        if self.stream is None:
+            raise MisuseError(
+                f"the preset {self.name!r} has no limits of a stream: "
+                "give it some, with_(stream=StreamTimeout())"
+            )
+        return self.stream.over(stream)
+
+    def _backoff(self) -> Backoff:
+        jitter = self.jitter
+        if jitter is None or isinstance(jitter, str):
+            return ExponentialBackoff(self.initial, self.multiplier, self.maximum, jitter)
+        waits = ExponentialBackoff(self.initial, self.multiplier, self.maximum)
+        return AddedJitter(waits, jitter, self.maximum)
+
+    def _classifier(self) -> ExceptionClassifier:
+        worth = self.retry_on
+        if not isinstance(worth, ExceptionClassifier):
+            worth = CodeClassifier(dict.fromkeys(worth, True), status={"4xx": False})
+        if self.idempotent == BY_REQUEST:
+            return RepeatableClassifier({}, of=worth, idempotent=False, key_header=HEADER)
+        return worth
+
+    def _guards(self, given: dict[str, Any]) -> Iterator[Any]:
+        """The budget comes last: it pays for a retry that nobody else refuses."""
+        if self.idempotent not in (None, BY_REQUEST):
+            yield RequireIdempotency(idempotent=self.idempotent)
+        if isinstance(self.budget, RetryBudget):
+            yield self.budget
+        elif self.budget:
+            yield RetryBudget(name=self.name, **given)

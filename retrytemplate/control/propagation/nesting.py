@@ -1,0 +1,180 @@
+"""Retry inside retry: how deep it is here, and the rule that lets one layer retry only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
+from retrytemplate._engine.plan import Plan
+from retrytemplate._internal.validation import checked_by, text, whole
+from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
+from retrytemplate.errors import NestedRetryError
+from retrytemplate.guards import Guard
+
+if TYPE_CHECKING:
+    from retrytemplate._engine.context import Cell, RetryContext
+
+__all__ = ["NestedRetries", "NestedRetry", "Nesting", "around"]
+
+
+ON_NESTED = ("suppress", "report")
+
+
+@frozen
+class Nesting:
+    """How deep in retries something is, in this process and in those that called it.
+
+    :param depth: the templates around it that may retry; 0: none.
+    :param attempt: which attempt this is: one more than the retries that those have made so far.
+    :param no_retry: whether a caller wants no retry at all.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> RetryTemplate().call(Nesting.current)
+    Nesting(depth=1, attempt=1, no_retry=False)
+    """
+
+    depth: int = 0
+    attempt: int = 1
+    no_retry: bool = False
+
+    @classmethod
+    def current(cls) -> Nesting:
+        """That of the code which asks."""
+        return around(CURRENT.get())
+
+    def and_also(self, other: Nesting) -> Nesting:
+        """Both are true: of each the stricter."""
+        return Nesting(
+            max(self.depth, other.depth),
+            max(self.attempt, other.attempt),
+            self.no_retry or other.no_retry,
+        )
+
+
+def around(cell: Cell | None) -> Nesting:
+    """What was entered around here, up to where a request came in."""
+    depth = retries = 0
+    while cell is not None:
+        context, owner, began_with = cell[CONTEXT], cell[OWNER], cell[PLAN]
+        if isinstance(began_with, Nesting):  # came in: it knows of all that is outside
+            said = began_with
+            return Nesting(said.depth + depth, said.attempt + retries, said.no_retry)
+        if context is not None:
+            if not (context.closed or context.exhausted):
+                depth += _may_retry(context)
+                retries += max(0, context.attempt - 1)
+            cell = context._outer
+        else:
+            # A first attempt has no context while nobody has asked for it.
+            if owner is not None and isinstance(began_with, Plan):
+                depth += began_with.policy.attempt_limit != 1
+            cell = cell[OUTER]
+    return Nesting(depth, 1 + retries)
+
+
+def _may_retry(context: RetryContext) -> bool:
+    policy = context._policy or context._plan.policy
+    return not context.gave_up and policy.attempt_limit != 1
+
+
+def _on_nested(name: str, value: Any) -> None:
+    if value not in ON_NESTED:
+        raise ValueError(f"{name} must be one of {', '.join(ON_NESTED)}, got {value!r}")
+
+
+def _retries(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not value:
+        raise TypeError(f"{name} must be a sequence with a number for each depth, got {value!r}")
+    for each in value:
+        if each is not None:
+            whole(f"{name}: each but None", each, 0)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@frozen(eq=False)
+class NestedRetries(Guard):
+    """Lets the outermost of nested templates retry, and no other: 3 calls in the place of 27.
+
+    A guard, for each template: in ``RetryTemplate(guards=[NestedRetries()])``.  Where it refuses a
+    retry, the attempts have run out: the recovery answers, or the failure itself leaves, for the
+    template outside to judge.
+
+    :param on_nested: ``"suppress"`` refuses what is beyond the limit, ``"report"`` lets it go on;
+        either way the listeners are told.
+    :param retries_by_depth: how many retries of one call are allowed at depth 0, 1 and so on; None:
+        as many as the policy allows.  The last one holds for all that is deeper.
+    :param name: in errors and events.
+    :param listeners: told with a ``NestedRetry``.
+
+    Depth counts the templates around this one in the process, and in the processes before it where
+    ``Propagation`` says so.
+
+    >>> from retrytemplate import RetryTemplate
+    >>> template = RetryTemplate(guards=[NestedRetries()])
+    >>> calls = []
+    >>> @template.wrap
+    ... def inner():
+    ...     calls.append("inner")
+    ...     raise ConnectionError("reset")
+    >>> template.outcome(template.wrap(inner, nested=True)).exception, len(calls)
+    (ConnectionError('reset'), 3)
+    """
+
+    on_nested: str = field(default="suppress", validator=checked_by(_on_nested))
+    retries_by_depth: tuple[int | None, ...] = field(
+        default=(None, 0), converter=_tuple, validator=checked_by(_retries)
+    )
+    name: str = field(default="nesting", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+    )
+
+    def reserve(self, context: RetryContext, delay: float) -> None:
+        """Refuse a retry that is one too many at this depth.
+
+        :raises NestedRetryError: it is, and is not only to be reported.
+        """
+        here = around(context._outer)
+        allowed = self.allowed(here)
+        retry = context.retry_count
+        if allowed is None or retry <= allowed:
+            return
+        suppressed = self.on_nested == "suppress"
+        event = NestedRetry(
+            name=self.name,
+            template=context.name,
+            depth=here.depth,
+            retry=retry,
+            suppressed=suppressed,
+        )
+        tell(self.listeners, [event])
+        if suppressed:
+            why = "the caller wants none" if here.no_retry else f"{allowed} are allowed there"
+            raise NestedRetryError(f"no retry {retry} at depth {here.depth}: {why}", name=self.name)
+
+    def allowed(self, here: Nesting) -> int | None:
+        """How many retries of one call; None: as many as the policy allows."""
+        if here.no_retry:
+            return 0
+        return self.retries_by_depth[min(here.depth, len(self.retries_by_depth) - 1)]
+
+
+@frozen(kw_only=True)
+class NestedRetry(ControlEvent):
+    """A retry was about to be made inside the retries of others, and is one too many.
+
+    :param template: whose it is, by name.
+    :param depth: how many templates around it may retry.
+    :param retry: its number, from 1.
+    :param suppressed: whether it was refused; False: it was only to be reported.
+    """
+
+    template: str | None
+    depth: int
+    retry: int
+    suppressed: bool

@@ -1,0 +1,235 @@
+"""What travels from one process to the next: which attempt this is, how deep, and the time left."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from retrytemplate._engine import context as _context
+from retrytemplate._engine.context import CURRENT, DEADLINE, empty, entered, leave
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
+from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control.propagation.headers import (
+    gathered,
+    read_attempt,
+    read_flag,
+    read_number,
+    read_timeout,
+    write_attempt,
+    write_timeout,
+)
+from retrytemplate.control.propagation.nesting import Nesting, around
+from retrytemplate.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+__all__ = ["Incoming", "Propagation"]
+
+TOKEN = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP allows as a name
+
+
+def _name(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, str) and TOKEN.fullmatch(value)):
+        raise ValueError(f"{name} must be the name of a header or None, got {value!r}")
+
+
+def _span_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        span(name, value)
+
+
+def _header(default: str) -> Any:
+    return field(default=default, kw_only=True, validator=checked_by(_name))
+
+
+@frozen(eq=False)
+class Propagation:
+    """Headers that tell the next process what to know of the retries and deadlines around a call.
+
+    :param attempt: the header with the number of the attempt, from 1; None: without it.
+    :param depth: the header with the number of layers that retry.
+    :param no_retry: the header that forbids retries.
+    :param deadline: the header with the time that is left, in milliseconds.
+    :param max_depth: a greater depth counts as this one.
+    :param max_timeout: the longest time that a request gets, also one that says nothing; seconds or
+        a ``timedelta``.
+    :param clock: measures.
+
+    Two names bring a meaning with them: ``grpc-previous-rpc-attempts`` counts the attempts before
+    this one, and ``grpc-timeout`` is written as gRPC writes it (``1500m``).
+
+    >>> from retrytemplate import RetryTemplate
+    >>> propagation = Propagation()
+    >>> headers = RetryTemplate().call(propagation.outgoing)
+    >>> headers
+    {'X-Retry-Attempt': '1', 'X-Retry-Depth': '1'}
+    >>> with propagation.incoming(headers) as nesting:      # in the next process
+    ...     print(nesting)
+    Nesting(depth=1, attempt=1, no_retry=False)
+    """
+
+    attempt: str | None = _header("X-Retry-Attempt")
+    depth: str | None = _header("X-Retry-Depth")
+    no_retry: str | None = _header("X-No-Retry")
+    deadline: str | None = _header("X-Request-Timeout-Ms")
+    max_depth: int = field(default=16, kw_only=True, validator=checked_by(at_least_one))
+    max_timeout: float | None = field(
+        default=None, kw_only=True, converter=duration, validator=checked_by(_span_or_none)
+    )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
+
+    def __attrs_post_init__(self) -> None:
+        names = [name.lower() for name in self._names()]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two headers have one name: {', '.join(sorted(names))}")
+
+    def _names(self) -> Iterator[str]:
+        names = (self.attempt, self.depth, self.no_retry, self.deadline)
+        return (name for name in names if name is not None)
+
+    # Out.
+
+    def outgoing(self, *, no_retry: bool = False) -> dict[str, str]:
+        """The headers for a request that is made now, inside the attempt that makes it.
+
+        :param no_retry: let nobody behind this call retry.
+
+        What is not known is left out: without a template, a deadline or a caller that said
+        something it is nothing at all.  Time is what is left, since clocks differ.
+        """
+        here, limit = Nesting.current(), Deadline.current()
+        headers: dict[str, str | None] = {}
+        if self.attempt is not None and (here.depth or here.attempt > 1):
+            headers[self.attempt] = write_attempt(self.attempt, here.attempt)
+        if self.depth is not None and here.depth:
+            headers[self.depth] = str(min(here.depth, self.max_depth))
+        if self.no_retry is not None and (here.no_retry or no_retry):
+            headers[self.no_retry] = "1"
+        if self.deadline is not None and limit is not None and math.isfinite(limit.remaining()):
+            headers[self.deadline] = write_timeout(self.deadline, limit.remaining())
+        return {name: value for name, value in headers.items() if value is not None}
+
+    # In.
+
+    def incoming(self, headers: Any) -> Incoming:
+        """Put in force for a block what a request said: ``with`` or ``async with``.
+
+        :param headers: a mapping, or pairs of names and values, text or bytes.
+
+        Whoever sent them, they can only take away: more depth, less time.  Names in any case; what
+        is no number is as if it were not there; of a header that comes more than once the
+        strictest value counts.  ``async with`` also cuts the block when the time is over.
+        """
+        found = gathered(headers, self._names())
+        said = Nesting(
+            max(_known(found, self.depth, self._read_depth), default=0),
+            max(_known(found, self.attempt, read_attempt), default=1),
+            any(_known(found, self.no_retry, read_flag)),
+        )
+        times = _known(found, self.deadline, read_timeout)
+        if self.max_timeout is not None:
+            times.append(self.max_timeout)
+        return Incoming(said, min(times, default=None), self.clock)
+
+    def _read_depth(self, name: str, text: str) -> int | None:
+        return read_number(text, self.max_depth)
+
+    # For servers.
+
+    def asgi(self, app: Callable[..., Any]) -> Callable[..., Any]:
+        """An ASGI application around which ``incoming`` is open for each request."""
+        from retrytemplate.control.propagation.middleware import asgi
+
+        return asgi(self, app)
+
+    def wsgi(self, app: Callable[..., Any]) -> Callable[..., Any]:
+        """A WSGI application around which ``incoming`` is open for each request."""
+        from retrytemplate.control.propagation.middleware import wsgi
+
+        return wsgi(self, app)
+
+
+def _known(found: dict[str, list[str]], name: str | None, read: Callable[..., Any]) -> list[Any]:
+    """What a header says, without what it does not make sense to say."""
+    values = [] if name is None else [read(name, text) for text in found[name.lower()]]
+    return [value for value in values if value is not None]
+
+
+class Incoming:
+    """What a request said, in force in a block: of ``Propagation.incoming``."""
+
+    def __init__(self, said: Nesting, timeout: float | None, clock: Any) -> None:
+        self.said = said
+        self.timeout = timeout
+        self._clock = clock
+        self._deadline: Deadline | None = None
+        self._entered = False
+        self._cell: Any = None
+        self._token: Any = None
+
+    def _enter(self) -> Nesting:
+        if self._entered:
+            raise MisuseError("incoming() is entered once: call it again for each request")
+        self._entered = True
+        outer = entered()
+        # In one process, as in a test, what is outside is known from both sides.
+        here = self.said.and_also(around(outer))
+        _context.deadlines = True  # there is something to look for, as where a deadline is entered
+        self._cell = [None, None, None if outer is None else outer[DEADLINE], outer, here]
+        self._token = CURRENT.set(self._cell)
+        if self.timeout is not None:
+            self._deadline = Deadline(self.timeout, kind="caller", clock=self._clock)
+        return here
+
+    def _leave(self) -> None:
+        leave(self._cell, self._token)
+        empty(self._cell)  # for a task that was started here, and goes on
+        self._cell = self._token = None
+
+    def __enter__(self) -> Nesting:
+        here = self._enter()
+        if self._deadline is not None:
+            self._deadline.__enter__()
+        return here
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._deadline is not None:
+                self._deadline.__exit__(kind, exception, traceback)
+        finally:
+            self._leave()
+
+    async def __aenter__(self) -> Nesting:
+        here = self._enter()
+        if self._deadline is not None:
+            try:
+                await self._deadline.__aenter__()
+            except BaseException:
+                self._leave()
+                raise
+        return here
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._deadline is not None:
+                await self._deadline.__aexit__(kind, exception, traceback)
+        finally:
+            self._leave()

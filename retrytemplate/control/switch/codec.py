@@ -1,0 +1,223 @@
+"""Entries and audit records of a kill switch as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from attrs import asdict
+
+from retrytemplate.caches import record_schema
+from retrytemplate.control.switch.canary import is_canary
+from retrytemplate.control.switch.model import (
+    ACTIONS,
+    EVERYTHING,
+    GLOBAL,
+    NAMED,
+    AuditRecord,
+    Document,
+    SwitchEntry,
+    UnreadableRecord,
+    named,
+)
+from retrytemplate.control.switch.validation import WHEN_EXPIRED
+from retrytemplate.errors import SwitchStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retrytemplate.caches.record_schema import Field
+    from retrytemplate.control.switch.store.base import StoredRecord
+
+__all__ = [
+    "decode_document",
+    "decode_record",
+    "encode_document",
+    "encode_record",
+    "is_later",
+    "read_record",
+]
+
+
+FORMAT = 1
+
+
+# To JSON.
+
+
+def _flat(value: SwitchEntry | AuditRecord) -> dict[str, Any]:
+    data = asdict(value, recurse=False)
+    scope = data.pop("scope")
+    return {"kind": scope.kind, "name": scope.name, **data}
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps({"v": FORMAT, **data}, allow_nan=False, separators=(",", ":"))
+
+
+# And back.
+
+NO_JSON = TypeError, ValueError, RecursionError
+
+
+def _is_share(value: Any) -> bool:
+    fits, _ = record_schema.TIME
+    return fits(value) and 0 <= value <= 100
+
+
+def _is_canary(value: Any) -> bool:
+    shares = isinstance(value, list) and all(map(_is_share, value))
+    return shares and (not value or is_canary(value))
+
+
+SHARE: Field = (_is_share, "a number from 0 to 100")
+CANARY: Field = (_is_canary, "a list of numbers that grow from above 0 to 100")
+KIND: Field = (lambda value: value in (GLOBAL, *NAMED), f"one of {', '.join((GLOBAL, *NAMED))}")
+EXPIRED: Field = (lambda value: value in WHEN_EXPIRED, f"one of {', '.join(WHEN_EXPIRED)}")
+ACTION: Field = (lambda value: value in ACTIONS, f"one of {', '.join(ACTIONS)}")
+
+DOCUMENT: Mapping[str, Field] = {
+    "v": record_schema.FORMAT_NUMBER,
+    "store": record_schema.TEXT,
+    "entries": record_schema.LIST,
+}
+SCOPED: Mapping[str, Field] = {
+    "kind": KIND,
+    "name": record_schema.or_null(record_schema.TEXT),
+    "reason": record_schema.TEXT,
+    "by": record_schema.TEXT,
+    "until": record_schema.or_null(record_schema.TIME),
+    "when_expired": EXPIRED,
+}
+ENTRY: Mapping[str, Field] = {
+    **SCOPED,
+    "since": record_schema.TIME,
+    "cause": record_schema.or_null(record_schema.TEXT),
+    "canary": CANARY,
+    "step": record_schema.COUNT,
+    "reminded": record_schema.or_null(record_schema.TIME),
+}
+RECORD: Mapping[str, Field] = {
+    "v": record_schema.FORMAT_NUMBER,
+    **SCOPED,
+    "action": ACTION,
+    "at": record_schema.TIME,
+    "share": SHARE,
+    "override": record_schema.FLAG,
+    "id": record_schema.TEXT,
+}
+
+
+def encode_record(record: AuditRecord) -> str:
+    """Return the record as JSON, in ASCII."""
+    return _text(_flat(record))
+
+
+def decode_record(text: str, what: str = "the record") -> AuditRecord:
+    """Return the record that a JSON text holds.
+
+    :param what: the name of the text in an error.
+    :raises SwitchStoreError: the text is not a record.
+    """
+    return AuditRecord(**_scoped(what, _object(what, text), RECORD))
+
+
+def encode_document(document: Document) -> str:
+    """Return the document as JSON, in ASCII."""
+    store = document.store or uuid4().hex
+    entries = [_flat(each) for each in document.entries.values()]
+    return _text({"store": store, "entries": entries})
+
+
+def decode_document(text: str) -> Document:
+    """Return the document that a JSON text holds; an empty text is an empty document.
+
+    :raises SwitchStoreError: the text is not a document.
+    """
+    if not text:
+        return Document()
+    what = "the document"
+    data = _object(what, text)
+    _refuse(what, record_schema.fault("", data, DOCUMENT, DOCUMENT))
+    entries = [_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
+    found = {each.scope: each for each in entries}
+    if len(found) < len(entries):
+        raise _rubbish(what, "a scope is in it twice")
+    return Document(found, data["store"])
+
+
+def is_later(text: str) -> bool:
+    """Whether a later version of the library has written this.
+
+    >>> is_later('{"v": 2}'), is_later('{"v": 1}'), is_later("rubbish")
+    (True, False, False)
+    """
+    try:
+        return _later_format(json.loads(text)) is not None
+    except NO_JSON:
+        return False
+
+
+def _later_format(data: Any) -> int | None:
+    number = data.get("v") if isinstance(data, dict) else None
+    return number if type(number) is int and number > FORMAT else None
+
+
+def _object(what: str, text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except NO_JSON as exc:
+        raise _rubbish(what, "it is no JSON") from exc
+    if not isinstance(data, dict):
+        raise _rubbish(what, "it must be a JSON object")
+    number = _later_format(data)
+    if number is not None:
+        raise SwitchStoreError(f"{what} has format {number}, this version reads up to {FORMAT}")
+    return data
+
+
+def _scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
+    _refuse(what, record_schema.fault("", data, known, known))
+    found = {name: value for name, value in data.items() if name not in ("v", "kind", "name")}
+    kind, name = data["kind"], data["name"]
+    if kind == GLOBAL and name is not None:
+        raise _rubbish(what, "name must be null where everything is stopped")
+    try:
+        scope = EVERYTHING if kind == GLOBAL else named(kind, name)
+    except TypeError as exc:
+        raise _rubbish(what, str(exc)) from None
+    return {**found, "scope": scope}
+
+
+def _entry(what: str, data: Any) -> SwitchEntry:
+    if not isinstance(data, dict):
+        raise _rubbish(what, "it must be a JSON object")
+    found = _scoped(what, data, ENTRY)
+    found["canary"] = tuple(found["canary"])
+    if found["step"] >= max(len(found["canary"]), 1):
+        raise _rubbish(what, "step must be one before the canary's last")
+    return SwitchEntry(**found)
+
+
+def _refuse(what: str, why: str | None) -> None:
+    if why is not None:
+        raise _rubbish(what, why)
+
+
+def _rubbish(what: str, why: str) -> SwitchStoreError:
+    return SwitchStoreError(f"{what} in the store of a kill switch cannot be read: {why}")
+
+
+def read_record(stored: StoredRecord) -> AuditRecord | UnreadableRecord:
+    """What a store has kept of a change.
+
+    >>> from retrytemplate.control import StoredRecord
+    >>> print(read_record(StoredRecord(17, "rubbish", told=False)))
+    record 17 in the store of a kill switch cannot be read: it is no JSON
+    """
+    number, text = stored.number, stored.text
+    try:
+        return decode_record(text, f"record {number}")
+    except SwitchStoreError as exc:
+        return UnreadableRecord(number=number, why=str(exc), later=is_later(text))

@@ -1,0 +1,292 @@
+"""Scopes, entries, decisions and audit records of a kill switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from attrs import define, field, frozen
+
+from retrytemplate.errors import SwitchRefusedError, UnknownScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+    from typing import Self
+
+__all__ = [
+    "ACTIONS",
+    "EVERYTHING",
+    "GLOBAL",
+    "NAMED",
+    "AuditRecord",
+    "Decision",
+    "Document",
+    "Scopes",
+    "SwitchEntry",
+    "SwitchScope",
+    "UnreadableRecord",
+    "named",
+    "scope_of",
+]
+
+
+GLOBAL = "global"
+NAMED = ("segment", "feature", "experiment")
+"""The kinds that have names, in the order in which they are asked."""
+
+
+@frozen
+class SwitchScope:
+    """One thing that can be stopped.
+
+    :param kind: ``"global"``, ``"segment"``, ``"feature"`` or ``"experiment"``.
+    :param name: which one; None: everything.
+
+    >>> str(SwitchScope("segment", "finance")), str(SwitchScope("global"))
+    ("segment 'finance'", 'everything')
+    """
+
+    kind: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return "everything" if self.name is None else f"{self.kind} {self.name!r}"
+
+
+EVERYTHING = SwitchScope(GLOBAL)
+
+
+def scope_of(
+    everything: Any = False, segment: Any = None, feature: Any = None, experiment: Any = None
+) -> SwitchScope:
+    """The one scope that was named.
+
+    :raises SwitchRefusedError: none was, or more than one.
+
+    >>> scope_of(segment="finance")
+    SwitchScope(kind='segment', name='finance')
+    """
+    if not isinstance(everything, bool):
+        raise TypeError(f"everything must be True or False, got {everything!r}")
+    found = [EVERYTHING] if everything else []
+    names = zip(NAMED, (segment, feature, experiment), strict=True)
+    found += [named(kind, name) for kind, name in names if name is not None]
+    if len(found) != 1:
+        got = " and ".join(map(str, found)) or "none"
+        raise SwitchRefusedError(
+            "say exactly one of everything=True, segment=, feature= and experiment=, got " + got
+        )
+    return found[0]
+
+
+def named(kind: str, name: Any) -> SwitchScope:
+    """The scope of that kind and name."""
+    if not isinstance(name, str) or not name or name != name.strip():
+        raise TypeError(
+            f"{kind} must be a name: a text that neither begins nor ends with a space, got {name!r}"
+        )
+    return SwitchScope(kind, name)
+
+
+@define(eq=False, init=False)
+class Scopes:
+    """Which scopes there are; None: any name is one."""
+
+    _declared: Mapping[str, Set[str]] | None
+
+    def __init__(self, declared: Mapping[str, Iterable[str]] | None) -> None:
+        self._declared = None if declared is None else _checked(declared)
+
+    def check(self, scope: SwitchScope) -> None:
+        """Raise unless it is one that was declared.
+
+        :raises UnknownScopeError: it is none of them.
+        """
+        if self._declared is None or scope.name is None:
+            return
+        known = self._declared.get(scope.kind, frozenset())
+        if scope.name not in known:
+            some = ", ".join(map(repr, sorted(known))) or "none"
+            raise UnknownScopeError(f"there is no {scope}; the {scope.kind}s declared are: {some}")
+
+    def asked(self, segment: Any, feature: Any, experiment: Any) -> tuple[SwitchScope, ...]:
+        """What has to run for a call, in the order in which it is asked.
+
+        :raises UnknownScopeError: one of them was not declared.
+        """
+        pairs = zip(NAMED, (segment, feature, experiment), strict=True)
+        found = (EVERYTHING, *(named(kind, name) for kind, name in pairs if name is not None))
+        for scope in found:
+            self.check(scope)
+        return found
+
+
+def _checked(declared: Any) -> Mapping[str, Set[str]]:
+    if not isinstance(declared, Mapping) or not set(declared) <= set(NAMED):
+        raise TypeError(
+            f"scopes must be a mapping of {', '.join(NAMED)} to their names, or None, "
+            f"got {declared!r}"
+        )
+    return {kind: _names(kind, names) for kind, names in declared.items()}
+
+
+def _names(kind: str, names: Any) -> Set[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"scopes: those of {kind} must be a collection of names, got {names!r}")
+    return frozenset(named(f"scopes: each {kind}", name).name or "" for name in names)
+
+
+ACTIONS = (
+    "stopped",
+    "resumed",
+    "advanced",
+    "failed back",
+    "expired",
+    "overdue",
+    "restored",
+)
+
+
+@frozen(kw_only=True)
+class SwitchEntry:
+    """One thing that is stopped, wholly or for a part of the keys.
+
+    :param reason: why, and ``by``: who said so.
+    :param since: when it was stopped, and ``until``: when that ends (seconds since the epoch);
+        None: never by itself.
+    :param when_expired: whether it is lifted then, or stays, and you are reminded.
+    :param cause: what stopped it automatically; None: a human.
+    :param canary: the steps of its way back, in per cent, and ``step``: how many have been taken.
+    :param reminded: when somebody was last told that it is overdue.
+    """
+
+    scope: SwitchScope
+    reason: str
+    by: str
+    since: float
+    until: float | None = None
+    when_expired: str = "lift"
+    cause: str | None = None
+    canary: tuple[float, ...] = ()
+    step: int = 0
+    reminded: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The keys that run, in per cent: 0 while it is stopped wholly."""
+        return self.canary[self.step - 1] if self.step else 0.0
+
+    @property
+    def permanent(self) -> bool:
+        """Whether it has no end."""
+        return self.until is None
+
+    def is_over(self, now: float) -> bool:
+        """Whether its time is up."""
+        return self.until is not None and self.until <= now
+
+    def is_lifted(self, now: float) -> bool:
+        """Whether it stops nothing any more, as its time is up."""
+        return self.when_expired == "lift" and self.is_over(now)
+
+    def __str__(self) -> str:
+        return f"{self.scope} is stopped by {self.by}: {self.reason}"
+
+
+@frozen(kw_only=True)
+class AuditRecord:
+    """One change: who, when, what and why.
+
+    :param action: ``"stopped"``, ``"resumed"``, ``"advanced"``, ``"failed back"``, ``"expired"``
+        (its time is up, and it runs), ``"overdue"`` (its time is up, and it stays stopped) or
+        ``"restored"`` (a store had lost it).
+    :param at: seconds since the epoch.
+    :param reason: why it was stopped, or the justification of what came later.
+    :param share: the keys that run from then on, in per cent.
+    :param until: when the stop ends by itself; None: never.
+    :param override: whether a rule was set aside.
+    :param id: tells it from all others.
+    """
+
+    action: str
+    scope: SwitchScope
+    at: float
+    by: str
+    reason: str
+    share: float = 0.0
+    until: float | None = None
+    when_expired: str = "lift"
+    override: bool = False
+    id: str = field(factory=lambda: uuid4().hex)
+
+    def __str__(self) -> str:
+        how = f" ({self.share:g} % of the keys)" if self.action == "advanced" else ""
+        override = ", with an override" if self.override else ""
+        return f"{self.scope} {self.action}{how} by {self.by}{override}: {self.reason}"
+
+
+class _Pair(NamedTuple):
+    allowed: bool
+    reason: str = ""
+
+
+class Decision(_Pair):
+    """Whether a call may be made: a pair ``allowed, reason``, true if it may.
+
+    :param allowed: whether it may.
+    :param reason: why not; empty if it may.
+    :param entry: the entry that stops it, or admits it as part of its percentage; None: no entry.
+
+    >>> allowed, reason = Decision(True)
+    >>> bool(Decision(False, "stopped"))
+    False
+    """
+
+    entry: SwitchEntry | None = None
+
+    def __new__(cls, allowed: bool, reason: str = "", entry: SwitchEntry | None = None) -> Self:
+        made = super().__new__(cls, allowed, reason)
+        made.entry = entry
+        return made
+
+    @property
+    def scope(self) -> str | None:
+        """The kind of what is stopped."""
+        return None if self.entry is None else self.entry.scope.kind
+
+    @property
+    def name(self) -> str | None:
+        """The name of what is stopped; None: everything is, or nothing."""
+        return None if self.entry is None else self.entry.scope.name
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+@frozen
+class Document:
+    """All entries of a store.
+
+    :param store: an id that the first write gives it: one that has lost all gets another.
+    """
+
+    entries: Mapping[SwitchScope, SwitchEntry] = field(factory=dict)
+    store: str | None = None
+
+
+@frozen(kw_only=True)
+class UnreadableRecord:
+    """One change of which nothing else is known.
+
+    :param number: of the record, in its store.
+    :param why: it cannot be read.
+    :param later: whether a later version of the library has written it, and can read it.
+    """
+
+    number: int
+    why: str
+    later: bool
+
+    def __str__(self) -> str:
+        return self.why

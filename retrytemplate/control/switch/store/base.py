@@ -1,0 +1,340 @@
+"""The protocol of switch stores, the store in memory, the base of the durable ones."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from attrs import define, frozen
+
+from retrytemplate._internal.locks import Monitor, Reentered
+from retrytemplate._internal.validation import waiting
+from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
+from retrytemplate._storage.store_role import Owner
+from retrytemplate.clock import given_or_system
+from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeVar
+
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate.backends.durable import Prefixes
+    from retrytemplate.clock import Clock
+
+__all__ = [
+    "KILL_SWITCH",
+    "DurableSwitchStore",
+    "MemorySwitchStore",
+    "Steps",
+    "StoredRecord",
+    "SwitchStore",
+    "kept",
+    "typed",
+    "unreadable",
+]
+
+
+# Of the changes of a process that never ends, so many are remembered in its memory.
+KEPT = 10_000
+
+
+@frozen
+class StoredRecord:
+    """One change, as a store keeps it.
+
+    :param number: grows from record to record, from 1.
+    :param text: what happened, as the switch wrote it; empty where what is kept is no text.
+    :param told: whether the notifiers have been told.
+    """
+
+    number: int
+    text: str
+    told: bool
+
+
+@runtime_checkable
+class SwitchStore(Protocol):
+    """What a ``KillSwitch`` needs of a store: one document with a version, and a list of records.
+
+    The methods block, each for a bounded time, and raise ``SwitchStoreError`` where the store
+    cannot be reached.  Stores know nothing of what the texts mean.
+    """
+
+    shared: bool
+    """Whether other processes see it: then the switch keeps a copy, and a thread that refreshes
+    it.  Otherwise it asks the store at every check, and ``load`` must cost next to nothing."""
+
+    def load(self, known: int | None) -> tuple[int, str] | None:
+        """The version and the document, in one round trip; None: the version is still *known*.
+
+        Where nothing was ever written the version is 0 and the document empty.
+        """
+        ...
+
+    def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        """Write the document as the version after *expected* and add the records, all or nothing.
+
+        False: the version is another by now, and nothing was written.
+        """
+        ...
+
+    def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
+        """The newest records, newest first; of those with a number below *before*."""
+        ...
+
+    def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
+        """The oldest records that are not told, and that nobody else has claimed.
+
+        They are this worker's for *lease* seconds by the store's clock, or until they are told.
+        """
+        ...
+
+    def told(self, numbers: Sequence[int], worker: str) -> None:
+        """The notifiers have been told of these; those that another has claimed since stay his."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the store holds."""
+        ...
+
+
+@define(eq=False)
+class _Kept:
+    record: StoredRecord
+    worker: str | None = None
+    until: float = 0.0
+
+
+class MemorySwitchStore:
+    """A store in the memory of one process, for one switch or several.
+
+    :param clock: measures how long claims last; None: the system's clock.
+
+    What is stopped is forgotten with the process; of the records, the newest 10,000 are kept.
+
+    >>> store = MemorySwitchStore()
+    >>> store.commit(0, "what is stopped", ["who stopped it"]), store.commit(0, "late", [])
+    (True, False)
+    >>> store.load(None)
+    (1, 'what is stopped')
+    >>> store.records()
+    [StoredRecord(number=1, text='who stopped it', told=False)]
+    """
+
+    shared = False
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = given_or_system(clock)
+        self._state = 0, ""
+        self._records: dict[int, _Kept] = {}
+        self._last = 0
+        self._monitor = Monitor()
+
+    def load(self, known: int | None) -> tuple[int, str] | None:
+        """The version and the document; None: the version is still *known*."""
+        state = self._state
+        return None if state[0] == known else state
+
+    def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        """Write the document and the records, unless the version is no longer *expected*."""
+        try:
+            return self._monitor.run(self._commit, expected, document, records)
+        except Reentered:  # the interrupted code is about to write
+            return False
+
+    def _commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        if self._state[0] != expected:
+            return False
+        for text in records:
+            self._last += 1
+            self._records[self._last] = _Kept(StoredRecord(self._last, text, told=False))
+        for number in list(islice(self._records, max(0, len(self._records) - KEPT))):
+            del self._records[number]
+        self._state = expected + 1, document
+        return True
+
+    def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
+        """The newest records, newest first; of those with a number below *before*."""
+        kept = self._monitor.read(lambda: list(self._records.values()))
+        found = [each.record for each in reversed(kept)]
+        if before is not None:
+            found = [each for each in found if each.number < before]
+        return found[:limit]
+
+    def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
+        """The oldest records that are not told, and that nobody else has claimed."""
+        now = self._clock.monotonic()
+        try:
+            return self._monitor.run(self._claim, worker, now, lease, limit)
+        except Reentered:  # they are claimed the next time
+            return []
+
+    def _claim(self, worker: str, now: float, lease: float, limit: int) -> list[StoredRecord]:
+        free = [each for each in self._records.values() if _is_free(each, worker, now)][:limit]
+        for each in free:
+            each.worker, each.until = worker, now + lease
+        return [each.record for each in free]
+
+    def told(self, numbers: Sequence[int], worker: str) -> None:
+        """The notifiers have been told of these."""
+        self._monitor.post(self._mark, numbers, worker)
+
+    def _mark(self, numbers: Sequence[int], worker: str) -> None:
+        for number in numbers:
+            kept = self._records.get(number)
+            if kept is not None and kept.worker == worker:
+                kept.record = StoredRecord(number, kept.record.text, told=True)
+
+    def close(self) -> None:
+        """Nothing is held that would have to be given back."""
+
+
+def _is_free(kept: _Kept, worker: str, now: float) -> bool:
+    return not kept.record.told and (kept.worker in (None, worker) or kept.until <= now)
+
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+
+KILL_SWITCH = Owner(
+    "kill switch",
+    "for what is stopped in one process use MemorySwitchStore",
+    "give the switch a file of its own",
+)
+
+
+class Steps(Protocol):
+    """What a store does, step by step."""
+
+    def load(self, known: int | None) -> Step[tuple[int, str] | None]: ...
+
+    def commit(
+        self, expected: int, document: str, records: Sequence[str], again: bool
+    ) -> Step[bool]:
+        """Write, if the version is as expected.
+
+        :param again: it may have been written before, and then counts as written now.
+        """
+        ...
+
+    def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]: ...
+
+    def claim_untold(self, worker: str, lease: float, limit: int) -> Step[list[StoredRecord]]: ...
+
+    def told(self, numbers: Sequence[int], worker: str) -> Step[None]: ...
+
+
+class DurableSwitchStore(ABC):
+    """The methods of a store that outlives the process; a store says how to perform a step."""
+
+    shared = True
+
+    _prefixes: Prefixes
+    _steps: Steps
+
+    def __init__(self, prefix: Any, timeout: Seconds) -> None:
+        self.prefix = self._prefixes.checked(prefix)
+        self.timeout = waiting("timeout", timeout)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
+
+    def load(self, known: int | None) -> tuple[int, str] | None:
+        """The version and the document, in one round trip; None: the version is still *known*."""
+        with typed():
+            return self._perform(self._steps.load(known))
+
+    def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        """Write the document and add the records, unless the version is no longer *expected*.
+
+        Where the answer was lost, what was written is recognised by its records.
+        """
+        with typed():
+            try:
+                return self._together(self._steps.commit(expected, document, records, False))
+            except (AnswerLateError, AnswerLostError):
+                return self._commit_again(expected, document, records)
+
+    def _commit_again(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        return self._together(self._steps.commit(expected, document, records, True))
+
+    def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
+        """The newest records, newest first; of those with a number below *before*."""
+        with typed():
+            return self._perform(self._steps.records(before, limit))
+
+    def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
+        """The oldest records that are not told, and that nobody else has claimed."""
+        with typed():
+            return self._perform(self._steps.claim_untold(worker, lease, limit))
+
+    def told(self, numbers: Sequence[int], worker: str) -> None:
+        """The notifiers have been told of these; those that another has claimed since stay his."""
+        if not numbers:
+            return
+        with typed():
+            try:
+                self._together(self._steps.told(numbers, worker))
+            except AnswerLostError:
+                self._together(self._steps.told(numbers, worker))
+
+    def is_made(self) -> bool:
+        """Whether all is there that it keeps things in; the first use of the others makes it.
+
+        :raises SwitchStoreError: it cannot be reached, or is of a later version.
+        """
+        return True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections that are the store's own; what is used after that opens others."""
+
+    @abstractmethod
+    def _place(self) -> object:
+        """Where the store is, without a password."""
+
+    @abstractmethod
+    def _perform(self, step: Step[T]) -> T:
+        """Run a step that is one order."""
+
+    @abstractmethod
+    def _together(self, step: Step[T]) -> T:
+        """Run a step whose orders are done all or not at all."""
+
+    @abstractmethod
+    def _reconnect(self) -> object:
+        """Have connections of one's own from now on; those before, which nobody closes."""
+
+    def _begin_life(self) -> None:
+        follow(self)
+
+    def _forked(self) -> None:
+        """In a child process: leave the connections to the parent."""
+        keep(self._reconnect())
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """Let what the store is refused be an error of the switch."""
+    try:
+        yield
+    except CacheUnavailableError as exc:
+        raise SwitchStoreError(str(exc)) from exc.__cause__
+
+
+def kept(number: Any, text: Any, told: Any) -> StoredRecord:
+    """A record from what the store has of it; what is no text must not hide the others."""
+    if not isinstance(number, int):
+        raise unreadable(f"record {number!r}")
+    return StoredRecord(number, text if isinstance(text, str) else "", bool(told))
+
+
+def unreadable(what: str) -> CacheUnavailableError:
+    """The store holds something else than a switch has written."""
+    return CacheUnavailableError(f"{what} in the store of the kill switch cannot be read")

@@ -1,0 +1,139 @@
+"""A kill switch's store in Redis or Valkey."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrytemplate._storage import redis_connection
+from retrytemplate._storage.operation_runner import perform
+from retrytemplate._storage.redis_connection import Connections
+from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate.backends.durable import KEY_PREFIXES
+from retrytemplate.backends.redis.operations import MOST
+from retrytemplate.control.switch.store import lua
+from retrytemplate.control.switch.store.base import (
+    KILL_SWITCH,
+    DurableSwitchStore,
+    kept,
+    unreadable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis import Redis
+
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.redis_script import Asked, Script
+    from retrytemplate.control.switch.store.base import StoredRecord
+
+T = TypeVar("T")
+
+__all__ = ["RedisSwitchStore"]
+
+
+class RedisSwitchStore(DurableSwitchStore):
+    """What a kill switch has stopped, in Redis or Valkey: all that share it stop together.
+
+    :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
+        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used;
+        it keeps those it has taken until it is closed.
+    :param prefix: of the keys: ``{prefix}:switch`` and three that begin so, all in one slot of a
+        cluster.  None of them has an end: the server must not evict them.
+    :param timeout: seconds to wait for a connection, and for an answer.
+
+    A change and its records are one script.  Safe for threads, and across a fork.  It needs the
+    extra ``redis``, and Redis 6.2 or Valkey, or a later version.
+
+    Making one connects to nothing yet:
+
+    >>> RedisSwitchStore("redis://:secret@localhost")
+    <RedisSwitchStore localhost:6379/0 prefix='retry'>
+    """
+
+    _prefixes = KEY_PREFIXES
+
+    def __init__(self, url: str | Redis, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
+        super().__init__(prefix, timeout)
+        self._url = url
+        self._steps = _Steps(self.prefix)
+        self._connect()
+        self._begin_life()
+
+    def close(self) -> None:
+        """Close the connections that are the store's own; what is used after that opens others."""
+        self._connections.let_go()
+        if isinstance(self._url, str):  # else they are another's
+            self._pool.disconnect()
+
+    def _connect(self) -> None:
+        self._pool = redis_connection.pool(self._url, self.timeout, KILL_SWITCH)
+        self._connections = Connections(self._pool, self.timeout, KILL_SWITCH)
+
+    def _place(self) -> object:
+        return redis_connection.where(self._pool)
+
+    def _reconnect(self) -> object:
+        before = self._pool, self._connections
+        self._connect()
+        return before
+
+    def _perform(self, step: Step[T]) -> T:
+        return perform(step, self._connections.ask)
+
+    _together = _perform
+
+
+class _Steps:
+    """The steps of a store on the keys of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        # In braces, what decides about the slot of a cluster.
+        switch = f"{{{prefix}}}:switch"
+        self._names = (4, switch, f"{switch}:audit", f"{switch}:untold", f"{switch}:claims")
+
+    def load(self, known: int | None) -> Step[tuple[int, str] | None]:
+        found = yield from self._run(repeated, lua.LOAD, "" if known is None else known)
+        if found is None:
+            return None
+        try:
+            version, document = found
+            return int(version), document.decode()
+        except (ValueError, AttributeError):
+            raise unreadable("what is stopped") from None
+
+    def commit(
+        self, expected: int, document: str, records: Sequence[str], again: bool
+    ) -> Step[bool]:
+        texts = [text.encode() for text in (document, *records)]
+        answer = yield from self._run(once, lua.COMMIT, expected, expected + 1, int(again), *texts)
+        return answer is not None
+
+    def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]:
+        below = "" if before is None else before
+        lowest, found, numbers = yield from self._run(repeated, lua.RECORDS, below, limit)
+        untold = set(map(int, numbers))
+        records = [
+            _record(number, text, number not in untold) for number, text in enumerate(found, lowest)
+        ]
+        return records[::-1]
+
+    def claim_untold(self, worker: str, lease: float, limit: int) -> Step[list[StoredRecord]]:
+        arguments = (worker.encode(), min(lease, MOST), limit)
+        found = yield from self._run(repeated, lua.CLAIM, *arguments)
+        return [_record(int(number), text, False) for number, text in found]
+
+    def told(self, numbers: Sequence[int], worker: str) -> Step[None]:
+        yield from self._run(once, lua.TOLD, worker.encode(), *numbers)
+
+    def _run(self, asked: Asked, script: Script, *arguments: Any) -> Step[Any]:
+        return (yield from evaluated(asked, script, None, *self._names, *arguments))
+
+
+def _record(number: int, entry: bytes | None, told: bool) -> StoredRecord:
+    try:
+        _, text = (entry or b"").decode().split("\n", 1)
+    except ValueError:
+        text = None
+    return kept(number, text, told)

@@ -1,0 +1,230 @@
+"""The switch store in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from retrytemplate._storage import sql_connection, sql_engine
+from retrytemplate._storage.operation_runner import perform, twice
+from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
+from retrytemplate._storage.sql_schema import Schema, Tables
+from retrytemplate.backends.durable import TABLE_PREFIXES
+from retrytemplate.control.switch.store import sql
+from retrytemplate.control.switch.store.base import (
+    KILL_SWITCH,
+    DurableSwitchStore,
+    kept,
+    typed,
+    unreadable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Engine
+
+    from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate.control.switch.store.base import StoredRecord
+
+__all__ = [
+    "APPEND",
+    "CHANGE",
+    "CLAIM",
+    "LOAD",
+    "OF_VERSION",
+    "RECORDS",
+    "TABLES",
+    "TOLD",
+    "SQLSwitchStore",
+]
+
+
+T = TypeVar("T")
+
+
+# One that takes the lock with its first write.
+TRANSACTION = {"sqlite": "SERIALIZABLE", "postgresql": "READ COMMITTED"}
+
+
+class SQLSwitchStore(DurableSwitchStore):
+    """What a kill switch has stopped, in a database: all processes that share it stop together.
+
+    :param url: of the database, as SQLAlchemy writes it, or an ``Engine``.  SQLite serves the
+        processes of one machine, PostgreSQL those of many.
+    :param prefix: of the names of the tables, ``{prefix}_switch`` and ``{prefix}_switch_audit``,
+        which are made on first use.  Their version is a row of ``{prefix}_meta``.
+    :param timeout: seconds to wait for a connection or a lock.
+
+    A change and its records are one transaction.  Safe for threads, and across a fork.  It needs
+    the extra ``sql``, for PostgreSQL ``postgresql``.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     store = SQLSwitchStore(f"sqlite:///{folder}/switch.db")
+    ...     store.commit(0, "what is stopped", ["who stopped it"])
+    ...     store.load(None)
+    ...     store.close()
+    True
+    (1, 'what is stopped')
+    """
+
+    _prefixes = TABLE_PREFIXES
+
+    def __init__(self, url: str | Engine, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
+        super().__init__(prefix, timeout)
+        self._engine = sql_engine.engine(url, self.timeout, KILL_SWITCH)
+        self._others = self._engine.pool is getattr(url, "pool", None)
+        dialect = self._engine.dialect.name
+        self._whole = self._engine.execution_options(isolation_level=TRANSACTION[dialect])
+        steps = _Steps(dialect, self.prefix)
+        self._steps = steps
+        self._prepare, self._look = steps.prepare, steps.look
+        self._begin_life()
+
+    def close(self) -> None:
+        """Close the connections that are the store's own; what is used after that opens others."""
+        if not self._others:
+            self._engine.dispose()
+
+    def is_made(self) -> bool:
+        """Whether the tables are there; the first use of other methods makes them.
+
+        :raises SwitchStoreError: the database cannot be reached, or they are of a later version.
+        """
+        with typed():
+            return self._perform(self._look())
+
+    def _place(self) -> object:
+        return sql_engine.where(self._engine)
+
+    def _reconnect(self) -> object:
+        return sql_engine.let_go(self._engine)
+
+    def _perform(self, step: Step[T]) -> T:
+        return perform(step, partial(sql_connection.run, self._engine, None, owner=KILL_SWITCH))
+
+    def _together(self, step: Step[T]) -> T:
+        self._perform(self._prepare())
+        return sql_connection.together(self._whole, step, KILL_SWITCH)
+
+
+class _Steps:
+    """The steps of a store on the tables of one prefix."""
+
+    def __init__(self, dialect: str, prefix: str) -> None:
+        tables = Tables(dialect, prefix, sql.TABLES)
+        self._order = tables.order
+        self.prepare, self._found = tables.prepare, tables.found
+
+    def look(self) -> Step[bool]:
+        return (yield from self._found())
+
+    def load(self, known: int | None) -> Step[tuple[int, str] | None]:
+        yield from self.prepare()
+        rows = yield from twice(self._order(sql.LOAD, known=known))
+        version, document = rows[0] if rows else (None, None)
+        if not isinstance(version, int) or not isinstance(document, str):
+            raise unreadable("what is stopped")
+        return None if version == known else (version, document)
+
+    def commit(
+        self, expected: int, document: str, records: Sequence[str], again: bool
+    ) -> Step[bool]:
+        """In one transaction: the lock on the row is held until the records are there."""
+        version = expected + 1
+        changed = self._order(sql.CHANGE, expected=expected, version=version, document=document)
+        if not (yield changed):
+            return again and (yield from self._stands(version, document, records))
+        for record in records:
+            yield self._order(sql.APPEND, version=version, record=record)
+        return True
+
+    def _stands(self, version: int, document: str, records: Sequence[str]) -> Step[bool]:
+        """Whether it is these that have made the version."""
+        if not records:
+            rows = yield self._order(sql.LOAD, known=None)
+            return [tuple(row) for row in rows] == [(version, document)]
+        rows = yield self._order(sql.OF_VERSION, version=version)
+        return [row[0] for row in rows] == list(records)
+
+    def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]:
+        yield from self.prepare()
+        rows = yield from twice(self._order(sql.RECORDS, before=before, limit=limit))
+        return [kept(*row) for row in rows]
+
+    def claim_untold(self, worker: str, lease: float, limit: int) -> Step[list[StoredRecord]]:
+        yield from self.prepare()
+        order = self._order(sql.CLAIM, worker=worker, lease=lease, limit=limit)
+        rows = yield from twice(order)  # the second time they are this worker's already
+        return sorted((kept(*row) for row in rows), key=lambda record: record.number)
+
+    def told(self, numbers: Sequence[int], worker: str) -> Step[None]:
+        for number in numbers:
+            yield self._order(sql.TOLD, number=number, worker=worker)
+
+
+VERSION = 1
+SWITCH = """
+CREATE TABLE IF NOT EXISTS ${prefix}_switch (
+    name text NOT NULL PRIMARY KEY,
+    version bigint NOT NULL,
+    document text NOT NULL
+)"""
+AUDIT = """
+CREATE TABLE IF NOT EXISTS ${prefix}_switch_audit (
+    number bigint NOT NULL PRIMARY KEY,
+    version bigint NOT NULL,
+    record text NOT NULL,
+    written double precision NOT NULL,
+    worker text,
+    lease_until double precision,
+    told double precision
+)"""
+UNTOLD = """
+CREATE INDEX IF NOT EXISTS ${prefix}_switch_untold ON ${prefix}_switch_audit (number)
+WHERE told IS NULL"""
+NOTHING = """
+INSERT INTO ${prefix}_switch (name, version, document) VALUES ('stopped', 0, '')
+ON CONFLICT (name) DO NOTHING"""
+
+LOAD = """
+SELECT version, CASE WHEN version = CAST(:known AS bigint) THEN '' ELSE document END
+FROM ${prefix}_switch WHERE name = 'stopped'"""
+CHANGE = """
+UPDATE ${prefix}_switch SET version = :version, document = :document
+WHERE name = 'stopped' AND version = :expected RETURNING 1"""
+APPEND = """
+INSERT INTO ${prefix}_switch_audit (number, version, record, written)
+SELECT coalesce(max(number), 0) + 1, :version, :record, ${now} FROM ${prefix}_switch_audit"""
+OF_VERSION = "SELECT record FROM ${prefix}_switch_audit WHERE version = :version ORDER BY number"
+RECORDS = """
+SELECT number, record, told IS NOT NULL FROM ${prefix}_switch_audit
+WHERE CAST(:before AS bigint) IS NULL OR number < CAST(:before AS bigint)
+ORDER BY number DESC LIMIT :limit"""
+FREE = "told IS NULL AND (worker IS NULL OR worker = :worker OR lease_until <= ${now})"
+# Materialized: looked for again row by row, behind each that is claimed would come another.  The
+# outer condition is looked at again where a record was claimed in the meantime.
+CLAIM = f"""
+WITH free AS MATERIALIZED (
+    SELECT number FROM ${{prefix}}_switch_audit WHERE {FREE}
+    ORDER BY number LIMIT :limit ${{unlocked}}
+)
+UPDATE ${{prefix}}_switch_audit SET worker = :worker, lease_until = ${{now}} + :lease
+WHERE number IN (SELECT number FROM free) AND {FREE}
+RETURNING number, record, false"""
+TOLD = """
+UPDATE ${prefix}_switch_audit SET told = ${now}
+WHERE number = :number AND worker = :worker AND told IS NULL"""
+
+
+def _creating(dialect: str) -> list[str]:
+    """What makes the tables; their version last, when everything is there."""
+    made = [SWITCH, AUDIT, UNTOLD, NOTHING, META]
+    if dialect == "sqlite":
+        made.append(WRITE_AHEAD)
+    return [*made, SET % ("switch", VERSION)]
+
+
+TABLES = Schema("switch", VERSION, _creating)

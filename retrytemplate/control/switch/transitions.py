@@ -1,0 +1,265 @@
+"""The rules of a kill switch: what is stopped and a command give what is stopped then.
+
+Free of time and stores: the time comes in, and what comes out is written by somebody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from retrytemplate.control.switch.canary import ALL, place_of
+from retrytemplate.control.switch.model import GLOBAL, AuditRecord, Decision, SwitchEntry
+from retrytemplate.errors import SwitchRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from retrytemplate.control.switch.model import SwitchScope
+
+    Entries = Mapping[SwitchScope, SwitchEntry]
+
+__all__ = [
+    "ALLOWED",
+    "Change",
+    "advance",
+    "canary_of",
+    "decide",
+    "due",
+    "restore",
+    "resume",
+    "stop",
+]
+
+ALLOWED = Decision(True)
+CLOCK = "automatic: expiry"
+LOSS = "automatic: the store had lost it"
+
+
+@frozen
+class Change:
+    """What is stopped from now on, and the records of what has changed; none: nothing has."""
+
+    entries: Entries
+    records: tuple[AuditRecord, ...] = ()
+
+    def then(self, record: AuditRecord, entry: SwitchEntry | None) -> Change:
+        """This one, and one more; None: the entry is gone."""
+        entries = {**self.entries}
+        if entry is None:
+            entries.pop(record.scope, None)
+        else:
+            entries[record.scope] = entry  # what was stopped first stays the first
+        return Change(entries, (*self.records, record))
+
+
+def decide(
+    entries: Entries, asked: Iterable[SwitchScope], key: Callable[[], Any], now: float
+) -> Decision:
+    """Whether all of these may run: the first that may not says why.
+
+    :param key: gives the key that a canary goes by, where there is one; None: there is none.
+    """
+    answer = ALLOWED
+    for scope in asked:
+        entry = entries.get(scope)
+        if entry is None or entry.is_lifted(now):
+            continue
+        if not entry.step:
+            return Decision(False, str(entry), entry)
+        found = key()
+        if found is None:
+            return Decision(False, _part(entry, "there is no key to tell by"), entry)
+        if place_of(scope, found) >= entry.share:
+            return Decision(False, _part(entry, "this is none of them"), entry)
+        answer = Decision(True, "", entry)
+    return answer
+
+
+def _part(entry: SwitchEntry, why: str) -> str:
+    return f"{entry.scope} is back for {entry.share:g} % of the keys, and {why}: {entry.reason}"
+
+
+# Commands.
+
+
+def stop(
+    entries: Entries,
+    now: float,
+    *,
+    scope: SwitchScope,
+    reason: str,
+    by: str,
+    seconds: float | None,
+    when_expired: str = "lift",
+    cause: str | None = None,
+) -> Change:
+    """Stop something, wholly; of two stops the later end holds.
+
+    What is stopped already is left as it is by a *cause*, which is no human.
+
+    :param seconds: for how long; None: for good.
+    """
+    before = due(entries, now)
+    until = None if seconds is None else now + seconds
+    old = before.entries.get(scope)
+    if old is not None:
+        if cause is not None:
+            return before if not old.step else _fail_back(before, old, by, reason, now)
+        until = _later(until, old.until)
+        when_expired = "stay" if "stay" in (when_expired, old.when_expired) else "lift"
+    new = SwitchEntry(
+        scope=scope,
+        reason=reason,
+        by=by,
+        since=now,
+        until=until,
+        when_expired=when_expired,
+        cause=cause,
+    )
+    return before.then(_record("stopped", new, now, by, reason), new)
+
+
+def _later(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else max(one, other)
+
+
+def resume(
+    entries: Entries,
+    now: float,
+    *,
+    scope: SwitchScope,
+    by: str,
+    justification: str,
+    canary: tuple[float, ...] = (),
+    override: bool = False,
+) -> Change:
+    """Let something run again: at once, or the first share of its keys.
+
+    :raises SwitchRefusedError: it is not stopped, or everything is, and all would be back at once.
+    """
+    before = due(entries, now)
+    old = _stopped(before.entries, scope)
+    first = canary[0] if canary else ALL
+    if scope.kind == GLOBAL and first >= ALL and not override:
+        raise SwitchRefusedError(
+            "after a stop of everything not all comes back at once: resume with "
+            "canary=(5, 25, 100), or say override=True"
+        )
+    new = None
+    if first < ALL:
+        # With an end that lifts it, the clock would take the last step, with nobody looking.
+        new = evolve(old, canary=canary, step=1, when_expired="stay")
+    record = _record("resumed", new or old, now, by, justification, first, override=override)
+    return before.then(record, new)
+
+
+def canary_of(entries: Entries, scope: SwitchScope) -> SwitchEntry:
+    """The entry that has a next step.
+
+    :raises SwitchRefusedError: there is none.
+    """
+    entry = _stopped(entries, scope)
+    if not entry.step:
+        raise SwitchRefusedError(
+            f"{scope} is stopped wholly: begin with resume(canary=(5, 25, 100))"
+        )
+    return entry
+
+
+def advance(
+    entries: Entries,
+    now: float,
+    *,
+    seen: SwitchEntry,
+    by: str,
+    justification: str,
+    healthy: bool = True,
+) -> Change:
+    """Take the next step of a canary; where things are not well, go back to none.
+
+    :param seen: what was looked at: what somebody has changed since has to be looked at again.
+    :raises SwitchRefusedError: it was changed.
+    """
+    before = due(entries, now)
+    entry = canary_of(before.entries, seen.scope)
+    if (entry.since, entry.canary, entry.step) != (seen.since, seen.canary, seen.step):
+        raise SwitchRefusedError(
+            f"{seen.scope} was changed meanwhile, to {entry.share:g} % of the keys: look again"
+        )
+    if not healthy:
+        return _fail_back(before, entry, by, justification, now)
+    share = entry.canary[entry.step]
+    new = evolve(entry, step=entry.step + 1) if share < ALL else None
+    return before.then(_record("advanced", new or entry, now, by, justification, share), new)
+
+
+def _fail_back(before: Change, entry: SwitchEntry, by: str, reason: str, now: float) -> Change:
+    new = evolve(entry, canary=(), step=0)
+    return before.then(_record("failed back", new, now, by, reason), new)
+
+
+def _stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
+    entry = entries.get(scope)
+    if entry is None:
+        some = ", ".join(map(str, entries)) or "nothing"
+        raise SwitchRefusedError(f"{scope} is not stopped; what is stopped: {some}")
+    return entry
+
+
+# What time does.
+
+
+def due(entries: Entries, now: float, nag_every: float | None = None) -> Change:
+    """Lift what has had its time; remind of what stays though its time is up.
+
+    :param nag_every: seconds between two reminders; None: there are none.
+    """
+    change = Change(entries)
+    for entry in entries.values():
+        if entry.is_lifted(now):
+            record = _record("expired", entry, now, CLOCK, entry.reason, ALL)
+            change = change.then(record, None)
+        elif nag_every is not None and entry.is_over(now) and _is_forgotten(entry, now, nag_every):
+            new = evolve(entry, reminded=now)
+            record = _record("overdue", new, now, CLOCK, entry.reason, entry.share)
+            change = change.then(record, new)
+    return change
+
+
+def _is_forgotten(entry: SwitchEntry, now: float, nag_every: float) -> bool:
+    return entry.reminded is None or now - entry.reminded >= nag_every
+
+
+def restore(entries: Entries, lost: Entries, now: float) -> Change:
+    """Put back what a store has lost and somebody still knows."""
+    change = Change(entries)
+    for scope, entry in lost.items():
+        if scope not in entries and not entry.is_lifted(now):
+            record = _record("restored", entry, now, LOSS, entry.reason, entry.share)
+            change = change.then(record, entry)
+    return change
+
+
+def _record(
+    action: str,
+    entry: SwitchEntry,
+    now: float,
+    by: str,
+    reason: str,
+    share: float = 0.0,
+    *,
+    override: bool = False,
+) -> AuditRecord:
+    return AuditRecord(
+        action=action,
+        scope=entry.scope,
+        at=now,
+        by=by,
+        reason=reason,
+        share=share,
+        until=entry.until,
+        when_expired=entry.when_expired,
+        override=override,
+    )

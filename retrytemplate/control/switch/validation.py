@@ -1,0 +1,110 @@
+"""Checks of reasons and of expiries."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from attrs import field, frozen
+
+from retrytemplate._internal.validation import SECONDS, checked_by, duration, span, whole
+from retrytemplate.errors import SwitchRefusedError
+
+__all__ = ["WHEN_EXPIRED", "Words", "check_expires_in", "check_when_expired", "lasting"]
+
+
+def _pattern(value: Any) -> re.Pattern[str] | None:
+    if value is None:
+        return None
+    try:
+        found = re.compile(value)
+    except (re.error, TypeError) as exc:
+        raise ValueError(f"incident must be a regular expression, got {value!r}: {exc}") from None
+    if not isinstance(found.pattern, str):
+        raise TypeError(f"incident must be a regular expression of text, got {value!r}")
+    return found
+
+
+def _at_least_one(name: str, value: Any) -> None:
+    whole(name, value, 1)
+
+
+@frozen
+class Words:
+    """What a reason has to be like.
+
+    :param reason_length: characters of a reason or justification, at least; surrounding spaces do
+        not count.
+    :param incident: what it has to contain; None: nothing.
+
+    >>> Words(12, r"INC-[0-9]+").check_reason("charged twice, INC-4711")
+    """
+
+    reason_length: int = field(validator=checked_by(_at_least_one))
+    incident: re.Pattern[str] | None = field(converter=_pattern)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise unless the text is long enough.
+
+        :raises SwitchRefusedError: it is shorter than ``reason_length``.
+        """
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, got {value!r}")
+        if len(value.strip()) < self.reason_length:
+            raise SwitchRefusedError(
+                f"{name} must have at least {self.reason_length} characters, got {value!r}"
+            )
+
+    def check_reason(self, value: Any) -> None:
+        """The same, and it has to name the incident, where that is asked for."""
+        self.check("reason", value)
+        if self.incident is not None and not self.incident.search(value):
+            raise SwitchRefusedError(
+                f"reason must contain {self.incident.pattern!r}, got {value!r}"
+            )
+
+
+WHEN_EXPIRED = "lift", "stay"
+LONGEST = 10 * 366 * 86400.0
+"""Ten years: what lasts longer is meant to be permanent."""
+
+
+def check_expires_in(name: str, value: Any) -> None:
+    """Raise unless it is a length that ends within a life."""
+    span(name, value)
+    if value > LONGEST:
+        raise ValueError(f"{name} must be {SECONDS} of ten years at most, got {value!r}")
+
+
+def check_when_expired(name: str, value: Any) -> None:
+    """Raise unless it is one of the two."""
+    if value not in WHEN_EXPIRED:
+        raise ValueError(f"{name} must be one of {', '.join(WHEN_EXPIRED)}, got {value!r}")
+
+
+def lasting(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
+    """For how many seconds something is stopped; None: for good.
+
+    :param when_expired: what happens then; None: nobody has said so.
+    :raises SwitchRefusedError: nothing was said about the end, or what cannot both be.
+    """
+    if not isinstance(permanent, bool):
+        raise TypeError(f"permanent must be True or False, got {permanent!r}")
+    if when_expired is not None:
+        check_when_expired("when_expired", when_expired)
+    if (expires_in is None) != permanent:
+        got = "both" if permanent else "neither"
+        raise SwitchRefusedError(
+            "a stop needs an end: say expires_in= (86400 for a day, 604800 for a week), or "
+            f"permanent=True, got {got}"
+        )
+    if permanent:
+        if when_expired == "lift":
+            raise SwitchRefusedError(
+                "a permanent stop is never lifted by itself: say expires_in= with "
+                "when_expired='lift', or permanent=True without, got permanent=True with it"
+            )
+        return None
+    seconds: float = duration(expires_in)
+    check_expires_in("expires_in", seconds)
+    return seconds

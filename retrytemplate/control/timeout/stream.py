@@ -1,0 +1,167 @@
+"""Time limits of a stream: until its first item, between two, and in all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from attrs import field, frozen
+
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.formatting import operation_of
+from retrytemplate._internal.validation import checked_by, duration, span_or_none, text
+from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control.events import check_listeners, listeners_of
+from retrytemplate.control.timeout.timeout import Timeout, tell_of
+from retrytemplate.errors import DeadlineExceededError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from typing import Literal
+
+__all__ = ["StreamTimeout"]
+
+T = TypeVar("T")
+FIRST, NEXT, WHOLE = "first item", "next item", "stream"
+
+
+@frozen
+class StreamTimeout:
+    """The limits of what comes piece by piece, as the tokens of a language model do.
+
+    As they are: a first token may take half a minute, the next one half of that, and all of them
+    as long as it takes.
+
+    :param first: seconds until the first item; None: any number, as for the others.
+    :param between: seconds until the next item, from when it is asked for.
+    :param total: seconds until the end, from when the first item is asked for, with what happens to
+        the items meanwhile.
+    :param name: of the stream, in events.
+    :param listeners: told of a limit that is over, with a ``TimedOut``.
+    :param clock: measures; the system's, unless given.
+    :raises ValueError: for a limit that is not above 0.
+
+    An item that does not come in time is a ``DeadlineExceededError`` whose ``kind`` is
+    ``"first item"``, ``"next item"`` or ``"stream"``.  An asynchronous stream is cancelled at the
+    limit.  A plain iterator is not: an item that comes too late is discarded, and the stream ends.
+
+    >>> import asyncio
+    >>> async def tokens():
+    ...     yield "Once"
+    ...     await asyncio.sleep(60)
+    ...     yield "upon"
+    >>> async def main():
+    ...     async for token in StreamTimeout(first=1.0, between=0.01).over(tokens()):
+    ...         print(token)
+    >>> try:
+    ...     asyncio.run(main())
+    ... except TimeoutError as error:
+    ...     print(error.kind)
+    Once
+    next item
+    """
+
+    first: float | None = field(
+        default=30.0, converter=duration, validator=checked_by(span_or_none)
+    )
+    between: float | None = field(
+        default=15.0, converter=duration, validator=checked_by(span_or_none)
+    )
+    total: float | None = field(
+        default=None, converter=duration, validator=checked_by(span_or_none)
+    )
+    name: str = field(default="stream", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=listeners_of,
+        validator=checked_by(check_listeners),
+        repr=False,
+    )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
+
+    @overload
+    def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]: ...
+
+    @overload
+    def over(self, stream: Iterable[T]) -> Iterator[T]: ...
+
+    def over(self, stream: Any) -> Any:
+        """The items of the stream, each in time; ``aclose`` or ``close`` goes through to it.
+
+        :param stream: what can be iterated over, asynchronously or not.
+        :raises DeadlineExceededError: from the iterator, for an item that does not come in time.
+
+        >>> list(StreamTimeout(total=60).over(["Once", "upon"]))
+        ['Once', 'upon']
+        """
+        if hasattr(type(stream), "__aiter__"):
+            return _AsyncItems(self, aiter(stream))
+        if hasattr(type(stream), "__iter__"):
+            return _Items(self, iter(stream))
+        raise TypeError(f"over() takes what can be iterated over, got {stream!r}")
+
+
+class _Limited:
+    _on_late_result: Literal["return", "discard"] = "return"
+
+    def __init__(self, limits: StreamTimeout, items: Any) -> None:
+        self._limits = limits
+        self._items = items
+        self._whole: Deadline | None = None
+
+    def _timeout(self, fn: Any) -> Timeout:
+        """The limit of the item that this function is asked for."""
+        limits, whole = self._limits, self._whole
+        seconds, kind = limits.between, NEXT
+        if whole is None:
+            seconds, kind = limits.first, FIRST
+            total = float("inf") if limits.total is None else limits.total
+            whole = self._whole = Deadline.after(total, kind=WHOLE, clock=limits.clock)
+        left = whole.remaining()
+        if seconds is None or left <= seconds:
+            seconds, kind = left, WHOLE
+        if seconds <= 0:
+            try:
+                raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
+            except DeadlineExceededError as error:
+                tell_of(error, limits, operation_of(fn), whole)
+                raise
+        return Timeout(
+            seconds,
+            kind=kind,
+            name=limits.name,
+            listeners=limits.listeners,
+            on_late_result=self._on_late_result,
+            clock=limits.clock,
+        )
+
+
+class _AsyncItems(_Limited):
+    def __aiter__(self) -> _AsyncItems:
+        return self
+
+    async def __anext__(self) -> Any:
+        ask = self._items.__anext__
+        return await self._timeout(ask).call_async(ask)
+
+    async def aclose(self) -> None:
+        close = getattr(self._items, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class _Items(_Limited):
+    _on_late_result = "discard"  # a plain iterator that is too slow ends here
+
+    def __iter__(self) -> _Items:
+        return self
+
+    def __next__(self) -> Any:
+        return self._timeout(next).call(next, self._items)
+
+    def close(self) -> None:
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()

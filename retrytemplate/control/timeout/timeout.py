@@ -1,0 +1,263 @@
+"""The timeout: a limit that each call has anew."""
+
+from __future__ import annotations
+
+from inspect import unwrap
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from attrs import field, frozen
+
+from retrytemplate._engine.attempt_timeout import is_discarded, log_overrun
+from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.formatting import operation_of
+from retrytemplate._internal.validation import checked_by, duration, late_result, limit, span, text
+from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control._strategy import Wraps, apply, apply_async, refuse_awaitable
+from retrytemplate.control.classification.timeouts import timeout_kind
+from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
+from retrytemplate.errors import DeadlineExceededError, MisuseError
+from retrytemplate.history import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+__all__ = ["TimedOut", "Timeout", "tell_of"]
+
+RAISE: Final = object()
+
+
+@frozen(kw_only=True)
+class TimedOut(ControlEvent):
+    """A call took too long.
+
+    :param operation: the function's name.
+    :param kind: which limit it was.
+    :param limit: the seconds that it had.
+    :param elapsed: the seconds until its caller got the error or the value; after a cancellation
+        that includes the cleanup.
+    :param abandoned: False: the call returned after the limit, and its value is used.  True: there
+        is no value, because the call was cancelled, not begun, or its value discarded.
+    :param error: why there is no value, with a client's own timeout as its cause; None where
+        ``abandoned`` is False.
+    """
+
+    operation: str
+    kind: str | None
+    limit: float
+    elapsed: float
+    abandoned: bool
+    error: DeadlineExceededError | None
+
+
+@frozen(eq=False)
+class Timeout(Wraps):
+    """Opens a ``Deadline`` around each call: one limit for all that happens in it.
+
+    :param seconds: the limit; a number or a ``timedelta``.
+    :param kind: what limit it is; it is on the error, as ``kind``, so that a request that took too
+        long can be told from a database that did.
+    :param on_timeout: the value of a call that was cancelled or abandoned at the limit, or a
+        synchronous function without parameters that returns it; left out: the error is raised.
+    :param floor: what an attempt inside needs, at least: with less left a template begins none.
+    :param name: in events.
+    :param listeners: told of each call that took too long, with a ``TimedOut``.
+    :param on_late_result: how the value of a call is used that returned after the limit, because
+        nothing could cancel it.  ``"return"``, the default: it is returned, and wins over
+        ``on_timeout``; the overrun is logged as a warning and reported as a ``TimedOut`` with
+        ``abandoned=False``.  ``"discard"``: ``DeadlineExceededError``; for calls that may be
+        repeated.
+    :param clock: measures.
+    :raises ValueError: ``seconds`` is not above 0, ``floor`` is below 0, or ``on_late_result`` is
+        another text.
+
+    Asynchronous calls are cancelled at the limit.  A synchronous call cannot be cancelled: it runs
+    to its end, and what it calls inherits the deadline.  ``outcome_unknown`` of the error says that
+    the call had begun.  A client's own timeout that comes
+    when the time is over is this limit, too, and the cause of the error; one that comes earlier is
+    the client's, and passes.
+
+    >>> import asyncio
+    >>> fast = Timeout(0.01, kind="partner read")
+    >>> try:
+    ...     asyncio.run(fast.call_async(asyncio.sleep, 60))
+    ... except TimeoutError as error:
+    ...     print(error, "-", error.kind, error.outcome_unknown)
+    the deadline of 0.01 seconds is over - partner read True
+    >>> asyncio.run(Timeout(0.01, on_timeout="no answer").call_async(asyncio.sleep, 60))
+    'no answer'
+    """
+
+    seconds: float = field(converter=duration, validator=checked_by(span))
+    kind: str = field(default="request", kw_only=True, validator=checked_by(text))
+    on_timeout: Any = field(default=RAISE, kw_only=True, repr=False)
+    floor: float = field(default=0.0, kw_only=True, converter=duration, validator=checked_by(limit))
+    name: str = field(default="timeout", kw_only=True, validator=checked_by(text))
+    listeners: tuple[Any, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=listeners_of,
+        validator=checked_by(check_listeners),
+        repr=False,
+    )
+    on_late_result: Literal["return", "discard"] = field(
+        default="return", kw_only=True, validator=checked_by(late_result), repr=False
+    )
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
+
+    _deadline: Deadline = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if is_async(self.on_timeout):
+            raise TypeError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
+        deadline = Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
+        object.__setattr__(self, "_deadline", deadline)
+
+    # Calls.  ``on_timeout`` may give anything: hence ``T | Any``.
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
+        """Call the function with the limit in force.
+
+        :raises DeadlineExceededError: something in the call kept to the limit and gave up, or its
+            late value is discarded.
+        """
+        deadline = self._deadline.anew()
+        try:
+            with deadline:
+                try:
+                    value = fn(*args, **kwargs)
+                    refuse_awaitable(value, fn)
+                except Exception as exc:
+                    if _means(exc, deadline):
+                        raise _error(exc, deadline) from exc
+                    raise
+                elapsed = deadline.elapsed()
+                if elapsed > deadline.granted:
+                    self._check_late(deadline, elapsed)
+        except DeadlineExceededError as error:
+            self._tell(_operation(fn, *args), deadline, error)
+            if self._is_not_answered(deadline):
+                raise
+            return self._answer()
+        if elapsed > deadline.granted:
+            self._report_overrun(_operation(fn, *args), deadline, elapsed)
+        return value
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    @overload
+    async def call_async(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | Any: ...
+
+    async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, asynchronous or not, await it, and cancel it at the limit.
+
+        :raises DeadlineExceededError: it was cancelled, or its late value is discarded.
+        """
+        return await self._coroutine(fn)(*args, **kwargs)
+
+    def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            deadline = self._deadline.anew()
+            try:
+                async with deadline:
+                    try:
+                        value = fn(*args, **kwargs)
+                        if type(value) is CoroutineType or is_awaitable(value):
+                            value = await value
+                    except Exception as exc:
+                        if _means(exc, deadline):
+                            raise _error(exc, deadline) from exc
+                        raise
+                    elapsed = deadline.elapsed()
+                    if elapsed > deadline.granted:
+                        self._check_late(deadline, elapsed)
+            except DeadlineExceededError as error:
+                self._tell(_operation(fn, *args), deadline, error)
+                if self._is_not_answered(deadline):
+                    raise
+                return self._answer()
+            if elapsed > deadline.granted:
+                self._report_overrun(_operation(fn, *args), deadline, elapsed)
+            return value
+
+        return wrapped
+
+    def _check_late(self, deadline: Deadline, elapsed: float) -> None:
+        if is_discarded(self, elapsed):
+            raise deadline.error(
+                f"the call took longer than {deadline.granted:.3g} seconds", outcome_unknown=True
+            )
+
+    def _report_overrun(self, operation: str, deadline: Deadline, elapsed: float) -> None:
+        log_overrun(f"{self.name}: {operation}", deadline.granted, elapsed)
+        tell(self.listeners, [_event(self, operation, deadline, elapsed, None)])
+
+    def _tell(self, operation: str, deadline: Deadline, error: DeadlineExceededError) -> None:
+        """Tell of it where it was this limit, not another one inside."""
+        if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
+            tell_of(error, self, operation, deadline)
+
+    def _is_not_answered(self, deadline: Deadline) -> bool:
+        return self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired()
+
+    def _answer(self) -> Any:
+        if not callable(self.on_timeout):
+            return self.on_timeout
+        value = self.on_timeout()
+        if is_awaitable(value):
+            close_unawaited(value)
+            raise MisuseError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
+        return value
+
+
+def tell_of(error: DeadlineExceededError, limits: Any, operation: str, deadline: Deadline) -> None:
+    """Report a call without a value to the listeners of these limits."""
+    tell(limits.listeners, [_event(limits, operation, deadline, deadline.elapsed(), error)])
+
+
+def _event(
+    limits: Any,
+    operation: str,
+    deadline: Deadline,
+    elapsed: float,
+    error: DeadlineExceededError | None,
+) -> TimedOut:
+    return TimedOut(
+        name=limits.name,
+        operation=operation,
+        kind=deadline.kind if error is None else error.kind,
+        limit=deadline.granted,
+        elapsed=elapsed,
+        abandoned=error is not None,
+        error=error,
+    )
+
+
+def _operation(fn: Any, *args: Any) -> str:
+    """The name of the function; a pipeline's own call is one of its first argument."""
+    inner = unwrap(fn)
+    return operation_of(args[0] if inner is apply or inner is apply_async else fn)
+
+
+def _means(exc: Exception, deadline: Deadline) -> bool:
+    """Whether a client's timeout comes because the deadline is over."""
+    if isinstance(exc, DeadlineExceededError) or not deadline.expired():
+        return False
+    return timeout_kind(exc) is not None
+
+
+def _error(exc: Exception, deadline: Deadline) -> Exception:
+    message = f"the deadline of {deadline.limit:g} seconds is over: {summary(exc)}"
+    return deadline.error(message, outcome_unknown=True)
