@@ -627,6 +627,12 @@ class Pages:
         raise RemoteError
 
 
+class Caller:
+    @made(2).wrap
+    def __call__(self):
+        raise RemoteError
+
+
 def plain():
     raise RemoteError
 
@@ -637,6 +643,8 @@ RETRYING = {
     "staticmethod": staticmethod(made(3).wrap(plain)),
     "classmethod": made(3).wrap(classmethod(plain)),
     "bound method": Pages().fetch,
+    "callable object": Caller(),
+    "partial of a callable object": functools.partial(Caller()),
     "retryable": retryable(retry_on=RemoteError)(plain),
     "strategy": Bulkhead("pages").wrap(made(3).wrap(plain)),
     "pipeline, template first": Pipeline(made(2), Bulkhead("pages")).wrap(plain),

@@ -137,6 +137,8 @@ def check_not_wrapped(
             inner = inner.__func__
         else:
             break
+    if RetryWith.of(inner) is None:  # a callable object, perhaps
+        inner = type(inner).__call__
     if RetryWith.of(inner) is not None:
         name = getattr(inner.__wrapped__, "__qualname__", repr(inner.__wrapped__))
         raise MisuseError(
