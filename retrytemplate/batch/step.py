@@ -95,6 +95,11 @@ def _send_report(sent: int, failures: list[Exception], unsent: int) -> SendRepor
     return SendReport(sent=sent, unsent=unsent, error=error)
 
 
+def _check_not_awaited(piece: str, function: Any, twin: str) -> None:
+    if is_async(function):
+        raise MisuseError(f"the {piece} has to be awaited: use {twin}()")
+
+
 @define
 class _Flag:
     """Whether a stop was asked for, and who is to heed it.
@@ -270,7 +275,7 @@ class ChunkStep:
         :raises RunLostError: another process has taken the run over.
         :raises JobRepositoryError: the journal cannot be written: the run stays where it was.
         """
-        self._check_blocking()
+        self._check_blocking("run_async")
         transactions = self._transactions()
         asked = self._identity(parameters, on_existing)
         with at_work(asked.worker), self._stop.heeded(asked.worker):
@@ -296,7 +301,7 @@ class ChunkStep:
 
         An asynchronous writer gets an ``AsyncConnection``, another one a ``Connection``.
         """
-        self._check_awaited()
+        self._check_awaited("run")
         asked = self._identity(parameters, on_existing)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine)
@@ -334,7 +339,7 @@ class ChunkStep:
         :param key: only those of this key.
         :param by: who asks, for the audit; None: this process's worker name.
         """
-        self._check_blocking()
+        self._check_blocking("replay_async")
         transactions = self._transactions(Ledger)
         wanted, replaying = Wanted(self.name, ids, error, key), self._replaying(by)
         letters = transactions.alone(find, wanted)
@@ -351,7 +356,7 @@ class ChunkStep:
         by: str | None = None,
     ) -> ReplayReport:
         """The same in a task of asyncio."""
-        self._check_awaited()
+        self._check_awaited("replay")
         wanted, replaying = Wanted(self.name, ids, error, key), self._replaying(by)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine, Ledger)
@@ -382,8 +387,7 @@ class ChunkStep:
         ...     step.send_outbox()
         SendReport(sent=0, unsent=0, error=None)
         """
-        self._check_outbox()
-        self._check_blocking()
+        _check_not_awaited("outbox", self._given_outbox().send, "send_outbox_async")
         transactions = self._transactions()
         driver = Driver(**self._parts(None, transactions))
         sent, failures = driver.perform(outbox.deliver(self.name))
@@ -391,8 +395,7 @@ class ChunkStep:
 
     async def send_outbox_async(self) -> SendReport:
         """The same in a task of asyncio; ``send`` may be asynchronous."""
-        self._check_outbox()
-        self._check_awaited()
+        self._given_outbox()
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine)
             driver = AsyncDriver(**self._parts(None, transactions))
@@ -454,23 +457,22 @@ class ChunkStep:
             raise
         await transactions.alone(runs.end, run, status)
 
-    def _check_outbox(self) -> None:
+    def _given_outbox(self) -> Outbox:
         if self.outbox is None:
             raise MisuseError(f"step {self.name!r} has no outbox: give it outbox=Outbox(...)")
+        return self.outbox
 
-    def _check_blocking(self) -> None:
-        pieces = {"processor": self.processor, "writer": self.writer}
+    def _check_blocking(self, twin: str) -> None:
+        _check_not_awaited("processor", self.processor, twin)
+        _check_not_awaited("writer", self.writer, twin)
         if self.outbox is not None:
-            pieces["outbox"] = self.outbox.send
-        for piece, function in pieces.items():
-            if is_async(function):
-                raise MisuseError(f"the {piece} has to be awaited: use run_async()")
+            _check_not_awaited("outbox", self.outbox.send, twin)
         if hasattr(self.database, "sync_engine"):
-            raise MisuseError("database is an AsyncEngine: use run_async(), or give an Engine")
+            raise MisuseError(f"database is an AsyncEngine: use {twin}(), or give an Engine")
 
-    def _check_awaited(self) -> None:
+    def _check_awaited(self, twin: str) -> None:
         if self.database is not None and not hasattr(self.database, "sync_engine"):
-            raise MisuseError("database is an Engine: use run(), or give an AsyncEngine")
+            raise MisuseError(f"database is an Engine: use {twin}(), or give an AsyncEngine")
 
     def _transactions(self, ledger: Any = runs) -> Transactions:
         return Transactions(repository=self.repository, **self._written_with(ledger))

@@ -141,7 +141,7 @@ def performed(
     try:
         return asyncio.run(awaited()) if asynchronous or _is_awaited(step) else blocking()
     except MisuseError as error:
-        hint = "; for this command: --async" if "run_async" in str(error) else ""
+        hint = "; for this command: --async" if "_async()" in str(error) else ""
         raise UsageError(f"{error}{hint}") from None
     except RetryError as error:
         raise WorkError(str(error)) from None

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrytemplate import (
     MisuseError,
@@ -384,6 +386,39 @@ def test_send_outbox_that_fails_names_the_failure(sqlite, way):
 def test_send_outbox_of_a_step_without_outbox_is_misuse(sqlite, way):
     with pytest.raises(MisuseError, match="step 'copy' has no outbox"):
         send_outbox(sqlite.step([]), way)
+
+
+async def awaited(*_):
+    """A processor or writer that is not called."""
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        {"writer": awaited},
+        {"processor": awaited},
+        {"database": create_async_engine("sqlite+aiosqlite://")},
+    ],
+    ids=["writer", "processor", "database"],
+)
+def test_send_outbox_ignores_asynchronous_pieces_but_send(sqlite, pieces):
+    leave_message(sqlite, 1)
+    bus = Bus()
+    assert sqlite.step([], outbox=Outbox(bus, about), **pieces).send_outbox().sent == 1
+    assert bus.payloads() == [{"item": 1}]
+
+
+def test_send_outbox_async_ignores_a_blocking_database(sqlite):
+    leave_message(sqlite, 1)
+    bus = Bus()
+    step = sqlite.step([], outbox=Outbox(bus, about), database=create_engine("sqlite://"))
+    assert send_outbox(step, "async").sent == 1
+
+
+def test_send_outbox_with_asynchronous_send_names_its_twin(sqlite):
+    step = sqlite.step([], outbox=Outbox(awaited, about))
+    with pytest.raises(MisuseError, match=r"the outbox .*: use send_outbox_async\(\)"):
+        step.send_outbox()
 
 
 def test_damaged_message_counts_as_one_that_cannot_be_sent(world, way):

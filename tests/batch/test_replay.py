@@ -5,7 +5,7 @@ import json
 import threading
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import create_engine, select
 
 from retrytemplate import (
     Deadline,
@@ -218,9 +218,15 @@ def test_messages_that_cannot_be_sent_so_are_refused_before_anything_is_written(
     async def send(message):
         """Not awaited."""
 
-    with pytest.raises(MisuseError, match="the outbox has to be awaited"):
+    with pytest.raises(MisuseError, match=r"the outbox has to be awaited: use replay_async\(\)"):
         dead.step(outbox=Outbox(send, lambda item: item)).replay()
     assert dead.rows() == [1, 4]
+
+
+def test_replay_async_with_a_blocking_database_names_its_twin(sqlite):
+    step = sqlite.step([], database=create_engine("sqlite://"))
+    with pytest.raises(MisuseError, match=r"database is an Engine: use replay\(\)"):
+        replay(step, "async")
 
 
 def test_an_item_that_is_none_is_written_where_nothing_filters_it(sqlite, way):

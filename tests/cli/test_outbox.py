@@ -33,6 +33,9 @@ def step(name="ship", send=send, outbox=True):
 def awaited():
     return step(send=send_awaited)
 
+def hidden():
+    return step(send=lambda message: send_awaited(message))
+
 def silent():
     return step(outbox=False)
 """
@@ -105,6 +108,14 @@ def test_outbox_send_that_fails_names_the_failure(outbox, job):
     code, lines, err = outbox("send", f"{job}:step")
     assert (code, lines[-1]) == (1, "0 sent, 2 unsent")
     assert err == "retrytemplate outbox: not sent: ConnectionError: the bus is\n"
+
+
+def test_outbox_send_of_hidden_coroutine_names_the_option(outbox, job, monkeypatch):
+    monkeypatch.delenv("REJECTED")
+    code, _, err = outbox("send", f"{job}:hidden")
+    assert code == 2
+    assert err.endswith("; for this command: --async\n")
+    assert outbox("send", f"{job}:hidden", "--async")[1][-1] == "2 sent, 0 unsent"
 
 
 def test_outbox_send_as_json_prints_the_report(outbox, job):
