@@ -19,7 +19,7 @@ from sybil.integration.pytest import SybilFile, SybilItem
 from sybil.parsers import myst, rest
 
 import retrytemplate
-from tests.leftovers import Leftovers, Watchdog, adopt_orphans, kill_when_a_block_fails
+from tests.support.leftovers import Leftovers, Watchdog, adopt_orphans, kill_when_a_block_fails
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -119,7 +119,7 @@ def _reset_watchdog(config: pytest.Config, limit: float | None = None) -> None:
 def pytest_collection_finish() -> None:
     """Start what starts processes for the tests: it stays until the end of the run."""
     multiprocessing.resource_tracker.ensure_running()
-    if "tests.forking" in sys.modules:
+    if "tests.support.fork_server" in sys.modules:
         multiprocessing.forkserver.ensure_running()
 
 

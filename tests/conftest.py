@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.stores import postgres, valkey
+from tests.support import postgres, valkey
 
 
 @pytest.fixture

@@ -55,8 +55,8 @@ from retrytemplate.testing import (
     run,
     virtual_loop,
 )
-from tests.down import Down
-from tests.ways import Script, every_way, made
+from tests.support.failing_cache import Down
+from tests.support.runners import Script, every_way, made
 
 NAN, INF = float("nan"), float("inf")
 DAY_BEFORE = timedelta(days=-1)

@@ -26,9 +26,9 @@ from retrytemplate import (
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import AsyncRecorder, Interrupted, Recorder, VirtualClock, run, run_trio
 from retrytemplate.testing.clock import checkpoint
-from tests.down import Down
-from tests.hooks import EveryHook
-from tests.ways import Script, every_way, in_block, in_thread, made
+from tests.support.failing_cache import Down
+from tests.support.hooks import EveryHook
+from tests.support.runners import Script, every_way, in_block, in_thread, made
 
 pytestmark = pytest.mark.filterwarnings("ignore::retrytemplate.UnboundedRetryWarning")
 

@@ -18,7 +18,7 @@ from retrytemplate import (
 from retrytemplate.policies import RetryPolicy
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
 from retrytemplate.testing.conformance.base import PATIENCE, in_threads
-from tests.ways import made
+from tests.support.runners import made
 
 THREADS = 32
 TASKS = 1000

@@ -27,7 +27,7 @@ from retrytemplate._engine.drivers import SYNC
 from retrytemplate._engine.entry import prepare, run_whole
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
-from tests.ways import WAYS, every_way, in_block, in_thread, made
+from tests.support.runners import WAYS, every_way, in_block, in_thread, made
 
 # -- scenarios ----------------------------------------------------------------------------------
 

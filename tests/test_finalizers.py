@@ -14,7 +14,7 @@ from retrytemplate import (
     StatisticsListener,
 )
 from retrytemplate.listeners.statistics import RollingStatistics
-from tests.ways import made
+from tests.support.runners import made
 
 TURNS = 300
 

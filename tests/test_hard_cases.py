@@ -32,7 +32,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import VirtualClock, run
-from tests.garbage import no_collector
+from tests.support.gc_probe import no_collector
 
 STATE = RetryState("key")
 

@@ -132,7 +132,7 @@ def test_unknown_mark_is_an_error(failures):
 
 def test_watchdog_ends_a_process_that_hangs():
     program = (
-        "import sys, time; from tests.leftovers import Watchdog; Watchdog.MARGIN = 0.05\n"
+        "import sys, time; from tests.support.leftovers import Watchdog; Watchdog.MARGIN = 0.05\n"
         "def hangs(): time.sleep(1000)\n"
         "Watchdog(sys.stderr).reset(0.05); hangs()"
     )

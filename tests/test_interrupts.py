@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.interrupting import SECONDS
+from tests.support.interrupts import SECONDS
 
 # How many instructions are passed over: a whole run takes longer than the others.
 STRIDES = {
@@ -23,7 +23,7 @@ STRIDES = {
 @pytest.mark.parametrize("scenario", STRIDES)
 def test_interrupt_anywhere_leaves_no_thread_or_lock(scenario):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.interrupting", scenario, str(STRIDES[scenario])],
+        [sys.executable, "-m", "tests.support.interrupts", scenario, str(STRIDES[scenario])],
         capture_output=True,
         text=True,
         timeout=SECONDS + 10,

@@ -18,8 +18,8 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import VirtualClock, run
-from tests.garbage import left_by, no_collector
-from tests.ways import made
+from tests.support.gc_probe import left_by, no_collector
+from tests.support.runners import made
 
 
 class Trouble(Exception):

@@ -16,7 +16,7 @@ from retrytemplate import (
 )
 from retrytemplate._engine.context import CURRENT, OUTER
 from retrytemplate.testing import Recorder, VirtualClock, run
-from tests.ways import Script, made
+from tests.support.runners import Script, made
 
 
 def holding(template, blocks=0):

@@ -14,8 +14,8 @@ from retrytemplate import (
     RetryState,
     current_context,
 )
-from tests.cutting import OrdinarySignal, Signal, left_behind
-from tests.ways import Script, in_async_block, in_asyncio, in_block, in_thread, made
+from tests.support.runners import Script, in_async_block, in_asyncio, in_block, in_thread, made
+from tests.support.signal_injection import OrdinarySignal, Signal, left_behind
 
 
 class Balance(RetryListener):

@@ -41,8 +41,8 @@ from retrytemplate import (
     Veto,
 )
 from retrytemplate.testing import Recorder, VirtualClock
-from tests.down import Down
-from tests.ways import Script, both_kinds, every_way, made
+from tests.support.failing_cache import Down
+from tests.support.runners import Script, both_kinds, every_way, made
 
 KEY = RetryState("order-17")
 

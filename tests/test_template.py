@@ -22,7 +22,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
-from tests.ways import Script, both_kinds, every_way, made
+from tests.support.runners import Script, both_kinds, every_way, made
 
 # -- call and outcome ------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ def marked(body: Sequence[ast.stmt], inherited: Sequence[str] = ()) -> Iterator[
 
 
 def holders(root: Path) -> dict[str, list[str]]:
-    """The tests that hold each statement: ``tests/test_house.py::test_...`` by id."""
+    """The tests that hold each statement: ``tests/test_architecture.py::test_...`` by id."""
     found: dict[str, list[str]] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         for identifier, name in marked(ast.parse(path.read_text(encoding="utf-8")).body):

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from retrytemplate import Backoff
-from tests.journey import restored
+from tests.support.pickling import restored
 
 FAILURE = ValueError("any")
 

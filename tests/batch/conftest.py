@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from tests.batch.nursery import nursery
-from tests.batch.world import World
+from tests.support.process_pool import nursery
+from tests.support.step_fixture import World
 
 # Processes that die: on one version, and where a process can be forked.
 if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):

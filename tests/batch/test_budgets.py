@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import SkipLimitExceededError, SkipPolicy
-from tests.batch.world import accounted, run
+from tests.support.step_fixture import accounted, run
 
 ITEMS = range(1, 33)
 AT_ONCE = 16

@@ -15,7 +15,7 @@ from retrytemplate.batch.journal import engines
 from retrytemplate.batch.runner.signals import uncut
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
-from tests.cutting import InterruptsOnly
+from tests.support.signal_injection import InterruptsOnly
 
 EVER = 3600
 

@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 
 from retrytemplate.batch import ReaderError
-from tests.batch.killing import Mill, Plan, go
+from tests.support.crash_worker import Mill, Plan, go
 
 SEEDS = int(os.environ.get("RETRYTEMPLATE_SEEDS", "20"))
 MOST_STARTS = 30

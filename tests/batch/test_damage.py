@@ -26,8 +26,8 @@ from retrytemplate.batch import (
 from retrytemplate.batch.engine.checkpoint import Marker, indexes_of, ranges_of
 from retrytemplate.batch.journal import engines
 from retrytemplate.history import type_name
-from tests.batch.killing import unflushed
-from tests.batch.world import World, accounted
+from tests.support.crash_worker import unflushed
+from tests.support.step_fixture import World, accounted
 
 ITEMS = range(1, 7)
 DEEP = "[" * 100_000

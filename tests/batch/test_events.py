@@ -8,7 +8,7 @@ import pytest
 from retrytemplate import MisuseError, SimpleRetryPolicy
 from retrytemplate.batch import SkipPolicy, StepListener
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
-from tests.batch.world import run
+from tests.support.step_fixture import run
 
 
 class Recorder(StepListener):

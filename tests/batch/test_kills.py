@@ -12,7 +12,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.batch.killing import ALWAYS, Mill, Plan, go_to
+from tests.support.crash_worker import ALWAYS, Mill, Plan, go_to
 
 EXAMPLES = int(os.environ.get("RETRYTEMPLATE_KILLS", "50"))
 KILLED = -9

@@ -24,7 +24,7 @@ from retrytemplate.batch import (
 from retrytemplate.batch.journal.schema import now
 from retrytemplate.history import type_name
 from tests.batch.test_scenarios import Bad, Flaky
-from tests.batch.world import run
+from tests.support.step_fixture import run
 
 
 class Bus:

@@ -18,7 +18,7 @@ from retrytemplate import (
 from retrytemplate.batch import Cursor, JobRepositoryError, Outbox, Reader, SkipPolicy
 from retrytemplate.testing import VirtualClock
 from tests.batch.test_scenarios import Bad, Flaky, always
-from tests.batch.world import accounted, run
+from tests.support.step_fixture import accounted, run
 
 
 def test_a_writer_that_empties_its_list_has_all_items_at_the_next_attempt(world, way):

@@ -17,7 +17,7 @@ from retrytemplate.batch import (
 from retrytemplate.batch.journal.letters import joined
 from retrytemplate.history import AttemptRecord
 from tests.batch.test_scenarios import Bad
-from tests.batch.world import World, run
+from tests.support.step_fixture import World, run
 
 SECRET = "hunter2"
 

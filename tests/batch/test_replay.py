@@ -19,7 +19,7 @@ from retrytemplate import (
 from retrytemplate.batch import DeadLetters, JsonCodec, Outbox
 from retrytemplate.testing import VirtualClock
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
-from tests.batch.world import run
+from tests.support.step_fixture import run
 
 
 def replay(step, way, *arguments, **settings):

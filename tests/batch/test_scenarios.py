@@ -4,7 +4,7 @@ import pytest
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import SkipPolicy
-from tests.batch.world import accounted, run
+from tests.support.step_fixture import accounted, run
 
 
 class Bad(Exception):

@@ -36,7 +36,7 @@ from retrytemplate.batch import (
 )
 from retrytemplate.testing import VirtualClock
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
-from tests.batch.world import accounted, run
+from tests.support.step_fixture import accounted, run
 
 
 def test_what_the_processor_filters_is_counted_and_not_written(world, way):

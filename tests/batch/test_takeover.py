@@ -24,13 +24,13 @@ from retrytemplate._storage.process_liveness import at_work
 from retrytemplate.batch import JobRepository, JobRepositoryError, RunInProgressError, SkipPolicy
 from retrytemplate.batch.journal import engines, runs
 from retrytemplate.testing import VirtualClock
-from tests.batch.killing import Mill, Plan, say
-from tests.batch.nursery import processes
 from tests.batch.test_events import Recorder
-from tests.batch.world import World, accounted, run
-from tests.stores import postgres
-from tests.stores.proxy import Proxy
-from tests.stores.witness import Witness
+from tests.support import postgres
+from tests.support.crash_worker import Mill, Plan, say
+from tests.support.process_pool import processes
+from tests.support.proxy import Proxy
+from tests.support.step_fixture import World, accounted, run
+from tests.support.witness import Witness
 
 LEASE = 0.5
 turns = count(1)

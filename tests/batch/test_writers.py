@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from retrytemplate import MissingExtraError
 from retrytemplate.batch import UpsertWriter
-from tests.batch.place import KINDS, Place
+from tests.support.database import KINDS, Place
 
 
 @pytest.fixture(params=KINDS)

@@ -23,8 +23,8 @@ from retrytemplate import (
 )
 from retrytemplate.caches.record import FORMAT, Record, describe, from_json, json_copy, to_json
 from retrytemplate.testing import VirtualClock
-from tests import ways
-from tests.ways import every_way, made
+from tests.support import runners
+from tests.support.runners import every_way, made
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=20)
 COUNTS = st.integers(0, 10**12)
@@ -360,7 +360,7 @@ def test_traceback_at_rest_begins_with_the_frame_of_the_callback(way):
     [attempt] = cache.peek("pins/s:key").history
     places = re.findall(r'File "(.*?)", line \d+, in (\w+)', attempt.traceback)
     assert places[-1] == (__file__, "fails_behind")
-    assert {file for file, _ in places} <= {__file__, ways.__file__}
+    assert {file for file, _ in places} <= {__file__, runners.__file__}
 
 
 def test_traceback_keeps_the_frames_of_the_library_behind_the_callback():

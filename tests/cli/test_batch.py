@@ -13,9 +13,9 @@ from retrytemplate.batch import Runs, RunStatus
 from retrytemplate.batch.journal.runs import Counts
 from retrytemplate.cli import main
 from retrytemplate.cli.commands.batch.progress import Bar, Pace
-from tests.batch.world import World
 from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of
 from tests.support import forked_python
+from tests.support.step_fixture import World
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from retrytemplate.cli import main
 from retrytemplate.cli.commands.breaker import BREAKERS
-from tests.control.circuits.shared import Sharing, failing, fine
-from tests.stores.postgres import free_port
+from tests.control.breaker.redis.shared import Sharing, failing, fine
+from tests.support.postgres import free_port
 
 CALLS = [(n, 0.1, "failure" if 10 <= n < 14 else "success") for n in range(60)]
 

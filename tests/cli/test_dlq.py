@@ -10,8 +10,8 @@ import pytest
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import DeadLetters, SkipPolicy
 from retrytemplate.cli import main
-from tests.batch.world import World
 from tests.cli.jobs import Place, lines_of
+from tests.support.step_fixture import World
 
 
 class PriceError(Exception):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.control.shop import Server, Shop
+from tests.support.http_service import Server, Shop
 
 
 @pytest.fixture

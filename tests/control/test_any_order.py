@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import RetryTemplate, SimpleRetryPolicy
 from retrytemplate.control import Bulkhead, CircuitBreaker, Fallback, Pipeline, Timeout
-from tests.control.loops import LOOPS
+from tests.support.event_loops import LOOPS
 
 every_loop = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 

@@ -22,8 +22,8 @@ from retrytemplate.control import (
     Strategy,
 )
 from retrytemplate.testing import VirtualClock
-from tests.control.loops import LOOPS
-from tests.garbage import left_by
+from tests.support.event_loops import LOOPS
+from tests.support.gc_probe import left_by
 
 
 class Down(Exception):

@@ -9,8 +9,8 @@ import pytest
 
 from retrytemplate import current_context
 from retrytemplate.control import OPENAI, AuthenticationAlert
-from tests.control.shop import RESET, SILENCE, Page
-from tests.stores.postgres import free_port
+from tests.support.http_service import RESET, SILENCE, Page
+from tests.support.postgres import free_port
 
 openai = pytest.importorskip("openai", reason="no openai: pip install retrytemplate[test]")
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from retrytemplate.control._threads import in_thread
-from tests.control.loops import LOOPS
+from tests.support.event_loops import LOOPS
 
 
 @pytest.mark.parametrize("loop", LOOPS)

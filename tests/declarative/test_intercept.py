@@ -21,7 +21,7 @@ from retrytemplate import (
     intercept,
 )
 from retrytemplate.testing import VirtualClock
-from tests.trouble import RemoteError
+from tests.support.flaky import RemoteError
 
 
 class Service:

@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import MaxAttemptsRetryPolicy, current_context, recover, retryable
 from retrytemplate.testing import run
-from tests.trouble import RemoteError, Trouble
+from tests.support.flaky import RemoteError, Trouble
 
 
 class Base:

@@ -16,8 +16,8 @@ from retrytemplate import (
 )
 from retrytemplate.testing import Recorder
 from tests.declarative import later
-from tests.garbage import left_by
-from tests.trouble import RemoteError
+from tests.support.flaky import RemoteError
+from tests.support.gc_probe import left_by
 
 
 class NearError(RemoteError):

@@ -21,7 +21,7 @@ from retrytemplate import (
     retryable,
 )
 from retrytemplate.testing import Recorder, VirtualClock, no_waiting, run
-from tests.trouble import RemoteError, Trouble
+from tests.support.flaky import RemoteError, Trouble
 
 # -- what it guards -----------------------------------------------------------------------------
 

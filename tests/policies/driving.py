@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from retrytemplate import RetryPolicy, StatefulRetryPolicy
-from tests.journey import restored
+from tests.support.pickling import restored
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:

@@ -27,9 +27,9 @@ from sqlalchemy import event
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, JobRepository, Outbox
 from retrytemplate.batch.journal import engines
-from tests.batch.killing import unflushed
-from tests.batch.nursery import nursery
-from tests.stores import postgres
+from tests.support import postgres
+from tests.support.crash_worker import unflushed
+from tests.support.process_pool import nursery
 
 PARTS = 2
 LONGEST = 0.6  # seconds until a kill

@@ -1,7 +1,7 @@
 """A short run of the campaign."""
 
-from tests.batch.nursery import nursery
 from tests.stress.outbox_kills import campaign
+from tests.support.process_pool import nursery
 
 
 def test_messages_of_a_killed_process_are_received_once(tmp_path):

@@ -38,7 +38,7 @@ from retrytemplate.testing import (
 )
 from retrytemplate.testing.conformance import base
 from retrytemplate.testing.conformance.cache import LONG, WORKERS
-from tests.meeting import Meeting
+from tests.support.barriers import Meeting
 from tests.testing.test_kits_on_ours import AsyncMemory, kit_for
 
 

@@ -24,8 +24,8 @@ from sqlalchemy import (
 
 from retrytemplate import MissingExtraError
 from retrytemplate.batch import QueryReader, ReaderError
-from tests.batch.place import KINDS, Place
 from tests.batch.readers.reading import in_pieces, items, listed, whole
+from tests.support.database import KINDS, Place
 
 ORDERS = [{"id": number, "sku": f"S{number % 3}"} for number in (2, 3, 5, 7, 11, 13, 17)]
 

@@ -7,7 +7,7 @@ from sqlalchemy import create_engine, event, make_url, text
 
 from retrytemplate.control import MemorySwitchStore, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
-from tests.stores import valkey
+from tests.support import valkey
 
 __all__ = ["DURABLE", "KINDS", "MemoryPlace", "SQLPlace", "ValkeyPlace", "of"]
 

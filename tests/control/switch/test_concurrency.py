@@ -14,9 +14,9 @@ from retrytemplate import (
 )
 from retrytemplate.control import KillSwitch, MemorySwitchStore
 from retrytemplate.testing import GuardConformance, VirtualClock
-from tests.control.loops import LOOPS
 from tests.control.switch.shared import REASON, SharedStore, Told, stopped
-from tests.garbage import left_by
+from tests.support.event_loops import LOOPS
+from tests.support.gc_probe import left_by
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 THREADS = 32

@@ -15,7 +15,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.control import Bulkhead, Fallback, Hedge, KillSwitch, Pipeline, RetryBudget
-from tests.control.loops import LOOPS
+from tests.support.event_loops import LOOPS
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
 RETRY = SimpleRetryPolicy(5)

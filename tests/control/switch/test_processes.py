@@ -20,9 +20,9 @@ from retrytemplate.control import (
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.control.switch.working import FORKED, REASON, STALE_AFTER, WORK, Worker
-from tests.forking import processes
-from tests.stores import postgres, valkey
-from tests.stores.witness import Witness
+from tests.support import postgres, valkey
+from tests.support.fork_server import processes
+from tests.support.witness import Witness
 
 PATIENCE = 40.0
 LEASE = 60.0

@@ -21,7 +21,7 @@ from retrytemplate.control import (
 )
 from retrytemplate.testing import VirtualClock
 from tests.control.switch.shared import REASON, SharedStore, Told, stopped
-from tests.meeting import PATIENCE
+from tests.support.barriers import PATIENCE
 
 STALE = 5.0
 WELL = {"by": "lee", "justification": "found and mended, see incident 9"}

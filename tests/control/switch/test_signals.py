@@ -9,7 +9,7 @@ import pytest
 
 from retrytemplate.control import KillSwitch, _enclosing
 from tests.control.switch.shared import SharedStore, Told, stopped
-from tests.cutting import Signal, left_behind
+from tests.support.signal_injection import Signal, left_behind
 
 WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
 

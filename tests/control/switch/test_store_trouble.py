@@ -16,8 +16,8 @@ from retrytemplate.control.switch.store import lua
 from retrytemplate.errors import SwitchStoreError
 from tests.control.switch.conftest import opened
 from tests.control.switch.shared import stopped
-from tests.stores import postgres
-from tests.stores.proxy import Proxy
+from tests.support import postgres
+from tests.support.proxy import Proxy
 
 SERVER = "redis://localhost"
 FILE = "sqlite:////srv/switch.db"

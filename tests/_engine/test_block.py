@@ -1,0 +1,512 @@
+"""The block form: a loop of attempts, in threads, asyncio and trio."""
+
+import asyncio
+import gc
+
+import pytest
+import trio
+
+from retrytemplate import (
+    AttemptTimeout,
+    AttemptTimeoutError,
+    Deadline,
+    DeadlineExceededError,
+    ExhaustedRetryError,
+    MisuseError,
+    ResultRetryPolicy,
+    RetryListener,
+    RetryState,
+    SimpleRetryPolicy,
+    UnacceptableResultError,
+    current_context,
+)
+from retrytemplate.testing import AsyncRecorder, Recorder, VirtualClock, run, run_trio
+from tests.support.runners import made
+
+KEY = RetryState("order-17")
+
+
+def both(template, body, **how):
+    """Run an async function on virtual time under asyncio, then under trio."""
+    return [
+        run(body(template), clock=template.clock),
+        run_trio(body, template, clock=template.clock),
+    ]
+
+
+# -- the loop -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_the_loop_ends_after_the_first_success(listeners):
+    seen = []
+    for attempt in made(listeners=listeners).attempts():
+        with attempt as context:
+            seen.append(context.attempt)
+            if len(seen) < 3:
+                raise ValueError
+    assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_the_last_exception_leaves_the_loop(listeners):
+    failures = [ValueError("one"), ValueError("two")]
+    with pytest.raises(ValueError) as caught:
+        for attempt in made(2, listeners=listeners).attempts():
+            with attempt as context:
+                raise failures[context.attempt - 1]
+    assert caught.value is failures[1]
+    assert current_context() is None
+
+
+@pytest.mark.parametrize("kind", [Recorder, AsyncRecorder])
+def test_in_tasks_the_loop_may_wait_at_its_ends(kind):
+    async def body(template):
+        seen = []
+        async for attempt in template.attempts():
+            async with attempt as context:
+                seen.append(context.attempt)
+                if len(seen) < 3:
+                    raise ValueError
+        return seen
+
+    template = made(delay=5.0, listeners=[kind()])
+    assert both(template, body) == [[1, 2, 3], [1, 2, 3]]
+    assert template.clock.sleeps == [5.0] * 4
+
+
+def test_a_plain_with_serves_in_tasks_where_nothing_is_awaited_at_the_end():
+    async def body(template):
+        attempts = template.attempts(recovery=recover)
+        async for attempt in attempts:
+            with attempt:
+                raise ValueError
+        return attempts.result
+
+    async def recover(context):
+        return f"after {context.retry_count}"
+
+    template = made(delay=5.0)
+    assert both(template, body) == ["after 3", "after 3"]
+    assert template.clock.sleeps == [5.0] * 4
+
+
+def test_a_plain_with_in_tasks_raises_the_last_exception():
+    async def body(template):
+        async for attempt in template.attempts():
+            with attempt:
+                raise ValueError("last")
+
+    template = made(delay=5.0)
+    with pytest.raises(ValueError, match="last"):
+        run(body(template), clock=template.clock)
+
+
+def test_the_block_sees_its_own_context_and_the_code_after_it_does_not():
+    template = made()
+    for attempt in template.attempts():
+        assert current_context() is None
+        with attempt as context:
+            assert current_context() is context
+            if context.attempt == 1:
+                raise ValueError
+        assert current_context() is None
+
+
+def test_loops_nest_and_the_outer_context_is_the_parent():
+    pairs = []
+    for outer in made(2).attempts():
+        with outer as above:
+            for inner in made(2).attempts():
+                with inner as below:
+                    assert below.parent is above
+                    pairs.append((above.attempt, below.attempt))
+                    raise_until((above.attempt, below.attempt), (2, 2))
+    assert pairs == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def raise_until(numbers, last):
+    if numbers != last:
+        raise ValueError
+
+
+def test_an_execution_in_the_block_has_its_context_as_parent():
+    for attempt in made().attempts():
+        with attempt as context:
+            parent = made().execute(lambda nested: nested.parent)
+    assert parent is context
+
+
+def test_attributes_live_from_block_to_block():
+    for attempt in made().attempts():
+        with attempt as context:
+            count = context.attributes["count"] = context.attributes.get("count", 0) + 1
+            if count < 3:
+                raise ValueError
+    assert count == 3
+
+
+# -- results and recoveries ---------------------------------------------------------------------
+
+
+def test_the_result_of_the_last_block_stays():
+    attempts = made().attempts()
+    for attempt in attempts:
+        with attempt as context:
+            attempt.result = context.attempt
+            if context.attempt < 2:
+                raise ValueError
+    assert attempts.result == 2
+
+
+def test_a_policy_may_refuse_the_result():
+    attempts = made(policy=ResultRetryPolicy(lambda result: result < 3)).attempts()
+    for attempt in attempts:
+        with attempt as context:
+            attempt.result = context.attempt
+    assert attempts.result == 3
+
+
+def test_a_result_that_never_does_leaves_as_an_error():
+    policy = ResultRetryPolicy(lambda result: True, SimpleRetryPolicy(2))
+    with pytest.raises(UnacceptableResultError) as caught:
+        for attempt in made(policy=policy).attempts():
+            with attempt as context:
+                attempt.result = context.attempt
+    assert caught.value.result == 2
+
+
+def test_a_result_of_an_earlier_block_is_not_taken_for_the_next_ones():
+    judged = []
+    policy = ResultRetryPolicy(lambda result: judged.append(result) or result == "no")
+    attempts = made(policy=policy).attempts()
+    for attempt in attempts:
+        with attempt as context:
+            if context.attempt == 1:
+                attempt.result = "no"
+    assert judged == ["no", None]
+    assert attempts.result is None
+
+
+def test_the_value_of_a_recovery_is_the_result():
+    attempts = made(2).attempts(recovery=lambda context: f"after {context.retry_count}")
+    for attempt in attempts:
+        with attempt:
+            raise ValueError
+    assert attempts.result == "after 2"
+
+
+def test_a_recovery_that_raises_leaves_the_loop():
+    def recover(context):
+        raise LookupError("nor this")
+
+    with pytest.raises(LookupError, match="nor this"):
+        for attempt in made(1).attempts(recovery=recover):
+            with attempt:
+                raise ValueError
+
+
+# -- with a state -------------------------------------------------------------------------------
+
+
+def deliver(template, failure=None, **how):
+    attempts, calls = template.attempts(state=KEY, **how), []
+    for attempt in attempts:
+        with attempt as context:
+            calls.append(context.attempt)
+            if failure is not None:
+                raise failure
+    return calls, attempts.result
+
+
+def test_with_a_state_the_failure_leaves_at_once_and_the_next_loop_goes_on():
+    template = made(2, name="orders")
+
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            deliver(template, ValueError())
+    assert deliver(template, recovery=lambda context: "dead") == ([], "dead")
+    assert len(template.cache) == 0
+
+
+def test_with_a_state_exhausted_the_loop_raises_without_a_turn():
+    template = made(1, name="orders")
+    with pytest.raises(ValueError):
+        deliver(template, ValueError())
+    with pytest.raises(ExhaustedRetryError):
+        deliver(template)
+
+
+# -- leaving early ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_breaking_out_of_a_block_is_a_success(stateful):
+    recorder = Recorder()
+    template = made(name="orders", listeners=[recorder])
+    for attempt in template.attempts(state=KEY if stateful else None):
+        with attempt:
+            break
+    assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
+    assert deliver(template)[0] == [1]
+
+
+def test_returning_from_a_block_is_a_success():
+    recorder = Recorder()
+
+    def body():
+        for attempt in made(listeners=[recorder]).attempts():
+            with attempt as context:
+                if context.attempt == 1:
+                    raise ValueError
+                return context.attempt
+
+    assert body() == 2
+    assert recorder.hooks[-2:] == ["on_success", "close"]
+    assert current_context() is None
+
+
+def test_returning_from_an_asynchronous_block_is_a_success():
+    recorder = AsyncRecorder()
+
+    async def body(template):
+        async for attempt in template.attempts():
+            async with attempt as context:
+                if context.attempt == 1:
+                    raise ValueError
+                return context.attempt
+
+    assert both(made(listeners=[recorder]), body) == [2, 2]
+    assert recorder.hooks.count("close") == 2
+
+
+class Hooks(RetryListener):
+    """The names of the hooks and nothing else: an exception that is kept keeps the loop alive."""
+
+    def __init__(self):
+        self.told = []
+
+    def open(self, context):
+        self.told.append("open")
+
+    def before_attempt(self, context):
+        self.told.append("before_attempt")
+
+    def close(self, context, exception):
+        self.told.append("close")
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_leaving_the_loop_between_two_attempts_closes_and_frees_the_key(blocks):
+    listener = Hooks()
+    template = made(name="orders", listeners=[listener])
+    state = RetryState("order-17", rollback_for=())
+
+    def leave():
+        for attempt in template.attempts(state=state):
+            if listener.told.count("before_attempt") > blocks:
+                break
+            with attempt:
+                raise ValueError
+
+    leave()
+    gc.collect()
+    assert listener.told == ["open", *["before_attempt"] * (blocks + 1), "close"]
+    assert current_context() is None
+    assert deliver(template)[0] == [blocks + 1], "no AttemptInProgressError"
+
+
+def test_leaving_an_asynchronous_loop_between_two_attempts_closes_and_frees_the_key():
+    listener = Hooks()
+    template = made(name="orders", listeners=[listener])
+    state = RetryState("order-17", rollback_for=())
+
+    async def leave(template):
+        async for attempt in template.attempts(state=state):
+            if listener.told.count("before_attempt") > 1:
+                break
+            async with attempt:
+                raise ValueError
+
+    run(leave(template), clock=template.clock)
+    gc.collect()
+    assert listener.told == ["open", "before_attempt", "before_attempt", "close"]
+    assert deliver(template)[0] == [2], "no AttemptInProgressError"
+
+
+# -- misuse -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_a_turn_without_its_block_is_an_error_that_says_so(listeners):
+    with pytest.raises(MisuseError, match="with attempt"):
+        for _attempt in made(listeners=listeners).attempts():
+            pass
+
+
+async def test_a_turn_without_its_block_is_an_error_in_tasks_too():
+    with pytest.raises(MisuseError, match="with attempt"):
+        async for _attempt in made().attempts():
+            pass
+
+
+def test_a_block_outside_the_loop_is_an_error_that_says_so():
+    with pytest.raises(MisuseError, match="inside the loop"), made().attempts():
+        pass
+
+
+def test_an_awaitable_in_a_loop_without_tasks_names_the_piece():
+    with pytest.raises(MisuseError, match=r"AsyncRecorder\.\w+ returned an awaitable"):
+        for attempt in made(listeners=[AsyncRecorder()]).attempts():
+            with attempt:
+                pass
+
+
+def test_attempts_serve_one_execution():
+    attempts = made().attempts()
+    for attempt in attempts:
+        with attempt:
+            pass
+    with pytest.raises(MisuseError, match="call attempts"):
+        iter(attempts)
+    with pytest.raises(MisuseError, match="call attempts"):
+        aiter(attempts)
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_the_loop_object_tells_of_the_execution_as_its_context_does(listeners):
+    template = made(listeners=listeners)
+    attempts = template.attempts()
+    known = []
+    with pytest.raises(ValueError):
+        for attempt in attempts:
+            with attempt as context:
+                attempt.attributes["page"] = context.attempt
+                assert attempt.attributes is context.attributes
+                known.append((attempt.attempt, attempt.retry_count, attempt.closed))
+                raise ValueError(f"failure {attempt.attempt}")
+    assert known == [(1, 0, False), (2, 1, False), (3, 2, False)]
+    assert (attempts.attempt, attempts.retry_count, attempts.closed) == (3, 3, True)
+    assert [failure.message for failure in attempts.history] == [f"failure {n}" for n in (1, 2, 3)]
+    assert attempts.exhausted
+    assert str(attempts.last_exception) == "ValueError: failure 3"
+    assert attempts.attributes == {"page": 3}
+
+
+@pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
+def test_giving_up_by_the_loop_object_is_giving_up(listeners):
+    calls = []
+    with pytest.raises(ValueError):
+        for attempt in made(listeners=listeners).attempts():
+            with attempt:
+                calls.append(attempt.attempt)
+                attempt.give_up()
+                raise ValueError
+    assert calls == [1]
+
+
+# -- limits -------------------------------------------------------------------------------------
+
+
+def test_an_asynchronous_block_is_cut_at_the_attempt_timeout():
+    async def body(template):
+        seen = []
+        async for attempt in template.attempts():
+            async with attempt as context:
+                seen.append((context.attempt, template.clock.monotonic() - start[0]))
+                if context.attempt < 3:
+                    await template.clock.sleep_async(60.0)
+        return seen
+
+    template, start = made(attempt_timeout=2.0, clock=VirtualClock()), [0.0]
+    assert run(body(template), clock=template.clock) == [(1, 0.0), (2, 2.0), (3, 4.0)]
+    start[0] = template.clock.monotonic()
+    assert run_trio(body, template, clock=template.clock) == [(1, 0.0), (2, 2.0), (3, 4.0)]
+
+
+def test_an_asynchronous_block_that_is_always_cut_ends_with_the_attempts_timeout():
+    async def body(template):
+        async for attempt in template.attempts():
+            async with attempt:
+                await template.clock.sleep_async(60.0)
+
+    template = made(2, attempt_timeout=2.0)
+    with pytest.raises(AttemptTimeoutError, match="2 seconds"):
+        run(body(template), clock=template.clock)
+    with pytest.raises(AttemptTimeoutError, match="2 seconds"):
+        run_trio(body, template, clock=template.clock)
+
+
+def test_a_cancellation_from_outside_wins_over_the_cut():
+    async def body(template):
+        async with asyncio.timeout(1.0):
+            async for attempt in template.attempts():
+                async with attempt:
+                    await template.clock.sleep_async(60.0)
+
+    template = made(5, attempt_timeout=2.0)
+    with pytest.raises(TimeoutError) as caught:
+        run(body(template), clock=template.clock)
+    assert not isinstance(caught.value, AttemptTimeoutError)
+    assert template.clock.monotonic() == 1.0
+
+
+def test_a_cancel_scope_from_outside_wins_over_the_cut():
+    async def body(template):
+        with trio.move_on_after(1.0) as scope:
+            async for attempt in template.attempts():
+                async with attempt:
+                    await template.clock.sleep_async(60.0)
+        return scope.cancelled_caught
+
+    template = made(5, attempt_timeout=2.0)
+    assert run_trio(body, template, clock=template.clock)
+    assert template.clock.monotonic() == 1.0
+
+
+def test_late_block_without_tasks_fails_when_values_are_discarded():
+    limit = AttemptTimeout(2.0, on_late_result="discard")
+    template, seen = made(attempt_timeout=limit), []
+    for attempt in template.attempts():
+        with attempt as context:
+            seen.append(context.last_exception)
+            template.clock.advance(3.0 if context.attempt < 3 else 1.0)
+    assert [type(e) for e in seen] == [type(None), AttemptTimeoutError, AttemptTimeoutError]
+
+
+def test_a_block_may_ask_how_much_time_it_has():
+    template = made(attempt_timeout=2.0)
+    for attempt in template.attempts():
+        with attempt:
+            assert Deadline.current().remaining() == 2.0
+            template.clock.advance(0.5)
+            assert Deadline.current().remaining() == 1.5
+    assert Deadline.current() is None
+
+
+def test_under_a_deadline_no_further_block_begins():
+    template, calls = made(9, delay=4.0), []
+    with pytest.raises(DeadlineExceededError) as caught, Deadline(10.0, clock=template.clock):
+        for attempt in template.attempts():
+            with attempt as context:
+                calls.append(context.attempt)
+                raise ValueError("slow")
+    assert calls == [1, 2, 3]
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert template.clock.sleeps == [4.0, 4.0], "a wait that does not fit is not begun"
+
+
+def test_a_deadline_cuts_an_asynchronous_block():
+    async def body(template):
+        async with Deadline(3.0, clock=template.clock):
+            async for attempt in template.attempts():
+                async with attempt:
+                    await template.clock.sleep_async(60.0)
+
+    template = made(9)
+    with pytest.raises(DeadlineExceededError):
+        run(body(template), clock=template.clock)
+    assert template.clock.monotonic() == 3.0
+    with pytest.raises(DeadlineExceededError):
+        run_trio(body, template, clock=template.clock)
+    assert template.clock.monotonic() == 6.0

@@ -1,0 +1,239 @@
+"""What a context says of its execution: how long it has taken, and when it is over."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from retrytemplate import (
+    Deadline,
+    ExhaustedRetryError,
+    RecordedFailure,
+    ResultRetryPolicy,
+    RetryListener,
+    RetryState,
+    TimeoutRetryPolicy,
+    current_context,
+)
+from retrytemplate.testing import Recorder, VirtualClock, run
+from tests.support.runners import Script, every_way, made
+
+IN_PLACE = RetryState("key", rollback_for=())
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+MEASURED = {
+    "a listener": {"listeners": [Recorder()]},
+    "a timed policy": {"policy": TimeoutRetryPolicy(60.0)},
+    "an attempt timeout": {"attempt_timeout": 60.0},
+    "a rule for results": {"policy": ResultRetryPolicy(lambda result: result is None)},
+}
+each_measure = pytest.mark.parametrize("settings", MEASURED.values(), ids=MEASURED)
+
+
+def lasting(seconds, seen):
+    """A callback that takes so long, fails twice, and notes what its context says of time."""
+
+    def callback(context):
+        context._plan.clock.advance(seconds)
+        seen.append(context.elapsed)
+        if context.attempt < 3:
+            raise ValueError
+        return context
+
+    return callback
+
+
+@each_measure
+@every_way
+def test_time_runs_from_the_start_where_somebody_needs_it(way, settings):
+    seen = []
+    context = way(made(delay=10.0, **settings), lasting(1.0, seen))
+    assert seen == [1.0, 12.0, 23.0]
+    assert [record.duration for record in context.history] == [1.0, 1.0]
+
+
+@every_way
+def test_with_a_state_time_runs_from_the_start(way):
+    seen = []
+    context = way(made(delay=10.0, name="timed"), lasting(1.0, seen), state=IN_PLACE)
+    assert seen == [1.0, 12.0, 23.0]
+    assert [record.duration for record in context.history] == [1.0, 1.0]
+
+
+@every_way
+def test_where_nobody_needs_it_time_runs_from_the_first_failure(way):
+    seen = []
+    way(made(delay=10.0), lasting(1.0, seen))
+    assert seen == [0.0, 11.0, 22.0]
+
+
+@every_way
+def test_under_a_deadline_time_runs_from_the_start(way):
+    template, seen = made(delay=10.0), []
+    with Deadline(60.0, clock=template.clock):
+        way(template, lasting(1.0, seen))
+    assert seen == [1.0, 12.0, 23.0]
+
+
+@every_way
+def test_time_stands_still_when_the_execution_is_over(way):
+    template = made(delay=10.0, listeners=[Recorder()])
+    context = way(template, lasting(1.0, []))
+    template.clock.advance(100.0)
+    assert context.elapsed == 23.0
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+class Raising(RetryListener):
+    def on_error(self, context, exception):
+        raise LookupError("the listener's own")
+
+
+ENDS = {
+    "a success": {},
+    "a late success": {"fails": 1},
+    "exhaustion": {"fails": 9},
+    "a recovery": {"fails": 9, "recovery": lambda context: "recovered"},
+    "an error of a listener": {"fails": 1, "listeners": [Raising()]},
+    "an interrupted wait": {"fails": 1, "delay": 1.0, "clock": VirtualClock(interrupt_at=1)},
+    "a signal": {"signal": KeyboardInterrupt()},
+    "a late signal": {"fails": 1, "signal": KeyboardInterrupt()},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("listening", [False, True])
+@every_way
+def test_a_context_is_closed_when_its_execution_is_over_and_not_before(way, end, listening):
+    settings = dict(ENDS[end])
+    steps = [ValueError()] * settings.pop("fails", 0) + [settings.pop("signal", "value")]
+    how = {name: settings.pop(name) for name in ["recovery"] if name in settings}
+    if listening:
+        settings["listeners"] = [*settings.get("listeners", []), Recorder()]
+    script, contexts = Script(*steps), []
+
+    def callback(context):
+        assert not context.closed
+        contexts.append(context)
+        return script(context)
+
+    with suppress(Exception, KeyboardInterrupt):
+        way(made(2, **settings), callback, **how)
+    assert contexts
+    assert all(context.closed for context in contexts)
+
+
+@pytest.mark.parametrize("steps", [["value"], [ValueError(), "value"], [ValueError()]])
+@every_way
+def test_the_context_of_a_key_that_is_done_is_closed(way, steps):
+    contexts, script = [], Script(*steps)
+
+    def callback(context):
+        contexts.append(context)
+        return script(context)
+
+    with suppress(ExhaustedRetryError):
+        way(made(2, name="done"), callback, state=IN_PLACE)
+    assert contexts[0].closed
+
+
+@every_way
+def test_the_context_of_a_key_that_is_kept_is_not_closed(way):
+    contexts = []
+
+    def callback(context):
+        contexts.append(context)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        way(made(2, name="kept"), callback, state=RetryState("key"))
+    assert not contexts[0].closed
+    assert repr(contexts[0].last_exception) == repr(RecordedFailure("ValueError", ""))
+    assert [record.type_name for record in contexts[0].history] == ["ValueError"]
+
+
+# -- afterwards ----------------------------------------------------------------------------------
+
+
+def in_call(template, fn):
+    return template.call(fn)
+
+
+def in_wrap(template, fn):
+    return template.wrap(fn)()
+
+
+def in_wrap_async(template, fn):
+    @template.wrap
+    async def turn():
+        return fn()
+
+    return run(turn(), clock=template.clock)
+
+
+@pytest.mark.parametrize("enter", [in_call, in_wrap, in_wrap_async])
+@pytest.mark.parametrize("asks", ["the recovery", "the function"])
+def test_whoever_asked_for_the_context_finds_what_happened_in_it_afterwards(enter, asks):
+    kept = []
+
+    def fn():
+        if asks == "the function":
+            kept.append(current_context())
+        template.clock.advance(1.0)
+        raise ValueError("text")
+
+    template = made(2, delay=5.0, recovery=lambda context: kept.append(context))
+    enter(template, fn)
+    template.clock.advance(100.0)
+    assert repr(kept[0].last_exception) == repr(RecordedFailure("ValueError", "text"))
+    assert [record.message for record in kept[0].history] == ["text", "text"]
+    assert kept[0].elapsed == 6.0
+    assert kept[0].recovered
+
+
+def test_a_task_that_outlives_a_wrapped_coroutine_finds_no_open_context_of_it():
+    async def ask(over):
+        await over.wait()
+        return current_context()
+
+    async def main():
+        over = asyncio.Event()
+
+        @made().wrap
+        async def begin():
+            return [asyncio.ensure_future(ask(over))]
+
+        tasks = await begin()
+        over.set()
+        return await tasks[0]
+
+    assert asyncio.run(main()) is None
+
+
+STATES = {
+    "none": (None, False),
+    "a key": (RetryState("key"), True),
+    "untracked": (RetryState.untracked(), True),
+    "in place": (IN_PLACE, False),
+    "another class": (RetryState("key", rollback_for=OSError), False),
+    "this class": (RetryState("key", rollback_for=ValueError), True),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@every_way
+def test_it_says_whether_a_failure_leaves_at_once(way, state):
+    given, leaves = STATES[state]
+    script, seen = Script(ValueError(), "value"), []
+
+    def callback(context):
+        seen.append(context.rethrows(ValueError()))
+        return script(context)
+
+    with suppress(ValueError):
+        way(made(2), callback, state=given)
+    assert seen == ([True] if leaves else [False, False])

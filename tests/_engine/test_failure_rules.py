@@ -1,0 +1,101 @@
+"""What may only be passed on; and how much the library remembers of what it has seen."""
+
+import asyncio
+import concurrent.futures
+import subprocess
+import sys
+
+import pytest
+
+from retrytemplate import (
+    CircuitOpenError,
+    DeadlineExceededError,
+    ExceptionClassifierRetryPolicy,
+    MaxAttemptsRetryPolicy,
+    MisuseError,
+    SimpleRetryPolicy,
+    TimeoutRetryPolicy,
+)
+from retrytemplate.classify.exceptions import MOST_ORDINARY, ORDINARY, is_hard
+from tests.support.runners import Script, every_way, made
+
+CANCELLED = concurrent.futures.CancelledError
+# As LangGraph has it; what it is really like is seen in tests/control/langgraph/test_langgraph.py.
+BUBBLE = type("GraphBubbleUp", (Exception,), {"__module__": "langgraph.errors"})
+INTERRUPT = type("GraphInterrupt", (BUBBLE,), {})
+
+
+@pytest.mark.parametrize(
+    ("exception", "hard"),
+    [
+        (ValueError(), False),
+        (CircuitOpenError(), False),
+        (ExceptionGroup("several", [ValueError(), OSError()]), False),
+        (KeyboardInterrupt(), True),
+        (asyncio.CancelledError(), True),
+        (CANCELLED(), True),
+        (INTERRUPT(), True),
+        (ExceptionGroup("several", [ValueError(), INTERRUPT()]), True),
+        (MisuseError(), True),
+        (ExceptionGroup("several", [ValueError(), MisuseError()]), True),
+        (ExceptionGroup("several", [ValueError(), ExceptionGroup("in", [CANCELLED()])]), True),
+        (BaseExceptionGroup("several", [ValueError(), KeyboardInterrupt()]), True),
+    ],
+    ids=repr,
+)
+def test_signals_cancellations_and_misuse_are_hard_alone_and_in_a_group(exception, hard):
+    for _ in range(2):
+        assert is_hard(exception) is hard
+
+
+def test_a_program_that_knows_no_futures_is_none_the_worse():
+    script = """
+import sys
+from retrytemplate import RetryTemplate
+
+def fetch():
+    if answers:
+        raise answers.pop()
+    return "value"
+
+answers = [OSError(), OSError()]
+assert RetryTemplate().call(fetch) == "value"
+assert "concurrent.futures" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        MaxAttemptsRetryPolicy(3),
+        SimpleRetryPolicy(3),
+        TimeoutRetryPolicy(60) & MaxAttemptsRetryPolicy(3),
+        MaxAttemptsRetryPolicy(3) | SimpleRetryPolicy(2, KeyError),
+        ExceptionClassifierRetryPolicy({Exception: MaxAttemptsRetryPolicy(3)}),
+    ],
+)
+@pytest.mark.parametrize("inner", [DeadlineExceededError("over"), CircuitOpenError("open")])
+@every_way
+def test_a_group_that_holds_what_is_not_retried_is_not_retried(way, inner, policy):
+    callback = Script(ExceptionGroup("of a task group", [OSError(), inner]))
+    with pytest.raises(ExceptionGroup):
+        way(made(policy=policy), callback)
+    assert callback.calls == 1
+
+
+@every_way
+def test_a_group_is_retried_where_a_rule_names_what_it_holds_or_the_group(way):
+    group = ExceptionGroup("of a task group", [OSError(), CircuitOpenError("open")])
+    for kinds in ((OSError, CircuitOpenError), (ExceptionGroup,)):
+        callback = Script(group)
+        with pytest.raises(ExceptionGroup):
+            way(made(policy=SimpleRetryPolicy(3, kinds) & MaxAttemptsRetryPolicy(3)), callback)
+        assert callback.calls == 3
+
+
+def test_of_classes_that_a_program_makes_as_it_goes_not_all_are_remembered():
+    for number in range(2 * MOST_ORDINARY):
+        assert not is_hard(type(f"Made{number}", (Exception,), {})())
+        assert len(ORDINARY) <= MOST_ORDINARY
+    assert ORDINARY

@@ -1,0 +1,242 @@
+"""What leaves an execution: its note, and what can be reached behind it."""
+
+import traceback
+
+import pytest
+
+from retrytemplate import (
+    BackoffInterruptedError,
+    ExhaustedRetryError,
+    Guard,
+    PredicateRetryPolicy,
+    Rejected,
+    RetryListener,
+    RetryPolicy,
+    RetryState,
+    SimpleRetryPolicy,
+    TerminatedRetryError,
+    Veto,
+)
+from retrytemplate.testing import VirtualClock
+from tests.support.runners import Script, every_way, made
+
+KEY = RetryState("key")
+
+
+# -- the note ------------------------------------------------------------------------------------
+
+
+@every_way
+def test_what_is_left_out_of_the_note_is_said_where_it_would_stand(way):
+    with pytest.raises(ValueError) as caught:
+        way(made(20), Script(*map(ValueError, range(1, 21))))
+    [note] = caught.value.__notes__
+    assert note.splitlines() == [
+        "retry: 20 attempts failed; reason: attempts exhausted; before this one:",
+        *(f"  {number}. ValueError: {number}" for number in (1, 2, 3)),
+        "  ... 4 more",
+        *(f"  {number}. ValueError: {number}" for number in range(8, 20)),
+    ]
+
+
+@every_way
+def test_a_failure_that_is_to_come_again_has_no_note_and_the_end_tells_of_all(way):
+    template, failures = made(3, name="told"), [ValueError(number) for number in (1, 2, 3)]
+    for failure in failures:
+        with pytest.raises(ValueError):
+            way(template, Script(failure), state=KEY)
+        assert not hasattr(failure, "__notes__")
+    with pytest.raises(ExhaustedRetryError) as caught:
+        way(template, Script("not called"), state=KEY)
+    assert caught.value.__cause__.message == "3"
+    [note] = caught.value.__notes__
+    assert note.splitlines() == [
+        "retry: 3 attempts failed; reason: attempts exhausted; before this one:",
+        "  1. ValueError: 1",
+        "  2. ValueError: 2",
+    ]
+
+
+class Admitting(Guard):
+    """Refuses the attempt after two that failed."""
+
+    def admit(self, context):
+        if context.retry_count == 2:
+            raise Rejected("used up")
+
+
+class Told(RetryListener):
+    """Raises, where it has been given something to raise, at the second failure."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def on_error(self, context, exception):
+        if self.error is not None and context.retry_count == 2:
+            raise self.error
+
+
+RAISES = PredicateRetryPolicy(lambda error: 1 / (str(error) != "two"))
+LEAVES = {
+    "a guard's refusal": (Rejected, lambda: {"guards": [Admitting()]}),
+    "a policy that raises": (TerminatedRetryError, lambda: {"policy": RAISES}),
+    "a policy that raises, told": (
+        TerminatedRetryError,
+        lambda: {"policy": RAISES, "listeners": [Told()]},
+    ),
+    "a listener's error": (OSError, lambda: {"listeners": [Told(OSError("metrics"))]}),
+    "an interrupted wait": (
+        BackoffInterruptedError,
+        lambda: {"delay": 1.0, "clock": VirtualClock(interrupt_at=2)},
+    ),
+}
+
+
+@every_way
+@pytest.mark.parametrize(("kind", "settings"), LEAVES.values(), ids=LEAVES)
+def test_whatever_leaves_in_the_place_of_a_failure_has_the_note(way, kind, settings):
+    with pytest.raises(kind) as caught:
+        way(made(5, **settings()), Script(ValueError("one"), ValueError("two")))
+    [note] = caught.value.__notes__
+    reason = "guard" if kind is Rejected else "terminated"
+    assert note.splitlines()[:2] == [
+        f"retry: 2 attempts failed; reason: {reason}; before this one:",
+        "  1. ValueError: one",
+    ]
+
+
+@every_way
+def test_note_with_messages_of_several_lines_has_one_line_per_failure(way):
+    failures = [OSError("first\nforged"), ValueError("\x1b[2J"), KeyError()]
+    with pytest.raises(KeyError) as caught:
+        way(made(3), Script(*failures))
+    [note] = caught.value.__notes__
+    assert note.splitlines()[1:] == ["  1. OSError: first", "  2. ValueError: \\x1b[2J"]
+
+
+def test_note_with_a_hostile_class_name_is_escaped():
+    hostile = type("Evil\x1b[31m\nName", (Exception,), {})
+    with pytest.raises(KeyError) as caught:
+        made(2).execute(Script(hostile("a"), KeyError()))
+    assert caught.value.__notes__[0].splitlines()[1:] == ["  1. Evil\\x1b[31m\\nName: a"]
+
+
+def test_veto_with_control_characters_is_escaped():
+    class Vetoes(RetryListener):
+        def open(self, context):
+            raise Veto("red \x1b[31m\nforged")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        made(2, listeners=[Vetoes()]).call(int)
+    assert str(caught.value) == "a listener vetoed the execution: red \\x1b[31m"
+
+
+def stops(error):
+    raise StopIteration
+
+
+class Silent(RetryListener):
+    """Vetoes without a word."""
+
+    def open(self, context):
+        raise Veto
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"policy": PredicateRetryPolicy(stops)},
+            "the failure could not be recorded: StopIteration",
+        ),
+        ({"listeners": [Silent()]}, "a listener vetoed the execution"),
+    ],
+    ids=["a predicate that stops", "a veto without words"],
+)
+def test_terminated_execution_without_message_names_the_type(way, settings, message):
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(made(3, **settings), Script(ValueError("one")))
+    assert str(caught.value) == message
+
+
+class Unsure(RetryPolicy):
+    """Cannot say whether there may be a first attempt."""
+
+    def allows(self, failures, failure):
+        raise StopIteration
+
+
+def test_policy_that_raises_without_message_is_named_by_type():
+    with pytest.raises(
+        TerminatedRetryError, match=r"^the policy could not be asked: StopIteration$"
+    ):
+        made(policy=Unsure()).call(int)
+
+
+@every_way
+@pytest.mark.parametrize("listeners", [[], [Told()]], ids=["untold", "told"])
+def test_what_stops_the_program_has_no_note(way, listeners):
+    stop = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        way(made(5, listeners=listeners), Script(ValueError(), ValueError(), stop))
+    assert not hasattr(stop, "__notes__")
+
+
+# -- what stands behind --------------------------------------------------------------------------
+
+
+class Refusing(Guard):
+    """Grants no retry, with this refusal, or with what the attempt failed with."""
+
+    def __init__(self, refusal=None):
+        self.refusal = refusal
+
+    def reserve(self, context, delay):
+        raise self.refusal or context.last_exception
+
+
+@every_way
+def test_a_refusal_keeps_a_cause_of_its_own(way):
+    refusal = Rejected("used up")
+    refusal.__cause__ = cause = OSError("the budget's store")
+
+    with pytest.raises(Rejected) as caught:
+        way(made(delay=1.0, guards=[Refusing(refusal)]), Script(ValueError()))
+    assert caught.value.__cause__ is cause
+
+
+@every_way
+def test_no_exception_is_its_own_cause(way):
+    failure, policy = Rejected("used up"), SimpleRetryPolicy(3, retry_on=Rejected)
+
+    with pytest.raises(Rejected) as caught:
+        way(made(policy=policy, delay=1.0, guards=[Refusing()]), Script(failure))
+    assert caught.value is failure
+    assert failure.__cause__ is None
+
+
+@every_way
+def test_no_exception_is_its_own_context(way):
+    class Raising(RetryListener):
+        def on_error(self, context, exception):
+            raise exception
+
+    failure = ValueError("the callback's own")
+    with pytest.raises(ValueError) as caught:
+        way(made(listeners=[Raising()]), Script(failure))
+    assert caught.value is failure
+    assert failure.__context__ is None
+
+
+@every_way
+def test_where_a_policy_raises_the_printed_traceback_has_its_error_and_the_failure(way):
+    class Broken(RetryPolicy):
+        def allows(self, failures, failure):
+            return failure is None or 1 / 0
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(made(policy=Broken()), Script(ValueError("the callback's own")))
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "ZeroDivisionError" in printed
+    assert "\nValueError: the callback's own" in printed

@@ -1,0 +1,530 @@
+"""What happens when a piece raises: each hook, the policy, the backoff, a guard."""
+
+import asyncio
+
+import pytest
+
+from retrytemplate import (
+    AlwaysRetryPolicy,
+    Guard,
+    MaxAttemptsRetryPolicy,
+    NestedRetryError,
+    PredicateRetryPolicy,
+    Rejected,
+    ResultRetryPolicy,
+    RetryListener,
+    RetryState,
+    SimpleRetryPolicy,
+    StatefulRetryPolicy,
+    TerminatedRetryError,
+    TimeoutRetryPolicy,
+    current_context,
+)
+from retrytemplate.backoff import Backoff
+from retrytemplate.policies import RetryPolicy
+from retrytemplate.testing import Recorder, VirtualClock
+from tests.support.runners import Script, every_way, made
+
+# -- listeners that raise -----------------------------------------------------------------------
+
+
+class Raises(Recorder):
+    """Writes down what it is told, and raises in one hook, so many times."""
+
+    def __init__(self, hook, error, times=99):
+        super().__init__()
+        self.hook, self.error, self.times = hook, error, times
+
+    def _note(self, hook, context, value=None):
+        super()._note(hook, context, value)
+        if hook == self.hook and self.hooks.count(hook) <= self.times:
+            raise self.error
+
+
+def between(hook, error=None, times=99):
+    """Three listeners, of which the one in the middle raises."""
+    return Recorder(), Raises(hook, error or LookupError(f"from {hook}"), times), Recorder()
+
+
+def closes(listeners):
+    return [listener.hooks.count("close") for listener in listeners]
+
+
+def hooked(listeners, hook):
+    return [hook in listener.hooks for listener in listeners]
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_open_propagates_later_opens_are_not_called_and_every_close_is(way):
+    listeners = between("open")
+    callback = Script("value")
+
+    with pytest.raises(LookupError, match="from open"):
+        way(made(listeners=listeners), callback, recovery=lambda context: "recovered")
+    assert callback.calls == 0
+    assert hooked(listeners, "open") == [True, True, False]
+    assert closes(listeners) == [1, 1, 1]
+
+
+@pytest.mark.statement("S2-41")
+@every_way
+def test_open_that_returns_false_refuses_the_execution(way):
+    class No(Recorder):
+        def open(self, context):
+            super().open(context)
+            return False
+
+    listeners = Recorder(), No(), Recorder()
+    callback = Script("value")
+    with pytest.raises(TerminatedRetryError, match="veto"):
+        way(made(listeners=listeners), callback, recovery=lambda context: "recovered")
+    assert callback.calls == 0
+    assert hooked(listeners, "open") == [True, True, False]
+    assert [listener.values("close") for listener in listeners] == [[None]] * 3
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_before_attempt_is_a_failed_attempt_without_a_call(way):
+    error = LookupError("not this time")
+    listeners = between("before_attempt", error, times=1)
+    callback = Script("value")
+
+    assert way(made(listeners=listeners), callback) == "value"
+    assert callback.seen == [2]
+    assert [listener.errors for listener in listeners] == [[error]] * 3
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_on_success_makes_it_a_failed_attempt(way):
+    error = LookupError("not good enough")
+    listeners = between("on_success", error, times=1)
+    callback = Script("first", "second")
+
+    assert way(made(listeners=listeners), callback) == "second"
+    assert [listener.errors for listener in listeners] == [[error]] * 3
+    assert [listener.results for listener in listeners] == [
+        ["second"],
+        ["first", "second"],
+        ["first", "second"],
+    ]
+
+
+@pytest.mark.statement("S2-43")
+@pytest.mark.parametrize("hook", ["on_error", "on_backoff"])
+@every_way
+def test_raising_in_on_error_or_on_backoff_ends_it_with_that_error(way, hook):
+    listeners = between(hook)
+    template = made(delay=1.0, listeners=listeners)
+    failure = ValueError("the callback's own")
+    callback = Script(failure)
+
+    with pytest.raises(LookupError, match=f"from {hook}") as caught:
+        way(template, callback, recovery=lambda context: "recovered")
+    assert caught.value.__context__ is failure
+    assert callback.calls == 1
+    assert template.clock.sleeps == []
+    assert hooked(listeners, hook) == [False, True, True]
+    assert closes(listeners) == [1, 1, 1]
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_raising_in_on_recovery_replaces_the_result_though_it_is_recovered(way):
+    listeners = between("on_recovery")
+    contexts = []
+
+    def recover(context):
+        contexts.append(context)
+        return "recovered"
+
+    with pytest.raises(LookupError, match="from on_recovery"):
+        way(made(1, listeners=listeners), Script(ValueError()), recovery=recover)
+    assert contexts[0].recovered
+    assert hooked(listeners, "on_recovery") == [False, True, True]
+    assert closes(listeners) == [1, 1, 1]
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+@pytest.mark.parametrize("step", ["value", ValueError("the callback's own")], ids=["ok", "failed"])
+def test_raising_in_close_replaces_the_end_and_every_close_is_called(way, step):
+    listeners = between("close")
+
+    with pytest.raises(LookupError, match="from close") as caught:
+        way(made(1, listeners=listeners), Script(step))
+    assert closes(listeners) == [1, 1, 1]
+    if step != "value":
+        assert step in (caught.value.__context__, caught.value.__cause__)
+    assert current_context() is None
+
+
+@pytest.mark.statement("S2-43")
+@every_way
+def test_of_several_closes_that_raise_the_first_is_raised(way):
+    listeners = [Raises("close", LookupError(n)) for n in range(3)]
+
+    with pytest.raises(LookupError, match="2"):
+        way(made(listeners=listeners), Script("value"))
+    assert closes(listeners) == [1, 1, 1]
+
+
+# -- policies and backoffs that raise -----------------------------------------------------------
+
+BUG = ZeroDivisionError("a bug of the policy")
+
+
+class RaisesInAllows(RetryPolicy):
+    def allows(self, failures, failure):
+        if failure is not None:
+            raise BUG
+        return True
+
+
+class RaisesIn(StatefulRetryPolicy):
+    def __init__(self, where):
+        object.__setattr__(self, "where", where)
+
+    def start(self, now):
+        if self.where == "start":
+            raise BUG
+        return 0
+
+    def record(self, state, failure, now):
+        if self.where == "record":
+            raise BUG
+        return state + 1
+
+    def decide(self, state, now):
+        if self.where == "decide" and state:
+            raise BUG
+        return state < 3, state
+
+
+@every_way
+@pytest.mark.parametrize(
+    "policy",
+    [
+        RaisesInAllows(),
+        RaisesIn("record"),
+        PredicateRetryPolicy(lambda exception: 1 / 0),
+        SimpleRetryPolicy(3, lambda exception: 1 / 0),
+        AlwaysRetryPolicy() & PredicateRetryPolicy(lambda exception: 1 / 0),
+    ],
+    ids=["allows", "record", "predicate", "simple", "tree"],
+)
+def test_a_policy_that_raises_about_a_failure_terminates_after_the_on_errors(way, policy):
+    recorder = Recorder()
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(
+            made(policy=policy, listeners=[recorder]),
+            Script(failure),
+            recovery=lambda context: "recovered",
+        )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert recorder.errors == [failure]
+    assert recorder.hooks[-1] == "close"
+    error, chain = caught.value, []
+    while error is not None:
+        chain.append(error)
+        error = error.__context__
+    assert failure in chain
+
+
+@every_way
+def test_a_policy_that_raises_terminates_where_nobody_listens_too(way):
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(made(policy=RaisesInAllows()), Script(failure), recovery=lambda context: "recovered")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.__context__ is failure
+
+
+@every_way
+def test_a_failure_that_the_policy_could_not_judge_is_not_kept_under_its_key(way):
+    template, state = made(policy=RaisesInAllows(), name="kept"), RetryState("key")
+
+    with pytest.raises(TerminatedRetryError):
+        way(template, Script(ValueError()), state=state)
+    assert template.cache.peek(template.scoped_key("key")) is None
+    assert way(template, Script("value"), state=state) == "value"
+
+
+@every_way
+@pytest.mark.parametrize("where", ["start", "decide"])
+def test_a_policy_that_raises_elsewhere_is_not_wrapped(way, where):
+    recorder = Recorder()
+    with pytest.raises(ZeroDivisionError) as caught:
+        way(made(policy=RaisesIn(where), listeners=[recorder]), Script(ValueError()))
+    assert caught.value is BUG
+    assert recorder.hooks[-1] == "close"
+    assert current_context() is None
+
+
+@every_way
+def test_a_backoff_that_raises_is_not_wrapped(way):
+    class Broken(Backoff):
+        def start(self):
+            return None
+
+        def next(self, state, failure, random):
+            raise BUG
+
+    recorder = Recorder()
+    callback = Script(ValueError())
+    with pytest.raises(ZeroDivisionError):
+        way(made(backoff=Broken(), listeners=[recorder]), callback, recovery=lambda c: "recovered")
+    assert callback.calls == 1
+    assert recorder.hooks == ["open", "before_attempt", "on_error", "close"]
+
+
+@every_way
+def test_a_rollback_classifier_that_raises_is_not_wrapped_and_keeps_what_was_counted(way):
+    recorder = Recorder()
+    template = made(name="rollback", listeners=[recorder])
+    state = RetryState("key", rollback_for=lambda exception: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        way(template, Script(ValueError()), state=state)
+    assert recorder.hooks[-1] == "close"
+    record = template.cache.peek(template.scoped_key("key"))
+    assert (record.failures, record.worker) == (1, None)
+
+
+@every_way
+def test_a_result_predicate_that_raises_fails_the_attempt(way):
+    answers = iter([True, False])
+    policy = ResultRetryPolicy(lambda result: 1 / 0 if next(answers) else False)
+    callback = Script("first", "second")
+
+    assert way(made(policy=policy), callback) == "second"
+
+
+@every_way
+def test_a_number_that_is_nonsense_at_run_time_is_refused_then(way):
+    template = made(policy=SimpleRetryPolicy(lambda: 0))
+    callback = Script(LookupError())
+
+    with pytest.raises(ValueError, match=r"max_attempts must be an int >= 1, got 0"):
+        way(template, callback)
+    assert callback.calls <= 1, "an attempt that is made inline needs no number"
+    assert current_context() is None
+
+
+def test_an_outcome_tells_of_a_number_that_is_nonsense_at_run_time():
+    outcome = made(policy=SimpleRetryPolicy(lambda: 0)).outcome(int, "17")
+    assert isinstance(outcome.exception, ValueError)
+    assert outcome.attempts == 0
+
+
+@every_way
+def test_an_exception_without_text_does_not_stop_the_retries(way):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    with pytest.raises(Mute) as caught:
+        way(made(2), Script(Mute(), Mute()))
+    assert "Mute: <no text" in caught.value.__notes__[0]
+
+
+# -- guards that refuse or raise ----------------------------------------------------------------
+
+
+class Gate(Guard):
+    """Refuses, or raises, at one step and call of it; writes all down."""
+
+    def __init__(self, step=None, at=1, error=None):
+        self.step, self.at, self.error = step, at, error
+        self.told = []
+
+    def _tell(self, step):
+        self.told.append(step)
+        if step == self.step and self.told.count(step) == self.at:
+            raise self.error or Rejected("refused", name="gate", retry_after=7.0)
+
+    def admit(self, context):
+        self._tell("admit")
+
+    def reserve(self, context, delay):
+        self._tell("reserve")
+
+    def give_back(self, context):
+        self._tell("give_back")
+
+
+@every_way
+def test_a_guard_is_asked_before_every_attempt_and_before_every_wait(way):
+    gate = Gate()
+    way(made(delay=1.0, guards=[gate]), Script(ValueError(), ValueError(), "value"))
+    assert gate.told == ["admit", "reserve", "admit", "reserve", "admit"]
+
+
+@every_way
+def test_a_guard_that_refuses_the_first_attempt_is_what_the_caller_sees(way):
+    callback, recoveries = Script("value"), []
+
+    with pytest.raises(Rejected) as caught:
+        way(made(guards=[Gate("admit")]), callback, recovery=recoveries.append)
+    assert caught.value.retry_after == 7.0
+    assert (callback.calls, recoveries) == (0, [])
+
+
+@every_way
+def test_a_guard_that_refuses_a_later_attempt_keeps_the_last_failure_as_its_cause(way):
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(Rejected) as caught:
+        way(made(guards=[Gate("admit", at=2)]), Script(failure), recovery=lambda c: "recovered")
+    assert caught.value.__cause__ is failure
+
+
+@every_way
+@pytest.mark.parametrize("also", [MaxAttemptsRetryPolicy(9), TimeoutRetryPolicy(60.0)])
+def test_a_guard_that_grants_no_retry_leaves_it_to_the_recovery_without_a_wait(way, also):
+    policy = SimpleRetryPolicy(9, not_recoverable=ValueError) & also
+    template = made(policy=policy, delay=1.0, guards=[Gate("reserve")])
+    callback = Script(ValueError())
+
+    assert way(template, callback, recovery=lambda context: "recovered") == "recovered"
+    assert callback.calls == 1
+    assert template.clock.sleeps == []
+
+
+@every_way
+def test_a_refusal_for_being_nested_lets_the_failure_itself_leave(way):
+    gate = Gate("reserve", error=NestedRetryError("one layer only"))
+    template, failure = made(delay=1.0, guards=[gate]), ValueError()
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure))
+    assert (caught.value, caught.value.__cause__, template.clock.sleeps) == (failure, None, [])
+    in_place = RetryState("key", rollback_for=())
+    with pytest.raises(ValueError) as caught:
+        way(
+            template.with_(guards=[Gate("reserve", error=gate.error)]),
+            Script(failure),
+            state=in_place,
+        )
+    assert caught.value is failure
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_a_later_guard_refuses(way):
+    first, second, third = gates = Gate(), Gate("reserve"), Gate()
+    with pytest.raises(Rejected):
+        way(made(delay=1.0, guards=gates), Script(ValueError()))
+    assert first.told == ["admit", "reserve", "give_back"]
+    assert second.told == ["admit", "reserve"]
+    assert third.told == ["admit"]
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_the_wait_is_interrupted(way):
+    gates = Gate(), Gate()
+    template = made(delay=1.0, guards=gates, clock=VirtualClock(interrupt_at=1))
+    with pytest.raises(Exception, match="interrupted"):
+        way(template, Script(ValueError()))
+    assert [gate.told for gate in gates] == [["admit", "reserve", "give_back"]] * 2
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_the_attempt_is_refused_after_the_wait(way):
+    gates = Gate(), Gate("admit", at=2)
+    with pytest.raises(Rejected):
+        way(made(delay=1.0, guards=gates), Script(ValueError()))
+    assert [gate.told for gate in gates] == [["admit", "reserve", "admit", "give_back"]] * 2
+
+
+@every_way
+def test_what_was_reserved_is_given_back_where_the_policy_refuses_after_the_wait(way):
+    gate = Gate()
+    policy = TimeoutRetryPolicy(5.0)
+    template = made(policy=policy, delay=10.0, guards=[gate])
+    told = []
+
+    def recovery(context):
+        told.extend(gate.told)
+        return "recovered"
+
+    assert way(template, Script(ValueError()), recovery=recovery) == "recovered"
+    assert template.clock.sleeps == [10.0]
+    assert gate.told == told == ["admit", "reserve", "give_back"]
+
+
+@every_way
+def test_what_was_reserved_for_a_redelivery_is_kept_for_it(way):
+    gate = Gate()
+    template = made(delay=1.0, guards=[gate])
+    with pytest.raises(ValueError):
+        way(template, Script(ValueError()), state=RetryState("key"))
+    assert gate.told == ["admit", "reserve"]
+
+
+@every_way
+@pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError, KeyboardInterrupt])
+@pytest.mark.parametrize("refuses", [True, False], ids=["after a refusal", "after a wait"])
+def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, kind, refuses):
+    error = kind()
+    gates = [Gate("give_back", error=error), Gate()]
+    settings = {"clock": VirtualClock(interrupt_at=1)}
+    if refuses:
+        gates.append(Gate("reserve"))
+        settings = {}
+    failure = ValueError("the callback's own")
+    with pytest.raises(BaseException) as caught:
+        way(made(delay=1.0, guards=gates, **settings), Script(failure), recovery=lambda c: "none")
+    assert caught.value is error
+    instead = "Rejected" if refuses else "BackoffInterruptedError"
+    if not way.__name__.endswith("block"):  # there, Python names the block's own exception
+        behind = caught.value.__context__
+        assert type(behind).__name__ == instead
+        assert behind.__context__ is failure
+    assert [gate.told[-1] for gate in gates[:2]] == ["give_back", "give_back"]
+
+
+@every_way
+@pytest.mark.parametrize("step", ["admit", "reserve"])
+def test_a_guard_that_raises_something_else_is_not_taken_for_a_refusal(way, step):
+    template = made(delay=1.0, guards=[Gate(step, error=BUG)], listeners=[Recorder()])
+
+    with pytest.raises(ZeroDivisionError):
+        way(template, Script(ValueError()), recovery=lambda context: "recovered")
+    assert template.listeners[0].hooks[-1] == "close"
+
+
+def test_asynchronous_guards_are_awaited():
+    class Budget(Gate):
+        async def admit(self, context):
+            await asyncio.sleep(0)
+            super().admit(context)
+
+    gate = Budget("admit", at=2)
+    with pytest.raises(Rejected):
+        asyncio.run(made(guards=[gate]).execute_async(Script(ValueError())))
+    assert gate.told.count("admit") == 2
+
+
+class Closing(RetryListener):
+    def __init__(self, error):
+        self.error = error
+
+    def close(self, context, exception):
+        raise self.error
+
+
+@every_way
+@pytest.mark.parametrize("failures", [0, 1], ids=["success", "failure"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
+def test_what_stops_the_program_goes_before_the_first_error_of_a_close(way, failures, kind):
+    first, stop = OSError("the metrics are down"), kind()
+    template = made(1, listeners=[Closing(ValueError()), Closing(stop), Closing(first)])
+    with pytest.raises(kind) as caught:  # the last listener is told first
+        way(template, Script(LookupError() if failures else "value"))
+    assert caught.value is stop
+    if not way.__name__.endswith("block"):  # there, Python may name the block's own exception
+        assert caught.value.__context__ is first

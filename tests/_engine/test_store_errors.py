@@ -1,0 +1,474 @@
+"""The store of the contexts fails: what the caller gets, who is told, what is written down."""
+
+from asyncio import CancelledError
+
+import pytest
+
+from retrytemplate import (
+    AttemptInProgressError,
+    CacheUnavailableError,
+    CircuitBreakerRetryPolicy,
+    LeaseLostError,
+    MemoryRetryContextCache,
+    RetryListener,
+    RetryState,
+    TerminatedRetryError,
+)
+from retrytemplate.caches import Record
+from retrytemplate.testing import Recorder
+from tests.support.failing_cache import Down
+from tests.support.runners import Script, every_way, made
+
+KEY = RetryState("order-17")
+IN_PLACE = RetryState("order-17", rollback_for=())
+
+
+def steps(*names):
+    return lambda step, record: step in names
+
+
+def after_the_first(*names):
+    """The store goes away once each of these steps has been made."""
+    made = []
+
+    def down(step, record):
+        made.append(step)
+        return step in names and made.count(step) > 1
+
+    return down
+
+
+def the_first(name):
+    """The store is away for one such step, and then back."""
+    later = after_the_first(name)
+    return lambda step, record: step == name and not later(step, record)
+
+
+def at_the_end(step, record):
+    return step == "fail" and record.worker is None
+
+
+def heard(listener):
+    return [str(event.value) for event in listener.events if event.hook == "on_store_error"]
+
+
+def on(down, attempts=3, **settings):
+    how = {name: settings.pop(name) for name in ("error", "on_store_error") if name in settings}
+    listener = Recorder()
+    template = made(
+        attempts,
+        **{"name": "orders", "cache": Down(down, **how), "listeners": [listener]} | settings,
+    )
+    return template, listener
+
+
+def kept(template):
+    template.cache.down = steps()
+    return template.cache.peek(template.scoped_key("order-17"))
+
+
+class GivesUp(RetryListener):
+    def open(self, context):
+        context.give_up()
+
+
+class Raises(RetryListener):
+    def on_store_error(self, context, exception):
+        raise LookupError("from the hook")
+
+
+# -- away when the attempt begins ---------------------------------------------------------------
+
+
+@every_way
+def test_a_key_that_cannot_be_taken_is_not_worked_on(way):
+    template, listener = on(steps("begin"))
+    callback = Script("not called")
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, callback, state=KEY)
+    assert (callback.calls, listener.events) == (0, [])
+
+
+@every_way
+def test_unguarded_the_callback_runs_and_the_listeners_are_told(way):
+    template, listener = on(steps("begin"), on_store_error="run_unguarded")
+
+    assert way(template, Script("value"), state=KEY) == "value"
+    assert listener.hooks == ["open", "on_store_error", "before_attempt", "on_success", "close"]
+
+
+@every_way
+def test_unguarded_a_failure_is_rethrown_and_nothing_is_counted(way):
+    template, _ = on(steps("begin"), on_store_error="run_unguarded")
+
+    for _ in range(5):
+        with pytest.raises(ValueError):
+            way(template, Script(ValueError()), state=KEY)
+    assert kept(template) is None
+
+
+@every_way
+def test_unguarded_the_retries_in_place_and_the_recovery_follow_the_policy(way):
+    template, _ = on(steps("begin"), on_store_error="run_unguarded")
+    callback = Script(ValueError())
+
+    assert way(template, callback, state=IN_PLACE, recovery=lambda context: "done") == "done"
+    assert callback.seen == [1, 2, 3]
+
+
+@every_way
+@pytest.mark.parametrize("ask", ["still_mine", "complete_in"])
+def test_unguarded_there_is_no_hold_on_the_key_to_ask_about(way, ask):
+    template, _ = on(steps("begin"), on_store_error="run_unguarded")
+
+    def callback(context):
+        assert context.fence is None
+        return context.still_mine() if ask == "still_mine" else context.complete_in(None)
+
+    with pytest.raises(CacheUnavailableError, match=f"{ask}.*without a hold on its key"):
+        way(template, callback, state=KEY)
+
+
+@every_way
+def test_what_the_hook_raises_when_it_would_run_unguarded_ends_it_before_the_callback(way):
+    template, _ = on(steps("begin"), on_store_error="run_unguarded", listeners=[Raises()])
+    callback = Script("not called")
+
+    with pytest.raises(LookupError) as caught:
+        way(template, callback, state=KEY)
+    assert callback.calls == 0
+    assert isinstance(caught.value.__context__, CacheUnavailableError)
+
+
+@every_way
+def test_another_error_of_the_cache_is_no_reason_to_run_unguarded(way):
+    template, _ = on(steps("begin"), error=RuntimeError, on_store_error="run_unguarded")
+    callback = Script("not called")
+
+    with pytest.raises(RuntimeError):
+        way(template, callback, state=KEY)
+    assert callback.calls == 0
+
+
+@every_way
+def test_a_lost_attempt_that_cannot_be_written_down_is_left_to_the_next_delivery(way):
+    template, _ = on(steps("fail"))
+    callback = Script("not called")
+    template.cache.lost = "elsewhere:1"
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, callback, state=KEY)
+    assert callback.calls == 0
+
+
+@every_way
+def test_a_key_that_another_holds_is_asked_for_once(way):
+    asked = []
+    template, _ = on(lambda step, record: asked.append(step))
+    template.cache.begin(template.scoped_key("order-17"), worker="another")
+    asked.clear()
+
+    with pytest.raises(AttemptInProgressError):
+        way(template, Script("not called"), state=KEY)
+    assert asked.count("begin") == 1
+
+
+# -- away at the end ----------------------------------------------------------------------------
+
+
+@every_way
+def test_a_success_that_cannot_be_written_down_keeps_its_value(way):
+    template, listener = on(steps("succeed"))
+
+    assert way(template, Script("value"), state=KEY) == "value"
+    assert heard(listener) == ["down"]
+    assert listener.hooks[-2:] == ["on_store_error", "close"]
+
+
+@every_way
+def test_a_success_that_cannot_be_written_down_needs_no_listener(way):
+    template, _ = on(steps("succeed"), listeners=())
+
+    assert way(template, Script("value"), state=KEY) == "value"
+
+
+@every_way
+def test_a_success_whose_key_was_taken_over_is_none(way):
+    template, listener = on(steps("succeed"), error=LeaseLostError)
+
+    with pytest.raises(LeaseLostError):
+        way(template, Script("value"), state=KEY)
+    assert heard(listener) == []  # it is for what the execution goes on after
+
+
+@every_way
+def test_what_the_hook_raises_replaces_the_value(way):
+    template, _ = on(steps("succeed"), listeners=[Raises()])
+
+    with pytest.raises(LookupError) as caught:
+        way(template, Script("value"), state=KEY)
+    assert isinstance(caught.value.__context__, CacheUnavailableError)
+
+
+@every_way
+def test_a_failure_that_cannot_be_written_down_leaves_itself(way):
+    template, listener = on(steps("fail"))
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    assert "the failure could not be recorded: CacheUnavailable" in "".join(failure.__notes__)
+    assert heard(listener) == ["down"]
+
+
+@every_way
+def test_a_store_that_is_back_at_the_end_has_the_failure(way):
+    template, _ = on(the_first("fail"))
+
+    with pytest.raises(ValueError):
+        way(template, Script(ValueError()), state=KEY)
+    assert (kept(template).failures, kept(template).worker) == (1, None)
+
+
+@every_way
+def test_a_failure_whose_key_cannot_be_left_as_it_should_be_leaves_with_a_note(way):
+    template, listener = on(at_the_end)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    assert "the key could not be left as it should be: Cache" in "".join(failure.__notes__)
+    assert heard(listener) == ["down"]
+
+
+@every_way
+def test_behind_what_a_listener_raises_about_the_last_write_is_the_failure(way):
+    template, _ = on(at_the_end, listeners=[Raises()])
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(LookupError, match="from the hook") as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__context__ is failure
+
+
+@every_way
+def test_a_failure_goes_before_any_error_of_the_last_write(way):
+    template, _ = on(at_the_end, error=RuntimeError)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    assert "the key could not be left as it should be: RuntimeError" in "".join(failure.__notes__)
+
+
+@every_way
+def test_what_the_hook_raises_replaces_the_failure(way):
+    template, _ = on(steps("fail"), listeners=[Raises()])
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(LookupError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__context__ is failure
+
+
+@every_way
+def test_a_failure_whose_key_was_taken_over_is_the_cause_of_that_error(way):
+    template, _ = on(steps("fail"), error=LeaseLostError)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(LeaseLostError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__cause__ is failure
+
+
+@every_way
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, CancelledError, GeneratorExit])
+def test_what_stops_the_program_while_the_failure_is_written_down_leaves_itself(way, kind):
+    template, _ = on(the_first("fail"), error=kind)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(kind) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__cause__ is failure
+    assert way(template, Script("next"), state=KEY) == "next"
+
+
+@every_way
+def test_a_failure_that_another_error_keeps_from_being_recorded_is_behind_it(way):
+    template, _ = on(steps("fail"), error=RuntimeError)
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value.__context__ is failure
+
+
+@every_way
+def test_a_key_that_a_signal_keeps_from_being_taken_has_nothing_written_under_it(way):
+    asked = []
+
+    def down(step, record):
+        asked.append(step)
+        return step == "begin"
+
+    template, _ = on(down, error=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        way(template, Script("value"), state=KEY)
+    assert set(asked) == {"begin"}
+
+
+# -- away between two attempts in place ---------------------------------------------------------
+
+
+@every_way
+def test_an_attempt_in_place_that_cannot_be_counted_is_not_made(way):
+    template, listener = on(after_the_first("begin"))
+    callback = Script(ValueError("first"), "not called")
+
+    with pytest.raises(ValueError, match="first") as caught:
+        way(template, callback, state=IN_PLACE)
+    assert callback.calls == 1
+    assert "no further attempt could be counted" in "".join(caught.value.__notes__)
+    assert heard(listener) == ["down"]
+    assert kept(template).failures == 1
+
+
+@every_way
+@pytest.mark.parametrize("step", ["begin", "fail"])
+def test_unguarded_the_attempts_in_place_go_on(way, step):
+    down = after_the_first("begin") if step == "begin" else steps("fail")
+    template, listener = on(down, on_store_error="run_unguarded")
+    callback = Script(ValueError("first"), ValueError("second"), "value")
+
+    assert way(template, callback, state=IN_PLACE) == "value"
+    assert callback.seen == [1, 2, 3]
+    assert heard(listener) == ["down"]
+
+
+@every_way
+def test_an_attempt_in_place_whose_key_was_taken_over_is_not_made(way):
+    template, _ = on(after_the_first("begin"), error=LeaseLostError)
+    callback = Script(ValueError("first"), "not called")
+
+    with pytest.raises(LeaseLostError) as caught:
+        way(template, callback, state=IN_PLACE)
+    assert callback.calls == 1
+    assert str(caught.value.__cause__) == "first"
+
+
+# -- away before the recovery -------------------------------------------------------------------
+
+
+def recovery_begins(step, record):
+    return step == "fail" and record.phase == "recovering"
+
+
+@every_way
+def test_a_recovery_is_made_though_it_cannot_be_written_down_that_it_is_its_turn(way):
+    template, listener = on(recovery_begins, attempts=1)
+    with pytest.raises(ValueError):
+        way(template, Script(ValueError()), state=KEY)
+
+    recovered = way(template, Script("not called"), state=KEY, recovery=lambda context: "recovered")
+    assert recovered == "recovered"
+    assert heard(listener) == ["down"]
+
+
+@every_way
+def test_in_place_too(way):
+    template, _ = on(recovery_begins, attempts=1)
+
+    assert way(template, Script(ValueError()), state=IN_PLACE, recovery=lambda c: "done") == "done"
+
+
+@every_way
+def test_a_full_cache_holds_up_no_recovery(way):
+    cache = MemoryRetryContextCache(capacity=1)
+    template = made(cache=cache, listeners=[GivesUp()])
+    cache.swap(template.scoped_key("another"), Record(), 0)
+
+    assert way(template, Script("not called"), state=KEY, recovery=lambda context: "done") == "done"
+
+
+@every_way
+def test_another_error_of_the_cache_holds_it_up(way):
+    template, _ = on(recovery_begins, attempts=1, error=RuntimeError)
+    recovery = Script("not called")
+
+    with pytest.raises(RuntimeError):
+        way(template, Script(ValueError()), state=IN_PLACE, recovery=recovery)
+    assert recovery.calls == 0
+
+
+@every_way
+def test_the_recovery_of_a_key_that_was_taken_over_is_left_to_the_other(way):
+    template, _ = on(recovery_begins, attempts=1, error=LeaseLostError)
+    recovery, failure = Script("not called"), ValueError("first")
+
+    with pytest.raises(LeaseLostError) as caught:
+        way(template, Script(failure), state=IN_PLACE, recovery=recovery)
+    assert recovery.calls == 0
+    assert caught.value.__context__ is failure
+
+
+# -- away under a policy that keeps its context -------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("step", ["peek", "swap"])
+def test_a_circuit_that_cannot_be_read_or_written_begins_nothing(way, step):
+    template, listener = on(steps(step), policy=CircuitBreakerRetryPolicy())
+    callback = Script("not called")
+
+    with pytest.raises(CacheUnavailableError):
+        way(template, callback, state=KEY)
+    assert (callback.calls, listener.events) == (0, [])
+
+
+@every_way
+@pytest.mark.parametrize("step", ["peek", "swap"])
+def test_unguarded_it_begins_as_a_new_one(way, step):
+    policy = CircuitBreakerRetryPolicy()
+    template, listener = on(steps(step), policy=policy, on_store_error="run_unguarded")
+
+    assert way(template, Script("value"), state=KEY) == "value"
+    assert heard(listener) == ["down"]
+
+
+@every_way
+@pytest.mark.parametrize("step", ["peek", "swap"])
+def test_a_failure_that_a_circuit_cannot_write_down_leaves_itself(way, step):
+    template, listener = on(after_the_first(step), policy=CircuitBreakerRetryPolicy())
+    failure = ValueError("the callback's own")
+
+    with pytest.raises(ValueError) as caught:
+        way(template, Script(failure), state=KEY)
+    assert caught.value is failure
+    assert heard(listener) == ["down"]
+
+
+@every_way
+@pytest.mark.parametrize("step", ["peek", "swap"])
+def test_another_error_under_a_circuit_is_not_gone_on_from(way, step):
+    policy, callback = CircuitBreakerRetryPolicy(), Script("not called")
+    template, listener = on(after_the_first(step), policy=policy, error=RuntimeError)
+
+    with pytest.raises(TerminatedRetryError) as caught:
+        way(template, callback, state=KEY)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert (callback.calls, heard(listener)) == (0, [])
+
+
+@every_way
+def test_a_success_that_changes_nothing_of_a_circuit_is_not_written_down(way):
+    written = []
+    template, _ = on(
+        lambda step, record: step == "swap" and written.append(record),
+        policy=CircuitBreakerRetryPolicy(),
+    )
+    way(template, Script("value"), state=KEY)
+    assert len(written) == 2  # the beginning, and the decision before the attempt

@@ -1,0 +1,506 @@
+"""Claims in a store: leases that run out, attempts that are lost, late holders, fences."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+
+from retrytemplate import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
+from tests.backends.conftest import failing
+
+KEY = "charge/s:order-17"
+LEASE = 30.0
+
+
+def begun(cache, worker="one", **options):
+    return cache.begin(KEY, worker=worker, **options)
+
+
+def later(cache, store, worker="two", **options):
+    """The key taken over when the lease of whoever holds it is over."""
+    store.age(LEASE + 1)
+    return begun(cache, worker, **options)
+
+
+# -- leases ----------------------------------------------------------------------------------------
+
+
+def test_a_key_is_held_in_another_cache_too_which_says_by_whom_and_until_when(made):
+    claim = begun(made())
+    with pytest.raises(AttemptInProgressError, match=r"worked on by one$") as caught:
+        begun(made(), "two")
+    assert caught.value.worker == "one"
+    assert caught.value.lease_until == claim.lease_until
+
+
+def test_a_lease_is_as_long_as_it_says_by_the_clock_of_the_store(made, store):
+    before = store.now()
+    claim = begun(made(), lease=700)
+    assert before <= claim.lease_until - 700 <= store.now()
+
+
+def test_a_renewed_lease_is_as_long_again(made, store):
+    cache = made()
+    claim = begun(cache)
+    store.age(LEASE - 1)
+    cache.renew(claim)
+    assert claim.lease_until == store.row(KEY)["lease_until"]
+    store.age(LEASE - 1)
+    assert cache.holds(claim)
+
+
+def test_a_claim_is_not_in_force_when_its_lease_is_over(made, store):
+    cache = made()
+    claim = begun(cache)
+    store.age(LEASE + 1)
+    assert not cache.holds(claim)
+
+
+def test_a_late_holder_whose_key_nobody_took_may_still_write(made, store):
+    cache = made()
+    claim = begun(cache)
+    store.age(LEASE + 1)
+    cache.fail(claim, failing(claim))
+    assert cache.peek(KEY).failures == 1
+
+
+def test_the_lease_of_a_holder_that_goes_on_begins_anew_with_its_write(made, store):
+    cache = made()
+    claim = begun(cache)
+    store.age(LEASE - 1)
+    cache.fail(claim, failing(claim, held=True))
+    store.age(LEASE - 1)
+    assert cache.holds(claim)
+
+
+# -- lost attempts ---------------------------------------------------------------------------------
+
+
+def test_an_attempt_whose_lease_ran_out_is_lost_and_its_key_free(made, store):
+    begun(made())
+    claim = later(made(), store)
+    assert (claim.lost, claim.record) == ("one", None)
+
+
+@pytest.mark.parametrize("worker", ["a b", "two\nlines", "{}", "ä"])
+def test_any_name_of_a_worker_is_given_back(made, store, worker):
+    cache = made()
+    first = begun(cache)
+    cache.fail(first, failing(first, 2))
+    begun(cache, worker)
+    with pytest.raises(AttemptInProgressError) as caught:
+        begun(cache)
+    assert caught.value.worker == worker
+    claim = later(made(), store)
+    assert (claim.lost, claim.record.failures) == (worker, 2)
+
+
+def test_a_lost_attempt_is_found_with_what_was_known_before(made, store):
+    cache = made()
+    first = begun(cache)
+    cache.fail(first, failing(first, 2))
+    begun(cache)
+    claim = later(made(), store)
+    assert claim.lost == "one"
+    assert claim.record.failures == 2
+
+
+def test_a_lost_attempt_is_found_until_it_is_written_down(made, store):
+    cache = made()
+    begun(cache)
+    later(cache, store)
+    claim = later(cache, store, "three")
+    assert claim.lost == "one"
+    cache.fail(claim, failing(claim))
+    assert begun(cache, "four").lost is None
+
+
+def test_a_release_after_a_takeover_leaves_the_lost_attempt_to_be_found(made, store):
+    cache = made()
+    begun(cache)
+    cache.release(later(cache, store))
+    assert begun(cache, "three").lost == "one"
+
+
+def test_an_attempt_that_was_written_down_is_not_lost_with_its_worker(made, store):
+    """The worker died after the failure, while it waited: there was no attempt under way."""
+    cache = made()
+    claim = begun(cache)
+    cache.fail(claim, failing(claim, held=True))
+    claim = later(cache, store)
+    assert claim.lost is None
+    assert claim.record.failures == 1
+
+
+def test_the_next_attempt_in_place_is_lost_with_its_worker(made, store):
+    cache = made()
+    claim = begun(cache)
+    cache.fail(claim, failing(claim, held=True))
+    begun(cache)
+    assert later(cache, store).lost == "one"
+
+
+def test_a_recovery_that_died_is_no_lost_attempt_but_found_as_what_it_was(made, store):
+    cache = made()
+    claim = begun(cache)
+    cache.fail(claim, failing(claim, held=True, phase="recovering"))
+    for worker in ("two", "three"):
+        claim = later(cache, store, worker)
+        assert (claim.lost, claim.record.phase) == (None, "recovering")
+    cache.release(claim)
+    assert begun(cache).record.phase == "recovering"
+
+
+def test_the_same_worker_loses_nothing_to_itself(made, store):
+    cache = made()
+    begun(cache)
+    assert later(cache, store, "one").lost is None
+
+
+# -- late holders ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["renew", "fail", "succeed", "remember"])
+def test_a_holder_that_comes_late_writes_nothing(made, store, step):
+    cache = made()
+    late = begun(cache)
+    claim = later(made(), store)
+    steps = {
+        "renew": lambda: cache.renew(late),
+        "fail": lambda: cache.fail(late, failing(late, 99)),
+        "succeed": lambda: cache.succeed(late),
+        "remember": lambda: cache.succeed(late, remember=60),
+    }
+    with pytest.raises(LeaseLostError, match="is no longer held by one"):
+        steps[step]()
+    assert cache.holds(claim)
+    assert not cache.holds(late)
+
+
+def test_a_late_release_takes_the_key_from_nobody(made, store):
+    cache = made()
+    late = begun(cache)
+    claim = later(made(), store)
+    cache.release(late)
+    assert cache.holds(claim)
+
+
+# -- fences ----------------------------------------------------------------------------------------
+
+
+def test_the_fence_of_a_key_grows_also_where_the_key_was_deleted(made):
+    cache = made()
+    fences = []
+    for _ in range(30):
+        claim = begun(cache)
+        fences.append(claim.fence)
+        cache.succeed(claim)
+    assert fences == sorted(set(fences))
+
+
+AHEAD = 2**52
+
+
+def test_the_fence_of_a_key_grows_where_the_clock_was_set_back(made, store):
+    cache = made()
+    begun(cache)
+    store.change(KEY, fence=AHEAD)
+    assert later(cache, store).fence == AHEAD + 1
+
+
+@pytest.mark.parametrize("end", ["forget", "succeed", "release"])
+@pytest.mark.parametrize("kind", ["sqlite", "valkey"])
+def test_the_fence_of_a_deleted_key_grows_where_the_clock_was_set_back(kind, end, request):
+    store = request.getfixturevalue(kind)
+    cache = store.cache()
+    store.change(KEY, fence=begun(cache).fence + AHEAD)
+    claim = begun(cache)
+    getattr(cache, end)(KEY if end == "forget" else claim)
+    assert store.row(KEY) is None
+    assert begun(cache, "two").fence == claim.fence + 1
+
+
+STANDING = """
+CREATE FUNCTION {0}_stand() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.worker = 'slow' THEN PERFORM pg_advisory_xact_lock(17, 17); END IF; RETURN NEW;
+END $$"""
+BEFORE = """
+CREATE TRIGGER stand BEFORE INSERT ON {0}_contexts FOR EACH ROW EXECUTE FUNCTION {0}_stand()"""
+
+
+def test_the_fence_of_a_key_grows_where_a_claim_stands_still_before_its_row_is_written(postgresql):
+    slow, quick = postgresql.cache(), postgresql.cache()
+    quick.peek(KEY)  # the tables are there
+    postgresql.sql(STANDING)
+    postgresql.sql(BEFORE)
+    claims = []
+
+    def come_and_go(cache, worker):
+        claim = begun(cache, worker)
+        claims.append(claim)
+        cache.succeed(claim)
+
+    def waiting():
+        return postgresql.sql("SELECT count(*) AS n FROM pg_locks WHERE NOT granted")[0]["n"]
+
+    with ThreadPoolExecutor() as pool:
+        with postgresql.engine.begin() as connection:
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(17, 17)")
+            first = pool.submit(come_and_go, slow, "slow")
+            while not waiting():
+                time.sleep(0.005)
+            second = pool.submit(come_and_go, quick, "quick")
+            while not (second.done() or waiting() > 1):
+                time.sleep(0.005)
+        wait([first, second])
+    first.result()
+    if second.exception() is None:
+        assert [claim.fence for claim in claims] == sorted(claim.fence for claim in claims)
+    else:
+        assert isinstance(second.exception(), AttemptInProgressError)
+
+
+# -- fresh starts ----------------------------------------------------------------------------------
+
+
+def test_a_fresh_start_that_is_given_back_changes_nothing(made):
+    cache = made()
+    claim = begun(cache)
+    cache.fail(claim, failing(claim, 2))
+    claim = begun(cache, fresh=True)
+    assert (claim.record, claim.version) == (None, 0)
+    cache.release(claim)
+    assert begun(cache).record.failures == 2
+
+
+def test_what_is_there_stays_until_the_first_write_of_a_fresh_start(made):
+    cache = made()
+    claim = begun(cache)
+    cache.fail(claim, failing(claim, 2))
+    claim = begun(cache, fresh=True)
+    assert cache.peek(KEY).failures == 2
+    cache.fail(claim, failing(claim))
+    assert cache.peek(KEY).failures == 1
+
+
+def test_a_fresh_start_over_a_remembered_success_gives_it_back(made):
+    cache = made()
+    cache.succeed(begun(cache), remember=60)
+    cache.release(begun(cache, fresh=True))
+    with pytest.raises(AlreadyCompletedError):
+        begun(cache)
+
+
+def test_while_a_fresh_start_holds_the_key_it_is_in_progress_not_completed(made):
+    cache = made()
+    cache.succeed(begun(cache), remember=60)
+    begun(cache, fresh=True)
+    with pytest.raises(AttemptInProgressError):
+        begun(cache, "two")
+
+
+def test_a_fresh_start_is_not_told_of_an_attempt_that_was_lost_before(made, store):
+    cache = made()
+    begun(cache)
+    claim = later(cache, store, fresh=True)
+    assert claim.lost is None
+    cache.release(claim)
+    assert begun(cache, "three").lost == "one"
+
+
+# -- time to live ----------------------------------------------------------------------------------
+
+
+def failed(cache, key=KEY):
+    claim = cache.begin(key, worker="one")
+    cache.fail(claim, failing(claim))
+
+
+def test_a_key_is_forgotten_when_its_time_is_over(made, store):
+    cache = made(ttl=100)
+    failed(cache)
+    store.age(99)
+    assert cache.peek(KEY).failures == 1
+    store.age(2)
+    assert cache.peek(KEY) is None
+    assert cache.keys() == []
+    claim = begun(cache)
+    assert (claim.record, claim.version) == (None, 0)
+    cache.release(claim)
+    assert store.row(KEY) is None
+
+
+def test_without_a_time_to_live_a_key_stays(database):
+    cache = database.cache()
+    failed(cache)
+    database.age(1e9)
+    assert cache.peek(KEY).failures == 1
+    assert cache.purge() == 0
+
+
+def test_a_key_of_valkey_lives_for_a_day_by_itself(valkey):
+    cache = valkey.cache()
+    failed(cache)
+    valkey.age(86_399)
+    assert cache.peek(KEY).failures == 1
+    valkey.age(2)
+    assert cache.peek(KEY) is None
+
+
+def test_the_time_runs_from_the_last_write(made, store):
+    cache = made(ttl=100)
+    failed(cache)
+    store.age(99)
+    failed(cache)
+    store.age(99)
+    assert cache.peek(KEY).failures == 1
+
+
+def test_giving_back_does_not_lengthen_the_time(made, store):
+    cache = made(ttl=100)
+    failed(cache)
+    store.age(99)
+    cache.release(begun(cache))
+    store.age(2)
+    assert cache.peek(KEY) is None
+
+
+def test_a_key_in_flight_is_not_over(made, store):
+    cache = made(ttl=100)
+    failed(cache)
+    store.age(99)
+    claim = begun(cache)
+    store.age(2)
+    assert cache.peek(KEY).failures == 1
+    assert cache.purge() == 0
+    cache.fail(claim, failing(claim, 2))
+    assert cache.peek(KEY).failures == 2
+
+
+def test_a_lost_attempt_is_found_as_long_as_the_time_runs_after_its_lease(made, store):
+    cache = made(ttl=100)
+    failed(cache)
+    begun(cache)
+    store.age(LEASE + 99)
+    claim = begun(cache, "two")
+    assert (claim.lost, claim.record.failures) == ("one", 1)
+    store.age(LEASE + 101)
+    claim = begun(cache, "three")
+    assert (claim.lost, claim.record) == (None, None)
+
+
+@pytest.mark.parametrize("step", ["begin", "renew", "fail", "swap"])
+def test_a_key_in_flight_lives_for_its_lease_although_its_time_is_shorter(valkey, step):
+    cache = valkey.cache(ttl=1)
+    failed(cache)
+    claim = begun(cache)
+    steps = {
+        "begin": lambda: None,
+        "renew": lambda: cache.renew(claim),
+        "fail": lambda: cache.fail(claim, failing(claim, held=True)),
+        "swap": lambda: cache.swap(KEY, failing(claim), claim.version),
+    }
+    steps[step]()
+    valkey.age(LEASE - 1)
+    assert cache.holds(claim)
+    valkey.age(1.9)
+    assert cache.peek(KEY).failures == 1
+    valkey.age(0.2)
+    assert cache.peek(KEY) is None
+
+
+def test_a_success_is_remembered_as_long_as_it_says(made, store):
+    cache = made(ttl=1)
+    cache.succeed(begun(cache), remember=100)
+    store.age(99)
+    with pytest.raises(AlreadyCompletedError, match="was completed before"):
+        begun(cache, "two")
+    store.age(2)
+    assert begun(cache, "two").record is None
+
+
+def test_a_success_can_be_remembered_for_ever(made, store):
+    cache = made()
+    cache.succeed(begun(cache), remember=float("inf"))
+    store.age(1e9)
+    with pytest.raises(AlreadyCompletedError):
+        begun(cache)
+
+
+def test_a_success_that_is_remembered_is_no_record(made):
+    cache = made()
+    failed(cache)
+    cache.succeed(begun(cache), remember=60)
+    assert cache.peek(KEY) is None
+    assert cache.keys() == []
+    assert cache.swap(KEY, failing(begun(cache, fresh=True)), 0)
+
+
+def test_what_is_kept_with_a_success_ends_with_it(made, store):
+    cache = made(ttl=1000)
+    claim = begun(cache)
+    kept = failing(claim, phase="done", attributes={"result": [17, "ä"]})
+    cache.succeed(claim, remember=100, record=kept)
+    assert cache.peek(KEY) == kept
+    assert cache.keys() == [KEY]
+    store.age(101)
+    assert begun(cache, "two").record is None
+    assert cache.peek(KEY) is None
+
+
+def test_what_is_over_is_not_found_although_a_claim_has_kept_it_longer(made, store):
+    cache = made(ttl=1000)
+    claim = begun(cache)
+    cache.succeed(claim, remember=20, record=failing(claim, phase="done", attributes={"a": 1}))
+    begun(cache, "two", fresh=True)
+    store.age(LEASE + 1)
+    assert begun(cache, "three").record is None
+    assert cache.peek(KEY) is None
+
+
+def test_a_purge_deletes_what_is_over_and_says_how_many(made, store, monkeypatch):
+    monkeypatch.setattr("retrytemplate.backends.sql.operations.AT_ONCE", 2)
+    cache = made(ttl=100)
+    for number in range(5):
+        failed(cache, f"old {number}")
+    cache.succeed(cache.begin("done", worker="one"), remember=50)
+    cache.begin("crashed", worker="one")
+    store.age(LEASE + 101)
+    failed(cache, "young")
+    assert cache.purge() == (0 if store.kind == "valkey" else 7)  # whose server does it itself
+    assert store.keys() == ["young"]
+    assert cache.keys() == ["young"]
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def test_keys_come_in_order_and_in_pages(made):
+    cache = made()
+    for number in (3, 1, 5, 2, 4):
+        failed(cache, f"key {number}")
+    assert cache.keys(limit=2) == ["key 1", "key 2"]
+    assert cache.keys(after="key 2", limit=2) == ["key 3", "key 4"]
+    assert cache.keys(after="key 5") == []
+
+
+def test_iteration_goes_through_every_page(store, monkeypatch):
+    monkeypatch.setattr("retrytemplate.backends.sql.cache.PAGE", 2)
+    monkeypatch.setattr("retrytemplate.backends.redis.operations.AT_ONCE", 2)
+    cache = store.cache()
+    cache.succeed(cache.begin("remembered", worker="one"), remember=60)
+    for number in range(5):
+        failed(cache, f"key {number}")
+    cache.begin("held", worker="one")
+    assert sorted(cache) == [f"key {number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("key", ["\0", "a\\u0000", "\ud800", "ä" * 2000, "\0" * 2000], ids=ascii)
+def test_what_no_column_takes_can_be_a_key_and_is_listed_as_one(made, key):
+    cache = made()
+    failed(cache, key)
+    failed(cache, key + "x")
+    assert cache.peek(key).failures == 1
+    for listed in cache.keys(limit=9):
+        cache.forget(listed)
+    assert cache.keys() == []

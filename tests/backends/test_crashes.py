@@ -1,0 +1,87 @@
+"""A message that kills its worker, among messages that do not, and whoever starts the worker again.
+
+Leases are real and short.  What happened is told by a file that is written before the worker dies.
+"""
+
+import pytest
+
+from retrytemplate import SimpleRetryPolicy
+from tests.support.crashing_worker import DEATHS, POISON, consume
+from tests.support.fork_server import processes
+from tests.support.witness import Witness
+
+ATTEMPTS = 3
+HEALTHY = [f"healthy {number}" for number in range(200)]
+PATIENCE = 50.0
+MOST_STARTS = 10
+
+POLICIES = {
+    "retrying everything": {"policy": SimpleRetryPolicy(ATTEMPTS)},
+    "retrying connection errors": {"policy": SimpleRetryPolicy(ATTEMPTS, retry_on=ConnectionError)},
+}
+LOST = "retrytemplate.errors.AttemptLostError"
+
+
+@pytest.fixture
+def witness(tmp_path):
+    made = Witness(tmp_path / "witness")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def supervise(store, witness):
+    """Start a worker again as often as it dies; how each of them ended."""
+
+    def run(keys, death, place, policy):
+        codes = []
+        while codes[-1:] != [0] and len(codes) < MOST_STARTS:
+            arguments = ((store.url, store.prefix), POLICIES[policy], witness, keys, death, place)
+            process = processes.Process(target=consume, args=arguments, daemon=True)
+            process.start()
+            process.join(PATIENCE)
+            assert process.exitcode is not None
+            codes.append(process.exitcode)
+        return codes
+
+    return run
+
+
+def said(witness, what, key=POISON):
+    return [row for row in witness.rows(what) if row["key"] == key]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_message_that_kills_its_worker_is_tried_so_often_and_then_recovered(
+    supervise, witness, store, death, policy
+):
+    middle = len(HEALTHY) // 2
+    keys = [*HEALTHY[:middle], POISON, *HEALTHY[middle:]]
+    codes = supervise(keys, death, "callback", policy)
+    assert [code != 0 for code in codes] == [True] * ATTEMPTS + [False]
+    begun = said(witness, "callback")
+    assert len(begun) == ATTEMPTS
+    assert len({row["pid"] for row in begun}) == ATTEMPTS
+    assert [(row["kind"], row["message"]) for row in said(witness, "history")] == [
+        (LOST, f"the attempt of {row['worker']} was lost") for row in begun
+    ]
+    assert len(said(witness, "recovered")) == 1
+    others = [row["key"] for row in witness.rows("callback") if row["key"] != POISON]
+    assert sorted(others) == sorted(HEALTHY)
+    assert sorted(row["key"] for row in witness.rows("handled")) == sorted(HEALTHY)
+    assert store.keys() == []
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_recovery_that_kills_its_worker_is_tried_again_and_the_callback_is_not(
+    supervise, witness, store, death
+):
+    codes = supervise([POISON], death, "recovery", "retrying everything")
+    assert [code != 0 for code in codes] == [True, True, False]
+    assert len(said(witness, "callback")) == ATTEMPTS
+    recoveries = said(witness, "recovery")
+    assert len({row["pid"] for row in recoveries}) == 3
+    assert witness.rows("callback", "recovery")[ATTEMPTS:] == recoveries
+    assert [row["kind"] for row in said(witness, "history")] == ["ConnectionError"] * 3
+    assert store.keys() == []

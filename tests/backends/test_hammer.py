@@ -1,0 +1,38 @@
+"""Many workers hammer a few keys: they fail, are killed, and stand still past their leases.
+
+Every attempt is counted, and counted once; no two calls of a key overlap but where a lease was
+lost; no key has two results; each comes to its end.  ``hearing.py`` says it to the letter.
+
+``RETRYTEMPLATE_HAMMER`` is the number of attempts, ``RETRYTEMPLATE_HAMMER_SEED`` repeats a seed.
+"""
+
+import os
+from random import randrange
+
+import pytest
+
+from tests.backends.conftest import opened
+from tests.support.stress_worker import WORKERS
+from tests.support.supervisor import Supervisor
+
+SIZE = int(os.environ.get("RETRYTEMPLATE_HAMMER", "3000"))
+SEED = os.environ.get("RETRYTEMPLATE_HAMMER_SEED")
+KILLS = SIZE // 150
+
+
+@pytest.fixture(params=["postgresql", "valkey"])
+def store(request):
+    made = opened(request.param, request)
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(60 + SIZE / 50)
+def test_attempts_are_counted_once_and_no_two_overlap_while_workers_die_and_stand_still(
+    store, tmp_path
+):
+    supervisor = Supervisor(store.url, store.prefix, tmp_path, int(SEED or randrange(2**32)))
+    half = WORKERS // 2
+    supervisor.hammer(SIZE * 3, [supervisor.kill] * KILLS, stalling=half, mortal=half)
+    supervisor.check()
+    assert list(store.cache()) == []

@@ -1,0 +1,206 @@
+"""Templates in several processes, over one store: what one counted, another goes on with."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from retrytemplate import (
+    AttemptLostError,
+    CircuitBreakerRetryPolicy,
+    ExhaustedRetryError,
+    MaxAttemptsRetryPolicy,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from tests.support import forked_python
+from tests.support.child import command
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "w/s:poison"
+
+
+@pytest.fixture
+def worker(store):
+    """Start a worker process; its exit code, what it said, and what it said as an error."""
+
+    def run(what):
+        done = forked_python.run(command(what, store), cwd=ROOT)
+        store.age(31)  # the lease of a worker that died is over
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    return run
+
+
+def test_another_process_goes_on_with_the_count_and_the_history(worker, store):
+    (template,) = templates(store, 1)
+    with pytest.raises(ZeroDivisionError):
+        template.execute(lambda context: 1 / 0, state=RetryState("poison"))
+    code, said, _ = worker("fail")
+    assert (code, said) == (1, ["attempt 2 division by zero"])
+    first, second = template.cache.peek(KEY).history
+    assert (first.process, second.process) == (os.getpid(), int(second.message))
+
+
+@pytest.mark.parametrize("dies", ["die_in_the_callback", "die_as_process_one"])
+def test_a_message_that_kills_its_worker_is_tried_as_often_as_the_policy_says(worker, dies):
+    """... although the policy retries connection errors only, and never saw an exception."""
+    for attempt in (1, 2, 3):
+        assert worker(dies)[:2] == (9, [f"attempt {attempt}"])
+    lost = "retrytemplate.errors.AttemptLostError"
+    said = [f"recovery after {lost} {lost} {lost}", "dead letter"]
+    assert worker(dies) == (0, said, "")
+
+
+def test_a_recovery_that_died_is_the_next_worker_s_turn_and_the_callback_s_no_more(worker, store):
+    template = RetryTemplate(SimpleRetryPolicy(1), cache=store.cache(), name="w")
+    with pytest.raises(ZeroDivisionError):
+        template.execute(lambda context: 1 / 0, state=RetryState("poison"))
+    assert worker("die_in_the_recovery")[:2] == (9, ["recovery"])
+    recovered = template.execute(
+        pytest.fail, recovery=lambda context: context.retry_count, state=RetryState("poison")
+    )
+    assert recovered == 1
+    assert store.row(KEY) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_cache_that_was_used_before_a_fork_serves_both_processes(worker, store):
+    assert worker("fork") == (0, ["child 0"], "")
+    assert store.keys() == ["a key of the child", "held by the parent"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_that_comes_back_from_the_callback_does_not_end_the_parent_s_attempt(worker):
+    said = [
+        "in a child: True LeaseLostError",
+        "still mine: True",
+        "in a child: True LeaseLostError the key could not be left as it should be",
+        "still mine: True",
+        "the parent's",
+    ]
+    assert worker("fork_in_the_callback") == (0, said, "")
+
+
+# -- in this process -------------------------------------------------------------------------------
+
+
+def templates(store, number=2, policy=None):
+    """So many templates of one name, each with a cache of its own."""
+    policy = policy or MaxAttemptsRetryPolicy(9)
+    return [RetryTemplate(policy, cache=store.cache(), name="w") for _ in range(number)]
+
+
+def lost(store, template):
+    """An attempt that somebody began and never ended."""
+    template.cache.begin(template.scoped_key("poison"), worker="host:4711:1")
+    store.age(31)
+
+
+def test_a_lost_attempt_is_counted_before_the_next_one_is_made(store):
+    (template,) = templates(store, 1)
+    lost(store, template)
+    seen = template.execute(
+        lambda context: (context.attempt, context.retry_count, type(context.last_exception)),
+        state=RetryState("poison"),
+    )
+    assert seen == (2, 1, AttemptLostError)
+
+
+def test_when_the_last_attempt_was_lost_the_recovery_finds_that(store):
+    (template,) = templates(store, 1, MaxAttemptsRetryPolicy(1))
+    lost(store, template)
+    with pytest.raises(ExhaustedRetryError) as caught:
+        template.execute(pytest.fail, state=RetryState("poison"))
+    assert isinstance(caught.value.__cause__, AttemptLostError)
+    assert caught.value.__cause__.worker == "host:4711:1"
+
+
+def test_a_veto_after_a_takeover_leaves_the_lost_attempt_to_be_counted(store):
+    class Veto:
+        def open(self, context):
+            return False
+
+    template, _ = templates(store)
+    lost(store, template)
+    with pytest.raises(Exception, match="vetoed"):
+        template.with_(listeners=[Veto()]).execute(pytest.fail, state=RetryState("poison"))
+    assert template.execute(lambda context: context.attempt, state=RetryState("poison")) == 2
+
+
+def test_a_failure_leaves_the_key_free_for_whoever_comes_next(store):
+    for attempt, template in enumerate(templates(store, 3), 1):
+        with pytest.raises(ZeroDivisionError):
+            template.execute(lambda context: 1 / 0, state=RetryState("poison"))
+        row = store.row(KEY)
+        assert (row["worker"], row["phase"]) == (None, "idle")
+        assert template.cache.peek(KEY).failures == attempt
+
+
+def test_a_success_in_one_process_is_remembered_in_another(store):
+    one, two = templates(store)
+    state = RetryState("poison", remember=60)
+    one.execute(lambda context: 1, state=state)
+    with pytest.raises(Exception, match="was completed before"):
+        two.execute(pytest.fail, state=state)
+
+
+def test_retries_in_place_hold_the_key_from_the_first_to_the_last(store):
+    (template,) = templates(store, 1, SimpleRetryPolicy(3))
+    fences = []
+
+    def fails(context):
+        fences.append(context.fence)
+        assert context.still_mine()
+        raise ConnectionError
+
+    state = RetryState("poison", rollback_for=ValueError)
+    with pytest.raises(ExhaustedRetryError):
+        template.execute(fails, state=state)
+    assert len(fences) == 3
+    assert fences == sorted(set(fences))
+    assert store.row(KEY) is None
+
+
+def test_what_is_kept_goes_through_redact(store):
+    cache = store.cache(redact=lambda text: text.replace("4242", "****"))
+    template = RetryTemplate(MaxAttemptsRetryPolicy(9), cache=cache, name="w")
+
+    def fails(context):
+        raise ValueError("card 4242")
+
+    with pytest.raises(ValueError, match="4242"):
+        template.execute(fails, state=RetryState("poison"))
+    kept = store.row(KEY)["record"]
+    assert "card ****" in kept
+    assert "4242" not in kept
+
+
+async def test_an_asynchronous_template_goes_on_with_the_count(store):
+    state = RetryState("poison")
+
+    async def fails(context):
+        raise ConnectionError
+
+    for attempt in (1, 2):
+        async with store.async_cache() as cache:
+            template = RetryTemplate(MaxAttemptsRetryPolicy(9), cache=cache, name="w")
+            with pytest.raises(ConnectionError):
+                await template.execute_async(fails, state=state)
+            record = await cache.peek(KEY)
+            assert record.failures == attempt
+
+
+def test_a_circuit_breaker_is_shared(store):
+    breaker = CircuitBreakerRetryPolicy(SimpleRetryPolicy(2), open_timeout=60, reset_timeout=60)
+    called = []
+
+    def fails(context):
+        called.append(context.attempt)
+        raise ConnectionError
+
+    state = RetryState("billing", rollback_for=lambda error: False)
+    for template in templates(store, 4, breaker):
+        template.execute(fails, recovery=lambda context: "cached", state=state)
+    assert len(called) == 2

@@ -1,0 +1,181 @@
+"""A store that cannot be reached, or holds what cannot be read."""
+
+import asyncio
+import pickle
+import threading
+
+import pytest
+from redis import RedisError
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from retrytemplate import (
+    CacheUnavailableError,
+    RetryState,
+    RetryTemplate,
+)
+from retrytemplate._storage.sql_engine import unavailable
+from retrytemplate.testing import Recorder
+from tests.backends.conftest import failing
+from tests.support import postgres
+from tests.support.cache_kinds import awaited, blocking
+
+KEY = "charge/s:order-17"
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+def nowhere(request, tmp_path):
+    """A file where there is no folder, a port where nobody listens."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/absent/retry.db"
+    return f"{request.param}://me:secret@127.0.0.1:{postgres.free_port()}/1"
+
+
+def test_a_store_that_cannot_be_reached_is_an_error_from_that_of_the_database(nowhere):
+    with blocking(nowhere) as cache:
+        with pytest.raises(CacheUnavailableError, match=r"begin .*failed in the store") as caught:
+            cache.begin(KEY, worker="one")
+        assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
+        assert "secret" not in str(caught.value) + repr(cache)
+
+
+async def test_the_same_for_the_asynchronous_one(nowhere):
+    async with awaited(nowhere) as cache:
+        with pytest.raises(CacheUnavailableError) as caught:
+            await cache.begin(KEY, worker="one")
+        assert isinstance(caught.value.__cause__, (DBAPIError, RedisError))
+    await driver_has_ended()
+
+
+async def driver_has_ended():
+    """aiosqlite does not wait for the thread of a connection that failed; it needs the loop."""
+    async with asyncio.timeout(20):
+        while any("_connection_worker" in each.name for each in threading.enumerate()):
+            await asyncio.sleep(0.001)
+
+
+def test_without_the_store_the_callback_is_not_called(nowhere):
+    with blocking(nowhere) as cache:
+        template = RetryTemplate(cache=cache, name="work")
+        with pytest.raises(CacheUnavailableError):
+            template.execute(pytest.fail, state=RetryState("m1"))
+
+
+def test_without_the_store_the_callback_runs_unguarded_where_that_is_wanted(nowhere):
+    listener = Recorder()
+    with blocking(nowhere, on_store_error="run_unguarded") as cache:
+        template = RetryTemplate(cache=cache, name="work", listeners=[listener])
+        value = template.execute(lambda context: context.fence, state=RetryState("m1"))
+    assert value is None
+    assert listener.hooks == ["open", "on_store_error", "before_attempt", "on_success", "close"]
+
+
+async def test_the_same_for_an_asynchronous_callback(nowhere):
+    async def handle(context):
+        return "handled"
+
+    async with awaited(nowhere, on_store_error="run_unguarded") as cache:
+        template = RetryTemplate(cache=cache, name="work")
+        assert await template.execute_async(handle, state=RetryState("m1")) == "handled"
+    await driver_has_ended()
+
+
+def test_a_store_that_breaks_while_the_callback_runs_costs_no_value(store):
+    listener, cache = Recorder(), store.cache()
+    template = RetryTemplate(cache=cache, name="work", listeners=[listener])
+    key = template.scoped_key("m1")
+    cache.peek(key)
+
+    def handle(context):
+        store.spoil(key)
+        return "handled"
+
+    assert template.execute(handle, state=RetryState("m1")) == "handled"
+    assert listener.hooks[-2:] == ["on_store_error", "close"]
+
+
+def test_a_store_that_breaks_while_the_callback_runs_costs_no_failure(store):
+    listener, cache = Recorder(), store.cache()
+    template = RetryTemplate(cache=cache, name="work", listeners=[listener])
+    key = template.scoped_key("m1")
+    cache.peek(key)
+    failure = ValueError("the callback's own")
+
+    def handle(context):
+        store.spoil(key)
+        raise failure
+
+    with pytest.raises(ValueError) as caught:
+        template.execute(handle, state=RetryState("m1"))
+    assert caught.value is failure
+    assert listener.hooks.count("on_store_error") == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [(OSError(), "OSError"), (ValueError("no\x1b[2J\nsuch"), "ValueError: no\\x1b[2J")],
+)
+def test_error_of_a_database_is_named_in_one_line(cause, said):
+    error = unavailable(DBAPIError("SELECT 1", None, cause), "begin of 'k'")
+    assert str(error) == f"begin of 'k' failed in the store of the context cache: {said}"
+
+
+def test_tables_that_are_gone_are_an_error(database):
+    cache = database.cache()
+    cache.peek(KEY)
+    database.spoil(KEY)
+    with pytest.raises(CacheUnavailableError, match=f"{database.prefix}_contexts"):
+        cache.peek(KEY)
+
+
+@pytest.mark.parametrize("step", ["begin", "peek", "forget"])
+def test_a_key_of_somebody_else_is_an_error(valkey, step):
+    valkey.spoil(KEY)
+    options = {"worker": "one"} if step == "begin" else {}
+    with pytest.raises(CacheUnavailableError, match=f"{step} of '{KEY}' failed .*WRONGTYPE"):
+        getattr(valkey.cache(), step)(KEY, **options)
+    assert valkey.client.get(valkey.name(KEY)) == "no context"
+
+
+@pytest.mark.parametrize("kept", ["", "[", "{}", '{"format": 99}', "[" * 100_000])
+def test_a_record_that_cannot_be_read_is_named(made, store, kept):
+    cache = made()
+    claim = cache.begin(KEY, worker="one")
+    cache.fail(claim, failing(claim))
+    store.change(KEY, record=kept)
+    with pytest.raises(CacheUnavailableError, match=f"the record under '{KEY}' cannot be read"):
+        cache.peek(KEY)
+
+
+def test_what_was_to_be_written_is_in_no_error(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    store.spoil(KEY)
+    record = failing(claim, attributes={"card": "4242"})
+    with pytest.raises(CacheUnavailableError) as caught:
+        cache.fail(claim, record)
+    assert "4242" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_the_error_can_be_sent_to_another_process(store, cache):
+    cache.peek(KEY)
+    store.spoil(KEY)
+    with pytest.raises(CacheUnavailableError) as caught:
+        cache.peek(KEY)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # made here
+    assert str(again) == str(caught.value)
+
+
+def test_a_claim_whose_last_write_failed_is_renewed_no_more(store, cache):
+    claim = cache.begin(KEY, worker="one")
+    store.spoil(KEY)
+    with pytest.raises(CacheUnavailableError):
+        cache.succeed(claim)
+    assert not cache._renewer._leases.has(claim)
+
+
+def test_connections_that_were_cut_are_replaced(postgresql):
+    cache = postgresql.cache()
+    with cache._engine.connect() as connection:  # the only one of its pool
+        (pid,) = connection.execute(text("SELECT pg_backend_pid()")).one()
+    postgresql.sql("SELECT pg_terminate_backend(:pid)", pid=pid)
+    assert cache.begin(KEY, worker="one").record is None

@@ -1,0 +1,457 @@
+"""What goes over the wire to a server: how often, and what becomes of a step when it is cut."""
+
+import asyncio
+import signal
+from functools import partial
+from urllib.parse import urlsplit
+
+import pytest
+
+from retrytemplate import (
+    AttemptInProgressError,
+    CacheUnavailableError,
+    LeaseLostError,
+    MaxAttemptsRetryPolicy,
+    RetryState,
+    RetryTemplate,
+)
+from retrytemplate.caches import Record
+from tests.backends.conftest import Awaited, failing, opened
+from tests.support import postgres
+from tests.support import valkey as servers
+from tests.support.cache_kinds import awaited, blocking
+from tests.support.proxy import Proxy
+
+KEY = "charge/s:order-17"
+# What is in every request about the key, and in one that writes a record.
+ABOUT_IT, A_RECORD = KEY.encode(), b'"format"'
+
+
+@pytest.fixture(params=["postgresql", "valkey"])
+def store(request):
+    made = opened(request.param, request)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxy(store):
+    with Proxy(urlsplit(store.url).port) as made:
+        yield made
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def made_on(request):
+    """How to make a cache on a URL; used alike."""
+    caches = []
+
+    def make(url, **settings):
+        make = blocking if request.param == "blocking" else awaited
+        cache = make(url, **settings)
+        caches.append(cache if request.param == "blocking" else Awaited(cache))
+        return caches[-1]
+
+    yield make
+    for cache in caches:
+        cache.close()
+
+
+@pytest.fixture
+def cache(store, proxy, made_on):
+    """One on the other side of the proxy, which has connected and taken every step before."""
+    server = urlsplit(store.url)
+    user, at, _ = server.netloc.rpartition("@")
+    url = server._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
+    cache = made_on(url, prefix=store.prefix)
+    every_step(cache)
+    return cache
+
+
+def every_step(cache):
+    claim = cache.begin("other", worker="one")
+    cache.renew(claim)
+    cache.fail(claim, failing(claim))
+    cache.release(cache.begin("other", worker="one"))
+    cache.succeed(cache.begin("other", worker="one"), remember=60)
+    cache.succeed(claim := cache.begin("other", worker="one", fresh=True))
+    cache.holds(claim)
+    cache.swap("other", Record(), 0)
+    cache.keys()
+    cache.forget("other")
+
+
+# -- how often -------------------------------------------------------------------------------------
+
+
+def executed(cache, callback, state):
+    """How an execution on this cache ends, blocking or awaited."""
+    of = cache.cache if isinstance(cache, Awaited) else cache
+    template = RetryTemplate(MaxAttemptsRetryPolicy(3), cache=of, name="w")
+    bound = template.bind(state=state, recovery=lambda context: "recovered")
+    if isinstance(cache, Awaited):
+        return cache.run(bound.outcome_async(callback))
+    return bound.outcome(callback)
+
+
+@pytest.mark.parametrize("remember", [None, 60])
+def test_a_success_takes_two_round_trips(cache, proxy, remember):
+    before = proxy.requests
+    assert executed(cache, lambda: 1, RetryState("m1", remember=remember)).value == 1
+    assert proxy.requests - before == 2
+
+
+def test_a_failure_takes_three(cache, proxy):
+    before = proxy.requests
+    assert not executed(cache, lambda: 1 / 0, RetryState("m1")).ok
+    assert proxy.requests - before == 3
+
+
+@pytest.mark.parametrize("step", ["peek", "forget", "keys"])
+def test_what_asks_for_little_takes_one(cache, proxy, step):
+    before = proxy.requests
+    getattr(cache, step)(*() if step == "keys" else (KEY,))
+    assert proxy.requests - before == 1
+
+
+def test_a_script_that_the_server_has_forgotten_is_sent_again_once(valkey):
+    with Proxy(urlsplit(valkey.url).port) as proxy:
+        cache = blocking(f"redis://127.0.0.1:{proxy.port}", prefix=valkey.prefix)
+        every_step(cache)
+        valkey.client.script_flush()
+        before = proxy.requests
+        for _ in range(2):
+            cache.release(cache.begin(KEY, worker="one"))
+        assert proxy.requests - before == 6
+        cache.close()
+
+
+# -- cut between request and answer ----------------------------------------------------------------
+
+CUTS = pytest.mark.parametrize("when", ["before", "after"])
+
+
+@CUTS
+def test_a_claim_is_taken_once_although_the_connection_was_cut(cache, proxy, store, when):
+    failed = cache.begin(KEY, worker="one")
+    cache.fail(failed, failing(failed))
+    proxy.cut(when, ABOUT_IT)
+    claim = cache.begin(KEY, worker="two")
+    assert proxy.cuts == 1
+    assert claim.record.failures == 1
+    assert (claim.lost, claim.fence) == (None, int(store.row(KEY)["fence"]))
+    cache.fail(claim, failing(claim, 2))
+    assert cache.peek(KEY).failures == 2
+
+
+STEPS = {
+    "renew": lambda cache, claim: cache.renew(claim),
+    "fail": lambda cache, claim: cache.fail(claim, failing(claim)),
+    "go on": lambda cache, claim: cache.fail(claim, failing(claim, held=True)),
+    "release": lambda cache, claim: cache.release(claim),
+    "succeed": lambda cache, claim: cache.succeed(claim),
+    "remember": lambda cache, claim: cache.succeed(claim, remember=60),
+}
+ENDS = ["succeed", "remember"]
+AGAIN = {"postgresql": set(STEPS) - set(ENDS), "valkey": set(STEPS)}
+
+
+def steps(*names):
+    return pytest.mark.parametrize("step", names)
+
+
+@CUTS
+@steps(*STEPS)
+def test_a_step_ends_as_it_would_without_the_cut(cache, proxy, store, step, when):
+    """... but for the end of an attempt on SQL, which is not asked for again."""
+    STEPS[step](cache, cache.begin(KEY, worker="one"))
+    expected = what_is_kept(store)
+    cache.forget(KEY)
+    claim = cache.begin(KEY, worker="one")
+    before = what_is_kept(store)
+    proxy.cut(when, ABOUT_IT)
+    if step in AGAIN[store.kind]:
+        STEPS[step](cache, claim)
+    else:
+        with pytest.raises(CacheUnavailableError, match=f"succeed of '{KEY}' failed in the store"):
+            STEPS[step](cache, claim)
+        expected = expected if when == "after" else before
+    assert proxy.cuts == 1
+    assert what_is_kept(store) == expected
+
+
+def what_is_kept(store):
+    """All but times and other numbers that differ from one time to the next."""
+    row = store.row(KEY)
+    return row and {name: row[name] for name in ("phase", "worker", "lost")} | {
+        "failures": row["record"] and '"failures":1' in row["record"],
+        "version": int(row.get("version") or 0),
+    }
+
+
+@steps("renew", "fail")
+def test_whoever_was_too_late_is_told_so_after_a_cut_too(cache, proxy, store, step):
+    claim = cache.begin(KEY, worker="one")
+    store.age(31)
+    store.cache().begin(KEY, worker="two")
+    proxy.cut("after", ABOUT_IT)
+    with pytest.raises(LeaseLostError):
+        STEPS[step](cache, claim)
+    assert store.row(KEY)["worker"] == "two"
+
+
+@CUTS
+def test_what_only_looks_is_asked_again(cache, proxy, when):
+    claim = cache.begin(KEY, worker="one")
+    proxy.cut(when, ABOUT_IT)
+    assert cache.holds(claim)
+    cache.fail(claim, failing(claim))
+    proxy.cut(when, ABOUT_IT)
+    assert cache.peek(KEY).failures == 1
+    proxy.cut(when)
+    assert cache.keys() == [KEY]
+    assert proxy.cuts == 3
+
+
+@CUTS
+def test_to_forget_is_not_asked_twice(cache, proxy, store, when):
+    claim = cache.begin(KEY, worker="one")
+    cache.fail(claim, failing(claim))
+    proxy.cut(when, ABOUT_IT)
+    with pytest.raises(CacheUnavailableError, match=f"forget of '{KEY}' failed in the store"):
+        cache.forget(KEY)
+    assert (store.row(KEY) is None) == (when == "after")
+
+
+@CUTS
+def test_a_shared_record_is_not_written_twice(cache, proxy, when):
+    cache.swap(KEY, Record(version=1), 0)
+    proxy.cut(when, ABOUT_IT)
+    with pytest.raises(CacheUnavailableError, match=f"swap of '{KEY}' failed in the store"):
+        cache.swap(KEY, Record(version=2), 1)
+    assert cache.peek(KEY).version == (2 if when == "after" else 1)
+
+
+@CUTS
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("words", [(), (A_RECORD,)], ids=["begin", "fail"])
+def test_an_execution_counts_each_attempt_once_wherever_it_is_cut(
+    cache, proxy, store, words, turn, when
+):
+    state = RetryState("m1")
+    calls = []
+
+    def work():
+        calls.append(None)
+        raise ZeroDivisionError
+
+    for attempt in range(3):
+        if attempt == turn:
+            proxy.cut(when, b"w/s:m1", *words)
+        assert isinstance(executed(cache, work, state).exception, ZeroDivisionError)
+        assert store.cache().peek("w/s:m1").failures == len(calls) == attempt + 1
+    assert proxy.cuts == 1
+    assert executed(cache, work, state).value == "recovered"
+    assert len(calls) == 3
+    assert store.row("w/s:m1") is None
+
+
+def test_two_cuts_in_a_row_are_an_error(cache, proxy):
+    for _ in range(2):
+        proxy.cut("before", ABOUT_IT)
+    with pytest.raises(CacheUnavailableError, match=f"begin of '{KEY}' failed in the store"):
+        cache.begin(KEY, worker="one")
+    assert proxy.cuts == 2
+    assert cache.begin(KEY, worker="two").lost is None
+
+
+@pytest.mark.parametrize("step", ["forget", "peek"])
+def test_connections_that_are_cut_while_they_rest_are_replaced(valkey, step):
+    """What is sent once goes over one that was asked; what may be sent twice needs no third."""
+    cache = valkey.cache()
+    taken = [cache._pool.get_connection() for _ in range(3)]
+    cache._connections._ready.extend(taken)
+    assert valkey.client.client_kill_filter(_type="normal", skipme=True) >= 3
+    for _ in range(3):
+        getattr(cache, step)(KEY)
+
+
+def with_one_connection(url):
+    return f"{url}{'&' if '?' in url else '?'}max_connections=1"
+
+
+def test_there_are_no_more_connections_than_the_url_allows(valkey):
+    url = with_one_connection(valkey.url)
+    with blocking(url, prefix=valkey.prefix, timeout=0.3) as cache:
+        turn = cache._connections._turns.get()
+        with pytest.raises(CacheUnavailableError) as caught:
+            cache.peek(KEY)
+        cache._connections._turns.put(turn)
+        assert str(caught.value).endswith("no connection is free")
+        assert cache.peek(KEY) is None
+
+
+async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valkey):
+    url = with_one_connection(valkey.url)
+    async with awaited(url, prefix=valkey.prefix, timeout=0.3) as cache:
+        async with cache._connections._turns:
+            with pytest.raises(CacheUnavailableError, match="no answer in time"):
+                await cache.peek(KEY)
+        assert await cache.peek(KEY) is None
+
+
+def test_tasks_that_wait_for_each_other_may_do_so_in_one_loop_after_another(valkey):
+    cache = awaited(with_one_connection(valkey.url), prefix=valkey.prefix)
+
+    async def peek():
+        async with cache:
+            return await asyncio.gather(*(cache.peek(KEY) for _ in range(3)))
+
+    for _ in range(2):
+        assert asyncio.run(peek()) == [None] * 3
+
+
+def test_a_call_that_the_server_hears_a_second_time_is_the_same_call(valkey):
+    """Whoever it was that repeated it."""
+    cache = valkey.cache()
+    every_step(cache)
+    order = next(cache._steps.begin(KEY, "one", None, False))
+    answers = {cache._connections.ask(order, "begin") for _ in range(2)}
+    assert len(answers) == 1
+
+
+def test_the_calls_of_a_child_process_are_not_taken_for_its_parent_s(valkey):
+    cache = valkey.cache()
+    tokens = {cache._steps._token()}
+    cache._forked()
+    assert cache._steps._token() not in tokens
+
+
+# -- a server that dies, and one that does not answer ----------------------------------------------
+
+
+@pytest.fixture
+def server(valkey_binary, tmp_path):
+    with servers.started(valkey_binary, tmp_path / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def on(server, made_on):
+    """How to make a cache on a server that can be killed."""
+    return partial(made_on, server.url)
+
+
+def test_what_a_killed_server_had_answered_it_knows_when_it_is_started_again(on, server):
+    cache = on()
+    claim = cache.begin(KEY, worker="one")
+    server.kill()
+    server.start()
+    with pytest.raises(AttemptInProgressError, match="by one"):
+        cache.begin(KEY, worker="two")
+    cache.fail(claim, failing(claim))
+    server.kill()
+    server.start()
+    assert cache.begin(KEY, worker="two").record.failures == 1
+
+
+def test_a_server_that_is_restarted_in_the_middle_of_an_attempt_loses_none(on, server):
+    cache = on()
+    calls = []
+
+    def work():
+        calls.append(None)
+        server.kill()
+        server.start()
+        raise ZeroDivisionError
+
+    for attempt in (1, 2, 3):
+        outcome = executed(cache, work, RetryState("m1"))
+        assert isinstance(outcome.exception, ZeroDivisionError)
+        assert cache.peek("w/s:m1").failures == attempt == len(calls)
+    assert executed(cache, work, RetryState("m1")).value == "recovered"
+
+
+def test_a_server_that_is_gone_is_an_error_until_it_is_back(on, server):
+    cache = on()
+    cache.peek(KEY)
+    server.kill()
+    for _ in range(2):
+        with pytest.raises(CacheUnavailableError, match=r"begin of .* failed in the store"):
+            cache.begin(KEY, worker="one")
+    server.start()
+    assert cache.begin(KEY, worker="one").record is None
+
+
+def test_a_server_that_does_not_answer_is_an_error_and_not_asked_twice(on, server):
+    """What it was asked it does when it goes on: the key is held, and by nobody who works on it."""
+    cache = on(timeout=0.05)
+    cache.begin("other", worker="one")
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(
+        CacheUnavailableError, match=r"begin .* failed .* (Timeout reading|in time)"
+    ):
+        cache.begin(KEY, worker="one")
+    server.process.send_signal(signal.SIGCONT)
+    with servers.opened(server.url) as client:
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 2
+    with pytest.raises(AttemptInProgressError, match="by one"):
+        on().begin(KEY, worker="two")
+
+
+async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
+    async with awaited(server.url) as cache:
+        await cache.begin("other", worker="one")
+        server.process.send_signal(signal.SIGSTOP)
+        step = asyncio.create_task(cache.peek("other"))
+        while not asking(cache):
+            await asyncio.sleep(0)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        server.process.send_signal(signal.SIGCONT)
+        claim = await cache.begin(KEY, worker="one")
+        assert (claim.key, claim.record) == (KEY, None)
+
+
+def asking(cache):
+    return not cache._connections._ready
+
+
+# -- a server that becomes a replica ---------------------------------------------------------------
+
+
+def test_claim_after_failover_is_taken_on_new_primary(server, valkey, made_on):
+    with Proxy(server.port) as proxy:
+        cache = made_on(f"redis://127.0.0.1:{proxy.port}", prefix=valkey.prefix)
+        fill_pool(cache, 3)
+        cache.peek(KEY)
+        with servers.opened(server.url) as client:
+            client.replicaof("127.0.0.1", postgres.free_port())
+        proxy.redirect(urlsplit(valkey.url).port)
+        claim = cache.begin(KEY, worker="one")
+        assert valkey.row(KEY)["worker"] == "one"
+        cache.succeed(claim)
+
+
+def test_replica_without_new_primary_is_a_store_error(server, on):
+    cache = on()
+    cache.peek(KEY)
+    with servers.opened(server.url) as client:
+        client.replicaof("127.0.0.1", postgres.free_port())
+        for _ in range(2):
+            with pytest.raises(CacheUnavailableError, match=r"begin of .* read only replica"):
+                cache.begin(KEY, worker="one")
+        client.replicaof("NO", "ONE")
+    assert cache.begin(KEY, worker="one").record is None
+
+
+def fill_pool(cache, number):
+    """Open that many connections, and leave them ready."""
+    if isinstance(cache, Awaited):
+
+        async def take():
+            return [await cache.cache._pool.get_connection() for _ in range(number)]
+
+        cache.cache._connections._ready.extend(cache.run(take()))
+    else:
+        cache._connections._ready.extend(cache._pool.get_connection() for _ in range(number))

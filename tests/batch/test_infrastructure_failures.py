@@ -1,0 +1,134 @@
+"""What a run meets that is nobody's fault."""
+
+import pytest
+from sqlalchemy import create_engine, event
+
+from retrytemplate import LeaseLostError, SimpleRetryPolicy
+from retrytemplate.batch import ChunkStep, JobRepository, JobRepositoryError, JsonLinesReader
+from tests.batch.test_scenarios import always
+from tests.support.step_fixture import accounted, run
+
+
+class Disk:
+    """How many pages the database may have: a full disk, and one with room again."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        with engine.connect() as connection:
+            self.used = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        self.pages = 0
+        event.listen(engine, "begin", self.limit)
+
+    def limit(self, connection):
+        if self.pages:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {self.pages}")
+
+
+def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(sqlite):
+    disk = Disk(sqlite.jobs.engine)
+    disk.pages = disk.used + 2
+    big = "x" * 3000
+
+    def write(items, transaction):
+        rows = [{"id": item, "text": big} for item in items]
+        transaction.execute(sqlite.out.insert(), rows)
+
+    step = sqlite.step(range(1, 31), writer=write, retry=SimpleRetryPolicy(1))
+    report = step.run()
+    assert report.status == "failed"
+    assert "full" in str(report.error)
+    assert accounted(report)
+    assert len(sqlite.rows()) == report.written < 30
+    disk.pages = 1_000_000
+    report = step.run()
+    assert (report.status, report.written) == ("completed", 30)
+    assert sqlite.rows() == list(range(1, 31))
+
+
+def test_a_file_that_was_cut_ends_the_run_that_goes_on_with_it(world, way, tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    path.write_text("".join(f"{n}\n" for n in range(1, 8)))
+
+    def process(item):
+        if item == 5:
+            raise OSError("not now")
+        return item
+
+    assert run(world.step(reader=JsonLinesReader(path), process=process), way).written == 3
+    path.write_text("1\n")
+    report = run(world.step(reader=JsonLinesReader(path)), way)
+    assert report.status == "failed"
+    assert "numbers.jsonl" in str(report.error)
+    assert world.rows() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_source_that_lacks_items_of_the_chunk_under_way_ends_the_run(sqlite, way, attempts):
+    retry = SimpleRetryPolicy(attempts)
+    report = run(sqlite.step([1, 2, 3], process=always(3), retry=retry), way)
+    assert (report.status, report.read, report.pending) == ("failed", 3, 3)
+    report = run(sqlite.step([1]), way)
+    assert (report.status, sqlite.rows()) == ("failed", [])
+    assert "has 1 items where the chunk under way had 3" in str(report.error)
+
+
+def test_a_repository_that_cannot_be_reached_is_an_error_that_says_so(tmp_path):
+    jobs = JobRepository(f"sqlite:///{tmp_path}/missing/jobs.db")
+    step = ChunkStep("lost", reader=[1], writer=lambda items, tx: None, repository=jobs)
+    with pytest.raises(JobRepositoryError, match="unable to open database file"):
+        step.run()
+    jobs.close()
+
+
+def test_tables_of_a_newer_version_are_left_alone(sqlite):
+    sqlite.step([1]).run()
+    meta = sqlite.jobs.tables.meta
+    with sqlite.jobs.transaction() as transaction:
+        transaction.execute(meta.update().values(value=99))
+    later = JobRepository(sqlite.url, prefix=sqlite.prefix)
+    with pytest.raises(JobRepositoryError, match="version 99"), later.transaction():
+        pass
+    later.close()
+
+
+def test_a_marker_that_cannot_be_read_is_an_error_and_nothing_is_done(sqlite):
+    runs = sqlite.jobs.tables.runs
+    sqlite.step([1, 2], process=lambda item: 1 / 0, retry=SimpleRetryPolicy(1)).run()
+    for marker in ("no json", "[]", '{"format": 99}'):
+        with sqlite.jobs.transaction() as transaction:
+            transaction.execute(runs.update().values(marker=marker))
+        with pytest.raises(JobRepositoryError):
+            sqlite.step([1, 2]).run()
+    assert sqlite.rows() == []
+
+
+def test_an_engine_of_the_callers_may_be_given(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/jobs.db")
+    with JobRepository(engine) as jobs:
+        step = ChunkStep("give", reader=[1], writer=lambda items, tx: None, repository=jobs)
+        assert step.run().written == 1
+    with engine.connect() as connection:  # it is not closed with the repository
+        connection.exec_driver_sql("SELECT 1")
+    engine.dispose()
+
+
+def test_a_lease_that_the_writer_loses_is_a_failed_write_and_no_lost_run(sqlite, way):
+    """Of a durable cache that it uses, say."""
+
+    def write(items, transaction):
+        raise LeaseLostError("the lease of a key")
+
+    report = run(sqlite.step([1], writer=write, retry=SimpleRetryPolicy(2)), way)
+    assert (report.status, report.rollbacks) == ("failed", 1)
+
+
+def test_on_postgresql_a_lock_is_waited_for_as_long_as_the_repository_was_told(postgresql):
+    jobs = JobRepository(postgresql.url, prefix=postgresql.prefix, timeout=0.2)
+    postgresql.step([1]).run()
+    runs = postgresql.jobs.tables.runs
+    with postgresql.jobs.transaction() as transaction:
+        transaction.execute(runs.update().values(code_version="held"))
+        step = postgresql.step([1], repository=jobs)
+        with pytest.raises(JobRepositoryError, match="lock timeout"):
+            step.run()
+    jobs.close()

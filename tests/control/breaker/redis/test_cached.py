@@ -1,0 +1,207 @@
+"""A circuit that is looked at now and then: no question while it is closed or open."""
+
+import threading
+import time
+
+import pytest
+
+from retrytemplate import CircuitOpenError
+from retrytemplate.control import Calls, CircuitChanged, Consecutive
+from retrytemplate.testing.conformance.base import PATIENCE
+from tests.control.breaker.redis.shared import Down, Told, failing, fine
+
+# The threads look by themselves only where a test wants it: in real time, and these take none.
+NEVER = 3600.0
+
+
+def call(breaker, *functions):
+    return [breaker.outcome(function) for function in functions]
+
+
+def until(condition):
+    """Wait for what a thread does."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def cached(sharing):
+    def make(**settings):
+        store = sharing.store(mode="cached", stale_after=settings.pop("stale_after", NEVER))
+        return sharing.breaker(store=store, **settings)
+
+    return make
+
+
+@pytest.fixture
+def counted(sharing):
+    """A store whose requests can be counted."""
+    with sharing.counted(mode="cached", stale_after=NEVER) as made:
+        yield made
+
+
+@pytest.mark.parametrize("way", ["outcome", "wrap"])
+def test_while_it_is_closed_no_call_asks_the_store(sharing, counted, way):
+    proxy, store = counted
+    breaker = sharing.breaker(store=store, window=Calls(50))
+    ask = breaker.wrap(fine) if way == "wrap" else lambda: breaker.outcome(fine)
+    ask()
+    before = proxy.requests
+    for _ in range(100):
+        ask()
+    assert proxy.requests == before
+    breaker.close()
+    assert int(sharing.fields()["total"]) == 101
+
+
+def test_while_it_is_open_no_call_asks_the_store(sharing, counted):
+    proxy, store = counted
+    breaker = sharing.breaker(store=store, window=Consecutive(1))
+    call(breaker, failing)
+    until(lambda: sharing.fields()["state"] == "open")
+    until(lambda: type(breaker.outcome(fine).exception) is CircuitOpenError)
+    before = proxy.requests
+    refused = breaker.snapshot().rejected
+    asked = proxy.requests - before
+    call(breaker, *[fine] * 100)
+    assert proxy.requests - before == asked
+    assert breaker.snapshot().rejected == refused + 100
+
+
+def test_failures_of_all_open_it_for_all(cached):
+    first, second = cached(), cached(stale_after=0.05)
+    call(first, failing, failing)
+    call(second, fine)
+    call(first, failing)
+    until(lambda: type(second.outcome(fine).exception) is CircuitOpenError)
+    until(lambda: type(first.outcome(fine).exception) is CircuitOpenError)
+
+
+def test_what_is_stale_is_looked_up_before_the_call(sharing, cached):
+    first, second = cached(), cached()
+    call(second, fine)
+    first.force_open(by="kim", reason="they asked us to")
+    sharing.clock.advance(NEVER / 2)
+    assert second.outcome(fine).exception is None
+    sharing.clock.advance(NEVER / 2)
+    assert type(second.outcome(fine).exception) is CircuitOpenError
+
+
+def test_a_wrapped_function_looks_too_where_what_is_known_is_stale(sharing, cached):
+    first, second = cached(), cached()
+    ask = second.wrap(fine)
+    ask()
+    first.force_open(by="kim", reason="they asked us to")
+    assert ask() == "fine"
+    sharing.clock.advance(NEVER)
+    with pytest.raises(CircuitOpenError):
+        ask()
+
+
+def test_half_open_is_asked_for_each_permit(sharing, cached):
+    """Pain 21: half-open lets everybody in."""
+    first, second = cached(), cached()
+    call(first, failing, failing, failing)
+    until(lambda: first.snapshot().state == "open")
+    sharing.advance(30)
+    permits = [each.permit() for each in (first, second, first, second, first)]
+    assert [permit.take() is None for permit in permits] == [True, True, True, False, False]
+    for permit in permits[:3]:
+        permit.success()
+    assert (first.state, second.state) == ("closed", "closed")
+
+
+def test_what_goes_well_between_two_failures_counts_between_them(sharing, cached):
+    breaker = cached(window=Consecutive(2))
+    ask = breaker.wrap(lambda happens: happens())
+    for _ in range(20):
+        with pytest.raises(Down):
+            ask(failing)
+        ask(fine)
+    assert breaker.snapshot().state == "closed"
+    with pytest.raises(Down):
+        ask(failing)
+    with pytest.raises(Down):
+        ask(failing)
+    assert breaker.snapshot().state == "open"
+
+
+def test_the_thread_tells_of_what_others_have_done(cached):
+    told = Told()
+    first, second = cached(), cached(stale_after=0.05, listeners=[told])
+    call(second, fine)
+    first.force_open(by="kim", reason="they asked us to")
+    until(lambda: told.of(CircuitChanged))
+    (event,) = told.of(CircuitChanged)
+    assert (event.before, event.after, event.by) == ("closed", "forced open", "kim")
+
+
+def test_the_thread_ends_with_the_breaker(sharing):
+    store = sharing.store(mode="cached", stale_after=NEVER)
+    breaker = sharing.breaker("brief", store=store)
+    sharing.made.remove(breaker)
+    before = set(threading.enumerate())
+    call(breaker, fine)
+    (thread,) = [each for each in threading.enumerate() if each not in before]
+    del breaker
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_a_view_that_is_hardly_ever_stale_is_reported_to_the_store(sharing, cached):
+    breaker = cached(stale_after=1e300)
+    call(breaker, fine, failing, failing, failing)
+    until(lambda: sharing.fields()["state"] == "open")
+
+
+def test_a_row_that_is_full_is_not_undone_by_what_goes_well_before_it_is_reported(sharing, cached):
+    breaker = cached()
+    call(breaker, fine)
+    sharing.client.client_pause(60_000, all=False)
+    call(breaker, failing, failing, failing, fine, failing)
+    sharing.client.client_unpause()
+    until(lambda: sharing.fields()["state"] == "open")
+
+
+def test_every_failure_is_reported_at_the_end(sharing, cached):
+    breaker = cached(window=Calls(10**6), minimum_calls=10**6)
+    call(breaker, fine, *[failing] * 3000)
+    breaker.close()
+    assert int(sharing.fields()["failures"]) == 3000
+
+
+def test_it_still_opens_when_it_is_used_after_its_end(cached):
+    breaker = cached()
+    call(breaker, fine)
+    breaker.close()
+    call(breaker, failing, failing, failing)
+    assert type(breaker.outcome(fine).exception) is CircuitOpenError
+
+
+@pytest.mark.parametrize("fails", [(), range(0, 500, 7)], ids=["never", "often"])
+def test_no_call_of_many_threads_is_lost_or_counted_twice(sharing, cached, fails, switching):
+    breaker = cached(window=Calls(10**6), minimum_calls=10**6)
+
+    @breaker.wrap
+    def ask(number):
+        if number in fails:
+            failing()
+
+    def work():
+        for number in range(500):
+            try:
+                ask(number)
+            except Down:
+                continue
+
+    ask(1)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    breaker.close()
+    assert int(sharing.fields()["total"]) == 2001
+    assert int(sharing.fields().get("failures", 0)) == 4 * len(fails)

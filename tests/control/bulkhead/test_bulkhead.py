@@ -1,0 +1,916 @@
+"""A bulkhead: who gets in, who waits, who is refused; and that no slot is lost."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from retrytemplate import BulkheadFullError, Deadline, DeadlineExceededError, MisuseError
+from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strategy
+from retrytemplate.control.bulkhead.priority_semaphore import Growth, Room, Ticket
+from retrytemplate.control.bulkhead.waiters import ThreadWaiter
+from retrytemplate.testing import VirtualClock, run, run_trio
+from retrytemplate.testing.conformance.base import PATIENCE
+from tests.support.event_loops import LOOPS
+
+loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
+
+
+class Down(Exception):
+    """What a call fails with."""
+
+
+def taken(bulkhead):
+    shown = bulkhead.snapshot()
+    return shown.inside, shown.waiting, shown.keys
+
+
+def until(condition):
+    """Wait for other threads to come so far."""
+    over = threading.Event()
+    for _ in range(int(PATIENCE / 0.001)):
+        if condition():
+            return
+        over.wait(0.001)
+    raise AssertionError("it did not come to that")
+
+
+# -- the number of slots ---------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-50")
+def test_one_dependency_that_is_full_leaves_the_other_free():
+    llm, database = Bulkhead("llm", limit=2, queue=0), Bulkhead("database", limit=1, queue=0)
+    with llm.slot(), llm.slot():
+        with pytest.raises(BulkheadFullError, match="2 of 2 slots are taken") as raised:
+            llm.call(int)
+        assert raised.value.name == "llm"
+        assert database.call(int, "17") == 17
+    assert llm.call(int, "17") == 17
+    assert (llm.snapshot().admitted, llm.snapshot().refused) == (3, 1)
+
+
+def test_a_slot_is_free_again_however_the_call_ends():
+    bulkhead = Bulkhead("llm", limit=1, queue=0)
+    for end in (Down, KeyboardInterrupt, asyncio.CancelledError):
+
+        def fails(end=end):
+            raise end
+
+        with pytest.raises(end):
+            bulkhead.call(fails)
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_thread_waits_for_its_turn():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        with bulkhead.slot():
+            waits = pool.submit(bulkhead.call, int, "17")
+            until(lambda: bulkhead.snapshot().waiting == 1)
+            assert not waits.done()
+        assert waits.result(PATIENCE) == 17
+
+
+def test_a_thread_that_nobody_lets_in_is_refused_and_leaves_the_queue():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=0.001)
+    with bulkhead.slot(), pytest.raises(BulkheadFullError):
+        bulkhead.call(int)
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_full_queue_and_one_that_may_not_be_waited_in_refuse_at_once():
+    for each in ({"queue": 0}, {"max_wait": 0}):
+        bulkhead = Bulkhead("llm", limit=1, **each)
+        with bulkhead.slot(), pytest.raises(BulkheadFullError):
+            bulkhead.call(int)
+
+
+def in_asyncio(main, clock):
+    return run(main(), clock=clock)
+
+
+def in_trio(main, clock):
+    return run_trio(main, clock=clock)
+
+
+@pytest.mark.parametrize("runs", [in_asyncio, in_trio])
+def test_a_task_waits_so_long_and_no_longer(runs):
+    bulkhead = Bulkhead("llm", limit=1, max_wait=5.0)
+    clock = VirtualClock()
+
+    async def main():
+        async with bulkhead.slot():
+            with pytest.raises(BulkheadFullError):
+                await bulkhead.call_async(int)
+        return clock.monotonic()
+
+    assert runs(main, clock) == 5.0
+
+
+@pytest.mark.parametrize("runs", [in_asyncio, in_trio])
+def test_a_task_waits_no_longer_than_its_deadline_leaves(runs):
+    bulkhead = Bulkhead("llm", limit=1, max_wait=60.0)
+    clock = VirtualClock()
+
+    async def main():
+        async with bulkhead.slot():
+            with Deadline(2.0, clock=clock):
+                with pytest.raises(DeadlineExceededError, match="bulkhead 'llm'"):
+                    await bulkhead.call_async(int)
+                waited = clock.monotonic()
+                with pytest.raises(BulkheadFullError):  # nothing is left: it is refused at once
+                    await bulkhead.call_async(int)
+            return waited, clock.monotonic()
+
+    assert runs(main, clock) == (2.0, 2.0)
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S4-53")
+def test_a_user_with_a_thousand_calls_limits_nobody_but_himself():
+    bulkhead = Bulkhead("llm", limit=10, queue=2000, per_key=2, max_wait=PATIENCE)
+    most = {}
+
+    async def ask(user):
+        async with bulkhead.slot(key=user):
+            shown = bulkhead.snapshot()
+            mine = bulkhead._room.keys[user].taken
+            most[user] = max(most.get(user, 0), mine)
+            assert shown.inside <= 10
+            await asyncio.sleep(0)
+            order.append(user)
+
+    order = []
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            for _ in range(1000):
+                group.create_task(ask("greedy"))
+            for number in range(20):
+                group.create_task(ask(number))
+
+    asyncio.run(main())
+    assert max(most.values()) == 2
+    assert max(order.index(number) for number in range(20)) < 60
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_of_a_key_that_is_full_the_next_comes_in_when_one_of_it_goes():
+    room = Room(limit=10, queue=10, lanes=1, per_key=1, fairness=0)
+    first, second, third = (Ticket("kim", 0) for _ in range(3))
+    for ticket in (first, second, third):
+        assert room.enter(ticket, wait=True)
+    other = Ticket("lee", 0)
+    assert room.enter(other, wait=True)
+    assert [each.state for each in (first, second, third, other)] == ["in", *["waiting"] * 2, "in"]
+    assert room.leave(other) == []
+    assert room.leave(second) == []
+    assert room.leave(first) == [third]
+    assert room.leave(third) == []
+    assert room.keys == {}
+
+
+# -- lanes -----------------------------------------------------------------------------------------
+
+
+def queued(room, *lanes):
+    tickets = [Ticket(None, lane) for lane in lanes]
+    assert all(room.enter(ticket, wait=True) for ticket in tickets)
+    return tickets
+
+
+def served(room, holder, number):
+    """Who is let in when those who are in go one after the other."""
+    order = []
+    for _ in range(number):
+        (holder,) = room.leave(holder)
+        order.append(holder)
+    return order
+
+
+@pytest.mark.statement("S4-52")
+def test_a_flood_of_normal_calls_keeps_no_vip_waiting():
+    room = Room(limit=1, queue=10**4, lanes=2, per_key=None, fairness=10)
+    (holder,) = queued(room, 0)
+    queued(room, *[1] * 1000)
+    served_first = [served(room, holder, 3)[-1]]
+    vips = queued(room, 0, 0, 0)
+    assert served(room, served_first[0], 3) == vips
+
+
+def test_among_vips_every_tenth_slot_goes_to_who_has_waited_longest():
+    room = Room(limit=1, queue=10**4, lanes=2, per_key=None, fairness=10)
+    (holder,) = queued(room, 0)
+    normal = queued(room, *[1] * 5)
+    vips = queued(room, *[0] * 100)
+    order = served(room, holder, 50)
+    assert [number for number, each in enumerate(order, 1) if each in normal] == [
+        10,
+        20,
+        30,
+        40,
+        50,
+    ]
+    assert [each for each in order if each in vips] == vips[:45]
+
+
+def test_without_fairness_lanes_are_strict():
+    room = Room(limit=1, queue=100, lanes=3, per_key=None, fairness=0)
+    (holder,) = queued(room, 2)
+    low, middle, high = queued(room, 2, 1, 0)
+    assert served(room, holder, 3) == [high, middle, low]
+
+
+@pytest.mark.parametrize(("fairness", "turns"), [(3, [3, 6, 9]), (0, [])])
+def test_among_the_vips_of_a_key_so_many_a_place_goes_to_who_of_it_has_waited_longest(
+    fairness, turns
+):
+    room = Room(limit=50, queue=10**4, lanes=2, per_key=1, fairness=fairness)
+    holder, *others = (Ticket("kim", lane) for lane in (0, 1, 1, 1, *[0] * 20))
+    for ticket in (holder, *others):
+        assert room.enter(ticket, wait=True)
+    order = served(room, holder, 10)
+    assert [number for number, each in enumerate(order, 1) if each.lane == 1] == turns
+    assert [each for each in order if each.lane == 1] == others[: len(turns)]
+
+
+def test_a_slot_names_its_lane():
+    bulkhead = Bulkhead("llm", priorities=("gold", "silver", "rest"))
+    with bulkhead.slot(priority="silver"):
+        assert bulkhead.snapshot().inside == 1
+    with pytest.raises(ValueError, match="priority must be one of 'gold', 'silver', 'rest'"):
+        bulkhead.slot(priority="vip")
+
+
+# -- another number --------------------------------------------------------------------------------
+
+
+def test_more_slots_let_those_in_who_wait_and_fewer_push_nobody_out():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+
+    async def main():
+        release = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(bulkhead.call_async(release.wait))
+            await asyncio.sleep(0)
+            assert taken(bulkhead) == (1, 3, 0)
+            bulkhead.resize(3)
+            assert taken(bulkhead) == (3, 1, 0)
+            bulkhead.resize(1)
+            assert taken(bulkhead) == (3, 1, 0)
+            assert bulkhead.limit == 1
+            release.set()
+        assert taken(bulkhead) == (0, 0, 0)
+
+    asyncio.run(main())
+
+
+# -- a number that grows ---------------------------------------------------------------------------
+
+
+def admits(bulkhead):
+    """How many calls at once it makes now."""
+    with ExitStack() as slots:
+        with pytest.raises(BulkheadFullError):
+            while True:
+                slots.enter_context(bulkhead.slot())
+        return bulkhead.snapshot().inside
+
+
+@pytest.mark.statement("S4-55")
+def test_a_limit_grows_evenly_in_the_time_that_is_given():
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=2, queue=0, clock=clock)
+    bulkhead.resize(5, over=timedelta(seconds=30))
+    seen = []
+    for seconds in (0.0, 9.0, 1.0, 9.0, 1.0, 10.0, 60.0):
+        clock.advance(seconds)
+        seen.append(admits(bulkhead))
+    assert seen == [2, 2, 3, 3, 4, 5, 5]
+
+
+def test_a_limit_shrinks_at_once_whatever_time_is_given():
+    bulkhead = Bulkhead("llm", limit=5, queue=0, clock=VirtualClock())
+    bulkhead.resize(2, over=30)
+    assert admits(bulkhead) == 2
+
+
+def test_another_number_on_the_way_goes_on_from_what_is_there():
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=2, queue=0, clock=clock)
+    bulkhead.resize(12, over=10)
+    clock.advance(4)
+    bulkhead.resize(10, over=8)
+    clock.advance(2)
+    assert (bulkhead.limit, admits(bulkhead)) == (10, 7)
+    bulkhead.resize(1)
+    clock.advance(60)
+    assert (bulkhead.limit, admits(bulkhead)) == (1, 1)
+
+
+@pytest.mark.statement("S4-55")
+@pytest.mark.parametrize("before", [True, False], ids=["grows already", "waits already"])
+@pytest.mark.parametrize(
+    ("runs", "loop"), [(in_asyncio, LOOPS[0]), (in_trio, LOOPS[1])], ids=["asyncio", "trio"]
+)
+def test_tasks_come_in_as_the_limit_grows_though_nobody_leaves(runs, loop, before):
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=1, max_wait=60.0, clock=clock)
+    came, stays = [], []
+
+    async def comes():
+        slot = bulkhead.slot()
+        await slot.__aenter__()
+        stays.append(slot)
+        came.append(clock.monotonic())
+
+    async def resizes():
+        await clock.sleep_async(0.5)  # whoever waits by then was told of nothing
+        bulkhead.resize(4, over=30.0)
+
+    async def main():
+        await comes()
+        if before:
+            await resizes()
+            await loop.together(comes, comes, comes)
+        else:
+            await loop.together(comes, comes, comes, resizes)
+
+    runs(main, clock)
+    assert came == [0.0, 10.5, 20.5, 30.5]
+
+
+@pytest.mark.parametrize("runs", [in_asyncio, in_trio])
+def test_a_task_waits_as_long_as_it_may_while_the_limit_grows(runs):
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=1, max_wait=7.0, clock=clock)
+
+    async def main():
+        async with bulkhead.slot(key="kim"):
+            bulkhead.resize(11, over=100.0)
+            with pytest.raises(BulkheadFullError):
+                await bulkhead.call_async(int)
+            assert clock.monotonic() == 7.0
+            assert await bulkhead.call_async(int, "17") == 17
+        return clock.monotonic()
+
+    assert runs(main, clock) == 10.0
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_thread_comes_in_as_the_limit_grows_though_nobody_leaves():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    with bulkhead.slot(), ThreadPoolExecutor(3) as pool:
+        waits = [pool.submit(bulkhead.call, int, "17") for _ in range(3)]
+        until(lambda: bulkhead.snapshot().waiting == 3)
+        bulkhead.resize(2, over=0.01)
+        assert [each.result(PATIENCE) for each in waits] == [17, 17, 17]
+
+
+def test_a_thread_that_was_woken_can_wait_again():
+    waiter = ThreadWaiter()
+    waiter.wake()
+    waiter.wait(PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(waiter.wait, PATIENCE)
+        with pytest.raises(TimeoutError):
+            again.result(0.01)
+        waiter.wake()
+        again.result(PATIENCE)
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["leaves", "looks"])
+def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(goes):
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=2, max_wait=PATIENCE, clock=clock)
+
+    async def main():
+        one, other = bulkhead.slot(), bulkhead.slot()
+        await one.__aenter__()
+        await other.__aenter__()
+        bulkhead.resize(3, over=100.0)
+        waits = [asyncio.create_task(bulkhead.slot().__aenter__()) for _ in range(2)]
+        await asyncio.sleep(0)
+        clock.advance(100.0)  # which no timer of this loop sees
+        if goes:
+            await one.__aexit__(None, None, None)
+        else:
+            bulkhead.snapshot()
+        assert (bulkhead._room.inside, bulkhead._room.waiting) == (3, 0 if goes else 1)
+        for each in waits:
+            each.cancel()
+        await asyncio.wait(waits)
+
+    asyncio.run(main())
+
+
+@given(start=st.integers(1, 50), more=st.integers(1, 10**20), over=st.floats(1e-3, 1e6))
+def test_a_number_that_grows_comes_to_its_end_in_few_steps_none_of_them_early(start, more, over):
+    growth, now, steps = Growth(start, start + more, 17.5, over), 17.5, 0
+    while seconds := growth.wait(now):
+        before, now = growth.at(now), now + seconds
+        share = Fraction(now - 17.5) / Fraction(over)
+        assert growth.at(now) - before <= -(-more // 100) + 1
+        assert growth.at(now) - start <= more * share * (1 + Fraction(1, 10**6)) + 1
+        steps += 1
+    assert steps <= 250
+    assert growth.at(now) == start + more
+
+
+# -- threads and tasks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["wrap", "slot"])
+def test_many_threads_are_never_more_than_the_limit(way, switching):
+    bulkhead = Bulkhead("llm", limit=3, queue=100, max_wait=PATIENCE)
+    inside, most, lock = [0], [0], threading.Lock()
+
+    def work():
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        with lock:
+            inside[0] -= 1
+
+    def work_in_slot():
+        with bulkhead.slot():
+            work()
+
+    works = bulkhead.wrap(work) if way == "wrap" else work_in_slot
+
+    def many():
+        for _ in range(400):
+            works()
+
+    with ThreadPoolExecutor(16) as pool:
+        for future in [pool.submit(many) for _ in range(16)]:
+            future.result(PATIENCE)
+    assert most[0] <= 3
+    assert taken(bulkhead) == (0, 0, 0)
+    assert bulkhead.snapshot().admitted == 6400
+
+
+def test_slot_admitted_as_soon_as_it_waits_is_counted():
+    class Interleaved:
+        """Another thread leaves between the step that queues the slot and the next one."""
+
+        def __getattr__(self, name):
+            return getattr(monitor, name)
+
+        def run(self, step, *args):
+            result = monitor.run(step, *args)
+            if bulkhead._room.waiting:
+                first.__exit__(None, None, None)
+            return result
+
+    bulkhead = Bulkhead("llm", limit=1, queue=1, max_wait=PATIENCE)
+    first = bulkhead.slot()
+    first.__enter__()
+    monitor = bulkhead._monitor
+    object.__setattr__(bulkhead, "_monitor", Interleaved())
+    with bulkhead.slot():
+        pass
+    assert bulkhead.snapshot().admitted == 2
+
+
+@loops
+@pytest.mark.parametrize("seed", range(8))
+def test_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
+    random = Random(seed)
+    bulkhead = Bulkhead("llm", limit=3, queue=50, per_key=2, max_wait=PATIENCE)
+    inside = [0]
+
+    async def work():
+        while True:
+            async with bulkhead.slot(
+                key=random.randrange(4), priority=random.choice(["vip", "normal"])
+            ):
+                inside[0] += 1
+                assert inside[0] <= 3
+                try:
+                    for _ in range(random.randrange(3)):
+                        await loop.checkpoint()
+                finally:
+                    inside[0] -= 1
+
+    async def resize():
+        while True:
+            bulkhead.resize(random.randrange(1, 4), over=random.choice([0.0, 0.001]))
+            await loop.checkpoint()
+
+    async def stop():
+        for _ in range(random.randrange(20, 60)):
+            await loop.checkpoint()
+        raise Down
+
+    with pytest.raises(ExceptionGroup):
+        loop.run(lambda: loop.together(*[work] * 20, *[resize] * (seed % 2), stop))
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_threads_and_tasks_of_both_loops_share_it(switching):
+    bulkhead = Bulkhead("llm", limit=2, queue=100, max_wait=PATIENCE)
+    lock, inside, done = threading.Lock(), [0], [0]
+
+    def enter():
+        with lock:
+            inside[0] += 1
+            assert inside[0] <= 2
+
+    def leave():
+        with lock:
+            inside[0] -= 1
+            done[0] += 1
+
+    def in_threads():
+        for _ in range(50):
+            with bulkhead.slot():
+                enter()
+                leave()
+
+    async def task(loop):
+        for _ in range(10):
+            async with bulkhead.slot():
+                enter()
+                await loop.checkpoint()
+                leave()
+
+    def in_loop(loop):
+        loop.run(lambda: loop.together(*[lambda: task(loop)] * 5))
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(in_threads) for _ in range(2)]
+        futures += [pool.submit(in_loop, loop) for loop in LOOPS]
+        for future in futures:
+            future.result(PATIENCE)
+    assert done[0] == 200
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_slot_that_comes_to_a_loop_that_is_closed_goes_on_to_the_next():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    holder = bulkhead.slot().__enter__()
+
+    async def wait():
+        await bulkhead.slot().__aenter__()
+
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(wait())
+    loop.run_until_complete(asyncio.sleep(0))
+    left._log_destroy_pending = False
+    loop.close()
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(bulkhead.call, int, "17")
+        until(lambda: bulkhead.snapshot().waiting == 2)
+        holder.__exit__(None, None, None)
+        assert late.result(PATIENCE) == 17
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+# -- ways in ---------------------------------------------------------------------------------------
+
+
+def test_a_bulkhead_is_a_strategy_and_refuses_what_nobody_awaits():
+    bulkhead = Bulkhead("llm")
+    assert isinstance(bulkhead, Strategy)
+
+    async def up():
+        return "up"
+
+    with pytest.raises(MisuseError, match=r"use call_async\(\)"):
+        bulkhead.call(lambda: up())
+    assert asyncio.run(bulkhead.call_async(up)) == "up"
+    assert asyncio.run(bulkhead.wrap(up)()) == "up"
+
+
+def test_a_wrapped_function_takes_a_slot_like_every_call():
+    bulkhead = Bulkhead("llm", limit=1, queue=0)
+    seen = []
+
+    @bulkhead.wrap
+    def wrapped(end=None):
+        seen.append(bulkhead.snapshot().inside)
+        if end is not None:
+            raise end
+
+    wrapped()
+    for end in (Down, KeyboardInterrupt, asyncio.CancelledError):
+        with pytest.raises(end):
+            wrapped(end)
+    with bulkhead.slot(), pytest.raises(BulkheadFullError):
+        wrapped()
+    assert (seen, bulkhead.snapshot().admitted, taken(bulkhead)) == ([1] * 4, 5, (0, 0, 0))
+    with pytest.raises(MisuseError, match=r"use call_async\(\)"):
+        bulkhead.wrap(lambda: asyncio.sleep(0))()
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_who_waits_comes_in_when_a_wrapped_function_ends_and_it_waits_as_well():
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    begun, go = threading.Event(), threading.Event()
+
+    @bulkhead.wrap
+    def wrapped():
+        begun.set()
+        go.wait(PATIENCE)
+        return 17
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(wrapped)
+        begun.wait(PATIENCE)
+        others = pool.submit(wrapped), pool.submit(bulkhead.call, int, "17")
+        until(lambda: bulkhead.snapshot().waiting == 2)
+        go.set()
+        assert [each.result(PATIENCE) for each in (first, *others)] == [17] * 3
+    assert (bulkhead.snapshot().admitted, taken(bulkhead)) == (3, (0, 0, 0))
+
+
+@loops
+@pytest.mark.parametrize("seed", range(4))
+def test_wrapped_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
+    random = Random(seed)
+    bulkhead = Bulkhead("llm", limit=3, queue=50, max_wait=PATIENCE)
+    inside = [0]
+
+    @bulkhead.wrap
+    async def work():
+        inside[0] += 1
+        assert inside[0] <= 3
+        try:
+            for _ in range(random.randrange(3)):
+                await loop.checkpoint()
+        finally:
+            inside[0] -= 1
+
+    async def works():
+        while True:
+            await work()
+            await loop.checkpoint()
+
+    async def stop():
+        for _ in range(random.randrange(20, 60)):
+            await loop.checkpoint()
+        raise Down
+
+    with pytest.raises(ExceptionGroup):
+        loop.run(lambda: loop.together(*[works] * 20, stop))
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_a_wrapped_function_comes_in_as_the_limit_grows():
+    clock = VirtualClock()
+    bulkhead = Bulkhead("llm", limit=1, queue=0, clock=clock)
+    wrapped = bulkhead.wrap(lambda text: int(text))
+    bulkhead.resize(2, over=10.0)
+    with bulkhead.slot():
+        with pytest.raises(BulkheadFullError):
+            wrapped("17")
+        clock.advance(10.0)
+        assert wrapped("17") == 17
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+def test_refusals_are_told_and_each_is_its_own():
+    heard = []
+
+    class Listens(ControlListener):
+        def on_event(self, event):
+            heard.append(event)
+            raise ZeroDivisionError
+
+    bulkhead = Bulkhead("llm", limit=1, queue=0, listeners=[Listens()])
+    with bulkhead.slot():
+        for _ in range(2):
+            with pytest.raises(BulkheadFullError):
+                bulkhead.call(int)
+    assert [type(each) for each in heard] == [CallRejected] * 2
+    assert heard[0].error is not heard[1].error
+
+
+# -- a slot is used once at a time -----------------------------------------------------------------
+
+
+def test_a_slot_that_is_in_use_is_not_entered_again_and_nothing_is_lost():
+    bulkhead = Bulkhead("llm", limit=2, queue=0)
+    slot = bulkhead.slot(key="kim")
+    with slot:
+        with pytest.raises(MisuseError, match="slot of the bulkhead 'llm' is in use"), slot:
+            pass
+        assert taken(bulkhead) == (1, 0, 0)
+    assert taken(bulkhead) == (0, 0, 0)
+    with slot:
+        assert taken(bulkhead) == (1, 0, 0)
+
+
+@loops
+def test_a_slot_that_waits_is_not_entered_again_and_nothing_is_lost(loop):
+    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    held, slot, seen = bulkhead.slot(), bulkhead.slot(), []
+
+    async def waits():
+        async with slot:
+            seen.append("in")
+
+    async def enters_again():
+        while bulkhead.snapshot().waiting == 0:
+            await loop.checkpoint()
+        with pytest.raises(MisuseError, match="is in use"):
+            await slot.__aenter__()
+        seen.append("refused")
+        await held.__aexit__(None, None, None)
+
+    async def main():
+        await held.__aenter__()
+        await loop.together(waits, enters_again)
+
+    loop.run(main)
+    assert (seen, taken(bulkhead)) == (["refused", "in"], (0, 0, 0))
+
+
+def test_a_slot_that_was_refused_can_be_entered_later():
+    bulkhead = Bulkhead("llm", limit=1, queue=0)
+    slot = bulkhead.slot()
+    with bulkhead.slot(), pytest.raises(BulkheadFullError), slot:
+        pass
+    with slot:
+        assert taken(bulkhead) == (1, 0, 0)
+    assert taken(bulkhead) == (0, 0, 0)
+
+
+# -- the rules against a model ---------------------------------------------------------------------
+
+
+class Rooms(RuleBasedStateMachine):
+    """Against lists that are searched from the front each time."""
+
+    tickets = Bundle("tickets")
+
+    @initialize(
+        limit=st.integers(1, 4),
+        queue=st.integers(0, 6),
+        per_key=st.sampled_from([None, 1, 2]),
+        fairness=st.integers(0, 3),
+    )
+    def make(self, limit, queue, per_key, fairness):
+        self.room = Room(limit, queue, 2, per_key, fairness)
+        self.limit, self.queue, self.per_key, self.fairness = limit, queue, per_key, fairness
+        self.inside, self.waiting = [], []
+        self.stepped = []
+        self.now = self.since = self.over = 0
+        self.from_ = self.to = limit
+
+    def allows(self, ticket, others):
+        if self.per_key is None or ticket.key is None:
+            return True
+        return sum(each.key == ticket.key for each in others) < self.per_key
+
+    @rule(target=tickets, key=st.sampled_from([None, "a", "b"]), lane=st.integers(0, 1))
+    def enter(self, key, lane):
+        ticket = Ticket(key, lane)
+        entered = self.room.enter(ticket, wait=True)
+        if len(self.inside) < self.limit and self.allows(ticket, self.inside):
+            assert entered
+            self.inside.append(ticket)
+        elif len(self.waiting) < self.queue:
+            assert entered
+            self.waiting.append(ticket)
+        else:
+            assert not entered
+        return ticket
+
+    @rule(ticket=tickets)
+    def leave(self, ticket):
+        if ticket in self.inside:
+            self.inside.remove(ticket)
+        elif ticket in self.waiting:
+            self.waiting.remove(ticket)
+        else:
+            return
+        self.let_in(self.room.leave(ticket))
+
+    @rule()
+    def step_in(self):
+        stepped = self.room.step_in()
+        grows = self.now < self.since + self.over and self.to > self.limit
+        assert stepped == (len(self.inside) < self.limit and not grows)
+        if stepped:
+            self.stepped.append(Ticket(None, 0, state="in"))
+            self.inside.append(self.stepped[-1])
+
+    @precondition(lambda self: self.stepped)
+    @rule()
+    def step_out(self):
+        self.inside.remove(self.stepped.pop())
+        self.let_in(self.room.step_out())
+
+    @rule(limit=st.integers(1, 9), over=st.sampled_from([0, 0, 3, 8]))
+    def resize(self, limit, over):
+        self.from_, self.to = min(self.limit, limit), limit
+        self.since, self.over = self.now, over
+        self.grow()
+        self.let_in(self.room.resize(limit, self.now, over))
+
+    @rule(seconds=st.integers(1, 5))
+    def wait(self, seconds):
+        self.now += seconds
+        self.grow()
+        self.let_in(self.room.look(self.now))
+
+    def grow(self):
+        passed, more = self.now - self.since, self.to - self.from_
+        self.limit = self.to if passed >= self.over else self.from_ + more * passed // self.over
+
+    def let_in(self, admitted):
+        for ticket in admitted:
+            assert ticket in self.waiting
+            self.waiting.remove(ticket)
+            assert self.allows(ticket, self.inside)
+            self.inside.append(ticket)
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "room"):
+            return
+        room = self.room
+        assert {each for each in self.inside if each.state != "in"} == set()
+        assert (room.inside, room.waiting) == (len(self.inside), len(self.waiting))
+        assert room.limit == self.limit
+        assert set(room.queued()) == set(self.waiting)
+        if len(self.inside) < self.limit:  # whoever waits, waits for a place of his key
+            assert not [each for each in self.waiting if self.allows(each, self.inside)]
+        used = {each.key for each in self.inside + self.waiting if each.key is not None}
+        assert set(room.keys) == (used if self.per_key else set())
+
+
+TestRooms = Rooms.TestCase
+TestRooms.settings = settings(max_examples=200, stateful_step_count=40)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"name": ""}, "name must be a text"),
+        ({"limit": 0}, "limit must be"),
+        ({"limit": 2.5}, "limit must be"),
+        ({"queue": -1}, "queue must be"),
+        ({"max_wait": -1}, "max_wait must be"),
+        ({"max_wait": float("inf")}, "max_wait must be"),
+        ({"per_key": 0}, "per_key must be"),
+        ({"priorities": ()}, "priorities must have at least one"),
+        ({"priorities": ("a", "a")}, "priorities must differ"),
+        ({"priorities": ("a", 1)}, "priorities: each must be a text"),
+        ({"fairness": -1}, "fairness must be"),
+        ({"listeners": [17]}, "listeners"),
+        ({"clock": 17}, "clock must be"),
+    ],
+)
+def test_a_bulkhead_that_makes_no_sense_is_refused(given, problem):
+    with pytest.raises((TypeError, ValueError), match=problem):
+        Bulkhead(**{"name": "llm", **given})
+
+
+@pytest.mark.parametrize(
+    ("limit", "given", "problem"),
+    [
+        (0, {}, "limit must be"),
+        (60, {"over": -1}, "over must be"),
+        (60, {"over": float("inf")}, "over must be"),
+        (60, {"over": "30"}, "over must be"),
+    ],
+)
+def test_another_number_that_makes_no_sense_is_refused(limit, given, problem):
+    bulkhead = Bulkhead("llm")
+    with pytest.raises((TypeError, ValueError), match=problem):
+        bulkhead.resize(limit, **given)
+    assert (bulkhead.limit, bulkhead.snapshot().limit) == (50, 50)
+
+
+def test_setting_of_a_bulkhead_cannot_be_assigned():
+    bulkhead = Bulkhead("llm", limit=1)
+    with pytest.raises(AttributeError, match=r"limit of a Bulkhead .*; use resize\(\)"):
+        bulkhead.limit = 2
+    with pytest.raises(AttributeError, match="make another Bulkhead"):
+        bulkhead.queue = 2
+    assert (bulkhead.limit, bulkhead.queue) == (1, 100)

@@ -1,0 +1,124 @@
+"""The thread that looks at a store when no call does."""
+
+import gc
+import logging
+import threading
+
+import pytest
+
+from retrytemplate.control._poller import Watcher
+from tests.support.barriers import PATIENCE
+
+FOR_EVER = 86_400.0
+
+
+class Looker:
+    """What is watched: each look is counted, and can be answered."""
+
+    def __init__(self, period=FOR_EVER, answers=()):
+        self.looks = threading.Semaphore(0)
+        self.answers = iter(answers)
+        self.watcher = Watcher(self.look, period, name="looker")
+
+    def look(self):
+        answer = next(self.answers, True)
+        self.looks.release()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def has_looked(self):
+        return self.looks.acquire(timeout=PATIENCE)
+
+
+def threads():
+    return [each for each in threading.enumerate() if each.name == "looker"]
+
+
+def ends(thread):
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+@pytest.fixture
+def looker():
+    made = Looker()
+    yield made
+    made.watcher.close()
+
+
+def test_it_looks_again_and_again():
+    looker = Looker(period=0.001)
+    looker.watcher.ensure()
+    assert looker.has_looked()
+    assert looker.has_looked()
+    looker.watcher.close()
+
+
+def test_no_thread_runs_until_it_is_needed(looker):
+    assert threads() == []
+
+
+def test_there_is_one_thread_however_often_it_is_asked_for(looker):
+    for _ in range(3):
+        looker.watcher.ensure()
+    assert len(threads()) == 1
+
+
+@pytest.mark.parametrize("period", [FOR_EVER, 1e300])
+def test_woken_it_looks_at_once(period):
+    looker = Looker(period)
+    looker.watcher.wake()
+    assert looker.has_looked()
+    looker.watcher.close()
+
+
+def test_a_look_that_fails_is_logged_and_is_not_the_last(caplog):
+    looker = Looker(answers=[ZeroDivisionError("no store")])
+    with caplog.at_level(logging.ERROR, "retrytemplate.control"):
+        looker.watcher.wake()
+        assert looker.has_looked()
+        looker.watcher.wake()
+        assert looker.has_looked()
+    assert "no store" in caplog.text
+    looker.watcher.close()
+
+
+def test_the_thread_ends_when_nothing_is_left_to_do_and_begins_again_when_there_is():
+    looker = Looker(answers=[False])
+    looker.watcher.wake()
+    first = threads()
+    assert looker.has_looked()
+    assert all(ends(each) for each in first)
+    looker.watcher.wake()
+    assert looker.has_looked()
+    looker.watcher.close()
+
+
+def test_closed_its_thread_has_ended_and_none_begins(looker):
+    looker.watcher.ensure()
+    looker.watcher.close()
+    looker.watcher.wake()
+    assert threads() == []
+
+
+def test_the_thread_ends_when_nobody_else_holds_what_it_watches():
+    looker = Looker()
+    looker.watcher.ensure()
+    (thread,) = threads()
+    del looker
+    gc.collect()
+    assert ends(thread)
+
+
+def test_where_no_thread_can_be_started_that_is_logged_and_tried_again(looker, caplog, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_thread)
+        looker.watcher.ensure()
+    assert "no thread can be started" in caplog.text
+    looker.watcher.wake()
+    assert looker.has_looked()
+
+
+def _no_thread(thread):
+    raise RuntimeError("can't start new thread")

@@ -1,0 +1,745 @@
+"""A timeout: each call has its limit anew, and an error that says which limit it was."""
+
+import asyncio
+import copy
+import logging
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+from retrytemplate import (
+    AttemptTimeoutError,
+    Deadline,
+    DeadlineExceededError,
+    FixedBackoff,
+    LoggingListener,
+    MisuseError,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from retrytemplate.control import (
+    CircuitBreaker,
+    ControlListener,
+    Pipeline,
+    Strategy,
+    TimedOut,
+    Timeout,
+)
+from retrytemplate.testing import VirtualClock, run, run_trio
+from tests.support.gc_probe import left_by
+
+
+def in_asyncio(main, clock):
+    return run(main(), clock=clock)
+
+
+def in_trio(main, clock):
+    return run_trio(main, clock=clock)
+
+
+runs = pytest.mark.parametrize("runs", [in_asyncio, in_trio], ids=["asyncio", "trio"])
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@runs
+def test_an_asynchronous_call_is_cut_at_the_limit_each_time_anew(runs, clock):
+    limited = Timeout(2.0, kind="partner read", clock=clock)
+
+    @limited.wrap
+    async def slow(seconds):
+        await clock.sleep_async(seconds)
+        return "in time"
+
+    async def main():
+        assert await slow(1.5) == "in time"
+        with pytest.raises(DeadlineExceededError) as raised:
+            await slow(60)
+        assert (raised.value.kind, raised.value.outcome_unknown) == ("partner read", True)
+        assert await limited.call_async(slow, 1.5) == "in time"
+        return clock.monotonic()
+
+    assert runs(main, clock) == 5.0
+
+
+@pytest.mark.parametrize("on_timeout", [None, "substitute"])
+def test_late_synchronous_call_is_returned_and_reported(on_timeout, clock, caplog):
+    told = Told()
+    settings = {} if on_timeout is None else {"on_timeout": on_timeout}
+    limited = Timeout(2.0, name="prices", listeners=[told], clock=clock, **settings)
+    charge = charging(clock, 2.5)
+    assert limited.call(charge) == "charge 1"
+    assert limited.wrap(charge)() == "charge 2"
+    assert (
+        told.events
+        == [
+            TimedOut(
+                name="prices",
+                operation=f"{__name__}.charging.<locals>.charge",
+                kind="request",
+                limit=2.0,
+                elapsed=2.5,
+                abandoned=False,
+                error=None,
+            )
+        ]
+        * 2
+    )
+    assert [(each.name, each.levelname, each.getMessage()) for each in caplog.records] == [
+        (
+            "retrytemplate",
+            "WARNING",
+            f"prices: {__name__}.charging.<locals>.charge returned after 2.5 s, over its limit "
+            "of 2 s; its value is used",
+        )
+    ] * 2
+
+
+def charging(clock, seconds):
+    """A function that takes *seconds* and returns; its value says how often it was called."""
+    calls = count(1)
+
+    def charge():
+        clock.advance(seconds)
+        return f"charge {next(calls)}"
+
+    return charge
+
+
+@runs
+@pytest.mark.parametrize("on_timeout", [None, "substitute"])
+def test_late_synchronous_call_in_a_task_is_returned_and_reported(runs, on_timeout, clock):
+    told = Told()
+    settings = {} if on_timeout is None else {"on_timeout": on_timeout}
+    limited = Timeout(2.0, listeners=[told], clock=clock, **settings)
+
+    async def main():
+        return await limited.call_async(charging(clock, 2.5))
+
+    assert runs(main, clock) == "charge 1"
+    assert [(each.limit, each.elapsed, each.abandoned) for each in told.events] == [
+        (2.0, 2.5, False)
+    ]
+
+
+def test_synchronous_call_within_its_limit_is_not_reported(clock, caplog):
+    told = Told()
+    limited = Timeout(2.0, listeners=[told], clock=clock)
+    assert limited.call(charging(clock, 2.0)) == "charge 1"
+    assert (told.events, caplog.records) == ([], [])
+
+
+@pytest.mark.parametrize("layers", ["template", "pipeline"])
+@pytest.mark.parametrize("kind", ["call", "wrap", "call_async"])
+def test_late_call_inside_a_template_or_pipeline_is_made_once(layers, kind, clock):
+    template = RetryTemplate(SimpleRetryPolicy(3), attempt_timeout=1.0, clock=clock)
+    strategy = template
+    if layers == "pipeline":
+        breaker = CircuitBreaker("billing", clock=clock)
+        strategy = Pipeline(Timeout(2.0, clock=clock), template, breaker)
+    charge = charging(clock, 2.5)
+    if kind == "call_async":
+        assert run(strategy.call_async(charge), clock=clock) == "charge 1"
+    else:
+        assert (strategy.call(charge) if kind == "call" else strategy.wrap(charge)()) == "charge 1"
+    assert clock.monotonic() == 2.5
+
+
+@pytest.mark.parametrize("entry", ["call", "wrap"])
+def test_overrun_in_a_pipeline_is_logged_with_the_function(entry, clock, caplog):
+    pipeline = Pipeline(Timeout(2.0, clock=clock), CircuitBreaker("billing", clock=clock))
+    charge = charging(clock, 2.5)
+    pipeline.call(charge) if entry == "call" else pipeline.wrap(charge)()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"timeout: {__name__}.charging.<locals>.charge returned")
+
+
+@pytest.mark.statement("S1-26")
+@runs
+def test_late_value_that_is_discarded_is_an_error_of_unknown_outcome(runs, clock):
+    told = Told()
+    limited = Timeout(2.0, on_late_result="discard", listeners=[told], clock=clock)
+    assert limited.call(clock.advance, 2.0) is None
+    with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds") as raised:
+        limited.call(clock.advance, 2.5)
+    assert (raised.value.kind, raised.value.outcome_unknown) == ("request", True)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError, match="took longer than 2 seconds"):
+            await limited.call_async(clock.advance, 3.0)
+
+    runs(main, clock)
+    assert [event.abandoned for event in told.events] == [True, True]
+
+
+def test_outer_deadline_discards_no_value_of_a_discarding_timeout(clock):
+    limited = Timeout(2.0, on_late_result="discard", clock=clock)
+    with Deadline(1.5, clock=clock):
+        assert limited.call(charging(clock, 1.75)) == "charge 1"
+
+
+@pytest.mark.parametrize("value", ["drop", None])
+def test_timeout_rejects_an_unknown_on_late_result(value):
+    with pytest.raises((TypeError, ValueError), match="on_late_result must be 'return' or"):
+        Timeout(1.0, on_late_result=value)
+
+
+def test_what_is_called_inherits_the_limit(clock):
+    def inside():
+        return Deadline.current().remaining()
+
+    assert Timeout(2.0, clock=clock).call(inside) == 2.0
+    assert Timeout(2.0, clock=clock).wrap(inside)() == 2.0
+    assert Deadline.current() is None
+
+
+@pytest.mark.statement("S0-11")
+@pytest.mark.statement("S0-12")
+@runs
+def test_around_a_retry_it_bounds_all_attempts_and_waits(runs, clock):
+    template = RetryTemplate(
+        SimpleRetryPolicy(9), FixedBackoff(1.0), attempt_timeout=1.5, clock=clock
+    )
+    began = []
+
+    async def hangs():
+        began.append(clock.monotonic())
+        await clock.sleep_async(60)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError) as raised:
+            await Timeout(5.0, clock=clock).wrap(template.wrap(hangs))()
+        return raised.value
+
+    error = runs(main, clock)
+    assert began == [0.0, 2.5]
+    assert type(error.__cause__) is AttemptTimeoutError
+    # A third attempt would have begun with the limit: neither it nor the wait before it is begun.
+    assert (clock.monotonic(), error.kind, error.outcome_unknown) == (4.0, "request", False)
+
+
+@pytest.mark.statement("S1-25")
+@runs
+def test_the_nearer_limit_is_the_one_that_is_named(runs, clock):
+    async def main():
+        for outer, inner, kind in ((9.0, 2.0, "database"), (2.0, 9.0, "request")):
+            with pytest.raises(DeadlineExceededError) as raised:
+                await Timeout(outer, kind="request", clock=clock).call_async(
+                    Timeout(inner, kind="database", clock=clock).call_async,
+                    clock.sleep_async,
+                    60,
+                )
+            assert raised.value.kind == kind
+
+    runs(main, clock)
+
+
+@pytest.mark.statement("S4-10")
+@runs
+def test_another_answer_may_be_given_when_the_time_is_over(runs, clock):
+    def gives_up():
+        clock.advance(60)
+        raise TimeoutError("the client's own limit, which was the remaining time")
+
+    async def main():
+        for on_timeout in ("later", lambda: "later", None):
+            limited = Timeout(1.0, on_timeout=on_timeout, clock=clock)
+            answer = await limited.call_async(clock.sleep_async, 60)
+            assert answer == (None if on_timeout is None else "later")
+            assert limited.call(gives_up) == answer
+        assert await Timeout(1.0, on_timeout="later", clock=clock).call_async(int, "17") == 17
+
+    runs(main, clock)
+
+
+def test_the_other_answer_is_for_this_limit_alone(clock):
+    limited = Timeout(9.0, on_timeout="later", clock=clock)
+
+    def inner():
+        raise DeadlineExceededError("another's", kind="another")
+
+    with pytest.raises(DeadlineExceededError, match="another's"):
+        limited.call(inner)
+    shutdown = Deadline(2.0, kind="shutdown", clock=clock)
+
+    def gives_up():
+        clock.advance(3.0)
+        raise TimeoutError
+
+    with pytest.raises(DeadlineExceededError) as raised, shutdown:
+        limited.call(gives_up)
+    assert raised.value.kind == "shutdown"
+
+
+def test_what_the_call_raises_passes_and_what_nobody_awaits_is_refused(clock):
+    with pytest.raises(ZeroDivisionError):
+        Timeout(1.0, clock=clock).call(lambda: 1 / 0)
+
+    async def up():
+        """Not awaited."""
+
+    with pytest.raises(MisuseError, match=r"use call_async\(\)"):
+        Timeout(1.0, clock=clock).call(lambda: up())
+
+
+@runs
+def test_a_cancellation_from_outside_passes(runs, clock):
+    async def main():
+        if runs is in_trio:
+            import trio
+
+            with trio.move_on_after(1.0) as scope:
+                await Timeout(5.0, clock=clock).call_async(clock.sleep_async, 60)
+            return scope.cancelled_caught
+        task = asyncio.ensure_future(Timeout(5.0, clock=clock).call_async(clock.sleep_async, 60))
+        await clock.sleep_async(1.0)
+        task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0].__class__ is (
+            asyncio.CancelledError
+        )
+
+    assert runs(main, clock)
+
+
+# -- what is awaited in it -------------------------------------------------------------------------
+
+
+async def remote_call(clock):
+    await clock.sleep_async(60)
+
+
+@pytest.mark.statement("S1-21")
+@pytest.mark.parametrize("what", ["queue", "lock", "remote call"])
+def test_one_awaitable_has_a_limit_in_asyncio(what, clock):
+    async def main():
+        lock = asyncio.Lock()
+        await lock.acquire()
+        awaited = {
+            "queue": asyncio.Queue().get,
+            "lock": lock.acquire,
+            "remote call": lambda: remote_call(clock),
+        }
+        with pytest.raises(DeadlineExceededError):
+            await Timeout(2.0, clock=clock).call_async(awaited[what])
+        lock.release()
+        await asyncio.sleep(0)
+        return lock.locked()
+
+    assert run(main(), clock=clock) is False, "whoever gave up waiting does not hold it"
+    assert clock.monotonic() == 2.0
+
+
+@pytest.mark.statement("S1-21")
+@pytest.mark.parametrize("what", ["queue", "lock", "remote call"])
+def test_one_awaitable_has_a_limit_in_trio(what, clock):
+    import trio
+
+    async def main():
+        lock, (_, receiving) = trio.Lock(), trio.open_memory_channel(1)
+        awaited = {
+            "queue": receiving.receive,
+            "lock": lock.acquire,
+            "remote call": lambda: remote_call(clock),
+        }
+        async with trio.open_nursery() as nursery:
+            started = trio.Event()
+
+            async def holds():
+                async with lock:
+                    started.set()
+                    await clock.sleep_async(9.0)
+
+            nursery.start_soon(holds)
+            await started.wait()
+            with pytest.raises(DeadlineExceededError):
+                await Timeout(2.0, clock=clock).call_async(awaited[what])
+            ended = clock.monotonic()
+        return ended
+
+    assert run_trio(main, clock=clock) == 2.0
+
+
+@pytest.mark.parametrize("first", ["item", "limit"])
+def test_an_item_that_comes_in_the_moment_of_the_cut_is_got_or_still_there(first, clock):
+    async def main():
+        queue, loop = asyncio.Queue(), asyncio.get_running_loop()
+        at = loop.time() + 2.0
+        if first == "item":
+            loop.call_at(at, queue.put_nowait, "item")
+        getting = asyncio.ensure_future(Timeout(2.0, clock=clock).call_async(queue.get))
+        await asyncio.sleep(0)
+        if first == "limit":
+            loop.call_at(at, queue.put_nowait, "item")
+        (got,) = await asyncio.gather(getting, return_exceptions=True)
+        assert isinstance(got, DeadlineExceededError | str)
+        return [got] * (got == "item") + [queue.get_nowait() for _ in range(queue.qsize())]
+
+    assert run(main(), clock=clock) == ["item"]
+
+
+def test_an_item_that_was_there_in_time_is_handed_over_however_late_the_loop_is(clock):
+    async def main():
+        queue = asyncio.Queue()
+        getting = asyncio.ensure_future(Timeout(2.0, clock=clock).call_async(queue.get))
+        await asyncio.sleep(0)
+        queue.put_nowait("item")
+        clock.advance(60)  # something blocks the loop
+        return await getting
+
+    assert run(main(), clock=clock) == "item"
+
+
+def test_the_task_in_a_shield_goes_on_and_whoever_has_kept_it_gets_what_it_came_to(clock):
+    async def main():
+        async def works():
+            await clock.sleep_async(3.0)
+            return "value"
+
+        task = asyncio.ensure_future(works())
+        with pytest.raises(DeadlineExceededError):
+            await Timeout(2.0, clock=clock).call_async(asyncio.shield, task)
+        assert not task.done()
+        return await task
+
+    assert run(main(), clock=clock) == "value"
+    assert clock.monotonic() == 3.0
+
+
+@pytest.mark.statement("S1-23")
+@runs
+def test_steps_with_limits_of_their_own_end_with_the_limit_around_them(runs, clock):
+    step = Timeout(1.0, kind="step", clock=clock)
+    contract = Timeout(1.5, kind="contract", clock=clock)
+
+    async def steps():
+        for _ in range(3):
+            await step.call_async(clock.sleep_async, 0.875)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError) as raised:
+            await contract.call_async(steps)
+        return raised.value.kind, clock.monotonic()
+
+    assert runs(main, clock) == ("contract", 1.5)
+
+
+# -- who is told -----------------------------------------------------------------------------------
+
+
+class Told(ControlListener):
+    def __init__(self):
+        self.events = []
+
+    def on_event(self, event):
+        self.events.append(event)
+
+
+@pytest.mark.statement("S1-20")
+@runs
+def test_the_caller_waits_for_the_cleanup_and_the_event_has_limit_and_time(runs, clock):
+    told = Told()
+    limited = Timeout(1.0, kind="partner read", name="prices", listeners=[told], clock=clock)
+
+    async def needs_a_while():
+        try:
+            await clock.sleep_async(60)
+        finally:
+            await cleanup()
+
+    async def cleanup():
+        if runs is in_trio:
+            import trio
+
+            with trio.CancelScope(shield=True):
+                await clock.sleep_async(2.0)
+        else:
+            await clock.sleep_async(2.0)
+
+    async def main():
+        with pytest.raises(DeadlineExceededError) as raised:
+            await limited.call_async(needs_a_while)
+        return raised.value, clock.monotonic()
+
+    error, heard = runs(main, clock)
+    (event,) = told.events
+    assert (event.name, event.kind, event.limit, event.elapsed) == (
+        *("prices", "partner read", 1.0, 3.0),
+    )
+    assert event.operation.endswith("needs_a_while")
+    assert (event.error, heard) == (error, 3.0)
+
+
+def test_in_the_record_of_an_attempt_that_was_cut_is_the_time_of_its_cleanup(clock):
+    template = RetryTemplate(SimpleRetryPolicy(1), attempt_timeout=1.0, clock=clock)
+
+    async def needs_a_while():
+        try:
+            await clock.sleep_async(60)
+        finally:
+            await clock.sleep_async(2.0)
+
+    outcome = run(template.outcome_async(needs_a_while), clock=clock)
+    (record,) = outcome.history
+    assert (record.ended - record.started, record.message) == (
+        *(3.0, "the attempt took longer than 1 seconds"),
+    )
+
+
+@pytest.mark.statement("S0-15")
+def test_log_and_event_say_which_operation_took_too_long_and_which_limit_that_was(clock, caplog):
+    told = Told()
+    template = RetryTemplate(
+        SimpleRetryPolicy(9, retry_on=TimeoutError),
+        attempt_timeout=1.5,
+        name="charge",
+        listeners=[LoggingListener(failure_level="WARNING")],
+        clock=clock,
+    )
+    limited = Timeout(3.25, kind="checkout", name="shop", listeners=[told], clock=clock)
+    wait = limited.call_async(template.wrap(clock.sleep_async), 2.0)
+    with caplog.at_level(logging.INFO, logger="retrytemplate"), pytest.raises(TimeoutError):
+        run(wait, clock=clock)
+    assert len(caplog.records) == 2
+    for number, attempt in enumerate(caplog.records, start=1):
+        assert (attempt.template, attempt.attempt, attempt.exception_message) == (
+            *("charge", number, "the attempt took longer than 1.5 seconds"),
+        )
+        assert attempt.exception_type.endswith("AttemptTimeoutError")
+    (event,) = told.events
+    assert (event.name, event.kind, event.limit, event.elapsed) == ("shop", "checkout", 3.25, 3.25)
+    assert (event.operation, event.abandoned) == (
+        "retrytemplate.testing.clock.VirtualClock.sleep_async",
+        True,
+    )
+
+
+def test_of_nested_limits_only_those_that_are_over_are_told(clock):
+    told = Told()
+    outer = Timeout(9.0, name="outer", listeners=[told], clock=clock)
+    inner = Timeout(2.0, name="inner", listeners=[told], clock=clock)
+    outer.call(inner.call, clock.advance, 3.0)
+    assert [event.name for event in told.events] == ["inner"]
+    outer.call(inner.call, clock.advance, 10.0)
+    assert [event.name for event in told.events] == ["inner", "inner", "outer"]
+
+
+def test_a_template_that_begins_nothing_more_is_told_of_before_the_time_is_over(clock):
+    told = Told()
+    template = RetryTemplate(SimpleRetryPolicy(9), FixedBackoff(3.0), clock=clock)
+    with pytest.raises(DeadlineExceededError):
+        Timeout(4.0, listeners=[told], clock=clock).call(template.wrap(lambda: 1 / 0))
+    (event,) = told.events
+    assert (event.limit, event.elapsed) == (4.0, 3.0)
+    assert isinstance(event, TimedOut)
+
+
+@pytest.mark.statement("S1-22")
+@runs
+def test_a_clients_own_timeout_is_told_from_the_limit_around_it(runs, clock):
+    import httpx
+
+    told = Told()
+    limited = Timeout(2.0, kind="request", listeners=[told], clock=clock)
+
+    async def slow(seconds):
+        await clock.sleep_async(seconds)
+        raise httpx.ReadTimeout("the client's own")
+
+    async def main():
+        with pytest.raises(httpx.ReadTimeout):
+            await limited.call_async(slow, 1.0)
+        assert not told.events
+        with pytest.raises(httpx.ReadTimeout):
+            limited.call(fails_after(1.0))
+        with pytest.raises(DeadlineExceededError) as raised:
+            limited.call(fails_after(2.0))
+        return raised.value
+
+    def fails_after(seconds):
+        def fails():
+            clock.advance(seconds)
+            raise httpx.ReadTimeout("what was left")
+
+        return fails
+
+    error = runs(main, clock)
+    assert (error.kind, error.outcome_unknown) == ("request", True)
+    assert type(error.__cause__) is httpx.ReadTimeout
+    assert [event.error for event in told.events] == [error]
+
+
+def test_a_clients_timeout_without_a_text_is_the_limit_too(clock):
+    class Silent(TimeoutError):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    def slow():
+        clock.advance(3)
+        raise Silent
+
+    with pytest.raises(DeadlineExceededError, match="the deadline of 2 seconds is over") as raised:
+        Timeout(2.0, clock=clock).call(slow)
+    assert type(raised.value.__cause__) is Silent
+
+
+@pytest.mark.parametrize("on_late_result", ["return", "discard"])
+def test_a_call_that_took_too_long_leaves_no_cycle(on_late_result, clock, caplog):
+    limited, nested = (
+        Timeout(seconds, on_late_result=on_late_result, clock=clock) for seconds in (2.0, 3.0)
+    )
+
+    def late(error):
+        clock.advance(4)
+        if error is not None:
+            raise error
+
+    def call():
+        caplog.clear()
+        for error in (None, TimeoutError):
+            with suppress(DeadlineExceededError):
+                limited.call(late, error)
+            with suppress(DeadlineExceededError):
+                nested.call(limited.call, late, error)
+
+    assert left_by(call) == 0
+
+
+def test_a_task_that_was_cut_leaves_no_cycle():
+    limited = Timeout(0.0001)
+
+    async def cut():
+        with suppress(DeadlineExceededError):
+            await asyncio.ensure_future(limited.call_async(asyncio.Event().wait))
+
+    with asyncio.Runner() as runner:
+        assert left_by(lambda: runner.run(cut())) == 0
+
+
+def test_another_failure_that_comes_too_late_is_its_own(clock):
+    def fails():
+        clock.advance(9.0)
+        raise OSError("its own")
+
+    with pytest.raises(OSError, match="its own"):
+        Timeout(2.0, clock=clock).call(fails)
+
+
+@pytest.mark.statement("S1-36")
+def test_a_timeout_has_a_floor_too(clock):
+    template = RetryTemplate(SimpleRetryPolicy(9), clock=clock)
+    began = []
+
+    def fails():
+        began.append(clock.monotonic())
+        clock.advance(0.75)
+        raise OSError
+
+    with pytest.raises(DeadlineExceededError):
+        Timeout(2.0, floor=0.625, clock=clock).call(template.wrap(fails))
+    assert began == [0.0, 0.75]
+
+
+# -- deadlines with a name -------------------------------------------------------------------------
+
+
+@pytest.mark.statement("S1-31")
+@pytest.mark.statement("S1-33")
+def test_what_cannot_end_in_time_is_not_begun(clock):
+    called = []
+    with Deadline(1.0, kind="request", clock=clock) as deadline:
+        deadline.ensure(minimum=1.0)
+        clock.advance(0.96)
+        with pytest.raises(DeadlineExceededError, match=r"0\.04 seconds are left") as raised:
+            deadline.ensure()
+            called.append(1)
+        assert (raised.value.kind, raised.value.outcome_unknown) == ("request", False)
+        deadline.ensure(minimum=0)
+        clock.advance(1.0)
+        with pytest.raises(DeadlineExceededError):
+            deadline.ensure(minimum=0)
+    assert not called
+
+
+@pytest.mark.statement("S1-130")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("request", "partner connect", "partner read", "database statement"),
+        *("lock acquire", "queue acknowledgement", "shutdown cleanup", "one of my own"),
+    ],
+)
+def test_an_error_says_which_limit_it_was_in_another_process_too(kind, clock):
+    error = Deadline(1.0, kind=kind, clock=clock).error("over", outcome_unknown=True)
+    again = copy.copy(error)  # as pickling does
+    assert (again.kind, again.outcome_unknown, str(again)) == (kind, True, "over")
+
+
+def test_an_attempt_that_the_deadline_cuts_has_an_unknown_outcome(clock):
+    template = RetryTemplate(SimpleRetryPolicy(3), clock=clock)
+
+    async def main():
+        with Deadline(1.0, kind="job", clock=clock):
+            for outcome_unknown in (True, False):  # the second one is not begun
+                outcome = await template.outcome_async(clock.sleep_async, 2.0)
+                error = outcome.exception
+                assert (error.kind, error.outcome_unknown) == ("job", outcome_unknown)
+
+    run(main(), clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"seconds": 0}, "seconds must be"),
+        ({"seconds": "2"}, "seconds must be"),
+        ({"kind": ""}, "kind must be a text"),
+        ({"kind": None}, "kind must be a text"),
+        ({"clock": 17}, "clock must"),
+        ({"floor": -1}, "floor must be"),
+        ({"name": ""}, "name must be a text"),
+        ({"listeners": [17]}, "listeners: each must be"),
+        ({"on_timeout": in_asyncio}, None),
+    ],
+)
+def test_a_timeout_that_makes_no_sense_is_refused(given, problem):
+    if problem is None:
+        assert isinstance(Timeout(**{"seconds": 1.0, **given}), Strategy)
+        return
+    with pytest.raises((TypeError, ValueError), match=problem):
+        Timeout(**{"seconds": 1.0, **given})
+
+
+@runs
+def test_another_answer_that_has_to_be_awaited_all_the_same_is_refused(runs, clock):
+    async def later():
+        """Not awaited."""
+
+    limited = Timeout(1.0, on_timeout=lambda: later(), clock=clock)
+
+    def gives_up():
+        clock.advance(60)
+        raise TimeoutError
+
+    async def main():
+        with pytest.raises(MisuseError, match="on_timeout must not have to be awaited"):
+            limited.call(gives_up)
+        with pytest.raises(MisuseError, match="on_timeout must not have to be awaited"):
+            await limited.call_async(clock.sleep_async, 60)
+
+    runs(main, clock)
+
+
+def test_the_other_answer_must_not_have_to_be_awaited():
+    async def later():
+        """Not awaited."""
+
+    with pytest.raises(TypeError, match="must not have to be awaited"):
+        Timeout(1.0, on_timeout=later)
+    with pytest.raises(TypeError, match="kind must be"):
+        Deadline(1.0, kind=17)
+    with pytest.raises((TypeError, ValueError), match="minimum must be"):
+        Deadline(1.0).ensure(minimum=-1)

@@ -1,0 +1,61 @@
+"""A worker that takes messages until they are all acknowledged, and dies of one of them."""
+
+import ctypes
+import os
+import resource
+import signal
+import threading
+
+from retrytemplate import AttemptInProgressError, RetryState, RetryTemplate
+from tests.support.cache_kinds import blocking
+
+__all__ = ["DEATHS", "POISON", "consume"]
+
+POISON = "poison"
+DEATHS = {
+    "exits": lambda: os._exit(9),
+    "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfaults": lambda: ctypes.string_at(0),
+}
+
+
+def consume(store, settings, witness, keys, death, place):
+    """Handle every message that is not acknowledged yet, one after the other.
+
+    :param place: where the poison's death is: "callback" or "recovery".
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def handle(context):
+        witness.add("callback", context.key, worker=context._claim.worker)
+        if context.key.endswith(POISON):
+            if place == "callback":
+                DEATHS[death]()
+            raise ConnectionError
+        return "handled"
+
+    def dead_letter(context):
+        witness.add("recovery", context.key)
+        if place == "recovery" and len(witness.rows("recovery")) < 3:
+            DEATHS[death]()
+        for each in context.history:
+            witness.add("history", context.key, kind=each.type_name, message=each.message)
+        return "recovered"
+
+    url, prefix = store
+    with blocking(url, prefix=prefix, lease=0.2, timeout=20.0) as cache:
+        template = RetryTemplate(cache=cache, name="w", **settings)
+        done = {row["key"] for row in witness.rows("handled", "recovered")}
+        pending = [key for key in keys if key not in done]
+        while pending:
+            key = pending.pop(0)
+            try:
+                result = template.execute(handle, recovery=dead_letter, state=RetryState(key))
+            except AttemptInProgressError:  # by a worker that died: its lease is not over
+                pending.append(key)
+                if pending == [key]:
+                    threading.Event().wait(0.02)
+            except ConnectionError:
+                pending.append(key)
+            else:
+                witness.add(result, key)

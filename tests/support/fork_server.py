@@ -1,0 +1,22 @@
+"""Where the processes of tests come from: a server that has imported what they need."""
+
+import multiprocessing
+
+__all__ = ["processes"]
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(
+    [
+        "pytest",
+        "psycopg",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.dialects.sqlite",
+        "tests.support.crash_worker",
+        "tests.control.breaker.redis.hammering",
+        "tests.control.switch.working",
+        "tests.support.acknowledging_worker",
+        "tests.support.crashing_worker",
+        "tests.support.stress_worker",
+        "tests.support.stalling_worker",
+    ]
+)

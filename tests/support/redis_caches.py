@@ -1,0 +1,93 @@
+"""A Valkey server, and caches on the same keys of it."""
+
+import os
+from itertools import count
+
+from retrytemplate._storage.column_keys import stored
+from tests.support import valkey
+from tests.support.cache_kinds import awaited, blocking
+
+__all__ = ["ValkeyStore"]
+
+numbers = count(1)
+MICROSECONDS = 1_000_000
+# Fields of a row by their names in a table.
+TIMES = {"lease_until": "lease", "expires": "expires"}
+
+
+class ValkeyStore:
+    """What a test may do to a store, here to Valkey."""
+
+    kind = "valkey"
+
+    def __init__(self, url):
+        self.url = url
+        self.prefix = f"t{os.getpid()}_{next(numbers)}"
+        self.client = valkey.opened(url)
+        self.caches = []
+
+    def cache(self, **settings):
+        self.caches.append(blocking(self.url, **{"prefix": self.prefix} | settings))
+        return self.caches[-1]
+
+    def async_cache(self, **settings):
+        """One that the test closes, in the loop where it was used."""
+        return awaited(self.url, **{"prefix": self.prefix} | settings)
+
+    def name(self, key):
+        return f"{self.prefix}:{{{stored(key)}}}"
+
+    def names(self):
+        return list(self.client.scan_iter(f"{self.prefix}:*", count=1000))
+
+    def row(self, key):
+        """What is kept under a key, or None; a fence alone is nothing."""
+        fields = self.client.hgetall(self.name(key))
+        if "phase" not in fields:
+            return None
+        row = dict.fromkeys(("record", "worker", "lost"), None) | fields
+        for column, field in TIMES.items():
+            row[column] = int(fields[field]) / MICROSECONDS if field in fields else None
+        return row
+
+    def keys(self):
+        """Every key of which something is kept."""
+        beginning = len(self.prefix) + 2
+        keys = [name[beginning:-1] for name in self.names()]
+        return sorted(key for key in keys if self.row(key) is not None)
+
+    def change(self, key, **columns):
+        """Write something under a key that is there."""
+        self.client.hset(self.name(key), mapping=columns)
+
+    def now(self):
+        """The time by the clock of the store."""
+        seconds, rest = self.client.time()
+        return seconds + rest / MICROSECONDS
+
+    def age(self, seconds):
+        """Let so many seconds pass: every time in a key lies back by them, and its end does."""
+        for name in self.names():
+            fields = self.client.hgetall(name)
+            for field in TIMES.values():
+                if field in fields:
+                    earlier = int(fields[field]) - int(seconds * MICROSECONDS)
+                    self.client.hset(name, field, earlier)
+            rest = self.client.pttl(name)
+            assert rest > 0, f"{name} has no end"
+            self.client.pexpire(name, max(int(rest - seconds * 1000), 0))
+
+    def spoil(self, key):
+        """Let the store refuse every step on the key, whether there is something or not."""
+        self.client.set(self.name(key), "no context", ex=60)
+
+    def clear(self):
+        """Let nothing be left."""
+        for name in self.names():
+            self.client.delete(name)
+
+    def close(self):
+        for cache in self.caches:
+            cache.close()
+        self.clear()
+        self.client.close()

@@ -1,0 +1,67 @@
+"""A worker that is stopped in its callback, and goes on when its key is no longer its own."""
+
+import os
+import signal
+import sqlite3
+
+from sqlalchemy import create_engine, make_url, text
+
+from retrytemplate import RetryState, RetryTemplate, SimpleRetryPolicy
+from tests.support.cache_kinds import blocking
+
+__all__ = ["LEASE", "STATE", "WAYS", "engine", "stall"]
+
+LEASE = 0.5
+STATE = RetryState("m1", remember=3600)
+
+
+def in_its_transaction(url, context, who):
+    """Write who it was, in the transaction that ends the attempt."""
+    made = engine(url)
+    with made.begin() as connection:
+        connection.execute(text("INSERT INTO written VALUES (:who, 0)"), {"who": who})
+        context.complete_in(connection)
+    made.dispose()
+
+
+def comparing_the_fence(path, context, who):
+    """Write who it was, where nobody with a higher fence has been."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    statement = "UPDATE written SET who = ?, fence = ? WHERE fence < ?"
+    connection.execute(statement, (who, context.fence, context.fence))
+    connection.close()
+
+
+def asking(path, context, who):
+    """Write who it was, if the key is still its own."""
+    if context.still_mine():
+        comparing_the_fence(path, context, who)
+
+
+WAYS = {each.__name__: each for each in (in_its_transaction, comparing_the_fence, asking)}
+
+
+def engine(url):
+    made = make_url(url)
+    if made.get_backend_name() == "postgresql":
+        made = made.set(drivername="postgresql+psycopg")
+    return create_engine(made)
+
+
+def stall(store, witness, way, target):
+    """Stop this process in the callback; write what came of it when it goes on."""
+
+    def handle(context):
+        witness.add("in the callback", "m1")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        WAYS[way](target, context, "the late one")
+        return "late"
+
+    url, prefix = store
+    with blocking(url, prefix=prefix, lease=LEASE, timeout=20.0) as cache:
+        template = RetryTemplate(SimpleRetryPolicy(3), cache=cache, name="w")
+        try:
+            result = template.execute(handle, state=STATE)
+        except Exception as exc:
+            result = type(exc).__name__
+        witness.add("out", "m1", result=result)

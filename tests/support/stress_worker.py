@@ -1,0 +1,213 @@
+"""A worker that hammers a few keys, as one of many, and says to a witness all that it does."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from random import Random
+
+from attrs import frozen
+
+from retrytemplate import (
+    AlreadyCompletedError,
+    AttemptInProgressError,
+    CacheUnavailableError,
+    LeaseLostError,
+    RetryListener,
+    RetryState,
+    RetryTemplate,
+    SimpleRetryPolicy,
+)
+from tests.support.cache_kinds import blocking
+
+__all__ = ["ATTEMPTS", "KEYS", "LEASE", "PAST_LEASE", "WORKERS", "Hammer"]
+
+ATTEMPTS = 4
+KEYS = 50
+LEASE = 5.0
+PAST_LEASE = 1.2 * LEASE
+WORKERS = 8
+THREADS = 2
+FIRST_STALL = 5
+
+one_at_a_time = threading.Lock()
+
+
+@frozen
+class Hammer:
+    """What a worker needs to know; ``number`` is its own among the others.
+
+    It hammers until the file *stop* appears; where that is None it sees to its share of the keys
+    until each has come to its end.  One that *stalls* stands still now and then.
+    """
+
+    url: str
+    prefix: str
+    witness: object
+    seed: int
+    number: int
+    stop: str | None = None
+    stalls: bool = False
+
+    def run(self):
+        with blocking(self.url, prefix=self.prefix, lease=LEASE, timeout=20.0) as cache:
+            template = RetryTemplate(
+                SimpleRetryPolicy(ATTEMPTS), cache=cache, name="h", listeners=[Tells(self.witness)]
+            )
+            hands = [Hand(self, template, number) for number in range(THREADS)]
+            for each in hands:
+                each.start()
+            for each in hands:
+                each.join()
+
+
+class Tells(RetryListener):
+    """Tells the witness when the store is away while an execution goes on."""
+
+    def __init__(self, witness):
+        self.witness = witness
+
+    def on_store_error(self, context, exception):
+        self.witness.add("unavailable", context.key, worker=worker_of(context))
+
+
+class Hand(threading.Thread):
+    """One thread of a worker."""
+
+    def __init__(self, hammer, template, number):
+        super().__init__()
+        self.hammer = hammer
+        self.witness = hammer.witness
+        self.template = template
+        self.number = hammer.number * THREADS + number
+        self.random = Random(f"{hammer.seed}/{self.number}")
+        self.generations = [0] * KEYS
+        self.calls = 0
+
+    def run(self):
+        if self.hammer.stop is None:
+            for slot in range(self.number, KEYS, WORKERS * THREADS):
+                while self.deliver(slot) not in ("accepted", "recovered"):
+                    pass
+                self.witness.add("drained", slot)
+            return
+        while not os.path.exists(self.hammer.stop):
+            self.deliver(self.random.randrange(KEYS))
+
+    def deliver(self, slot):
+        """Deliver the key of a slot once; how it ended, None: it has not."""
+        # Half of the keys stay in their slots; of the others each is remembered, and replaced.
+        remembered = slot % 2
+        key = f"{slot}.{self.generations[slot]}" if remembered else f"{slot}"
+        state = RetryState(
+            key,
+            remember=3600 if remembered else None,
+            rollback_for=no if slot % 4 < 2 else None,
+        )
+        call = Call(self, key)
+        try:
+            what, fence = self.template.execute(call.callback, recovery=call.recovery, state=state)
+        except AttemptInProgressError:
+            time.sleep(0.001)
+            return None
+        except AlreadyCompletedError:
+            self.witness.add("completed", key)
+            self.generations[slot] += 1
+            return "completed"
+        except ConnectionError:
+            return None
+        except Exception as exc:
+            self.witness.add(trouble(exc), key, error=f"{exc!r:.200}")
+            time.sleep(0.02)
+            return None
+        self.witness.add(what, key, fence=fence)
+        return what
+
+
+class Call:
+    """The callback and the recovery of one delivery."""
+
+    def __init__(self, hand, key):
+        self.hand = hand
+        self.key = key
+        self.delivered = time.monotonic()
+
+    def callback(self, context):
+        self.enter(context, "callback")
+        self.work()
+        if self.hand.random.random() < 0.6:
+            self.leave(context, "callback", "error")
+            raise ConnectionError(context.fence)
+        self.leave(context, "callback", "value")
+        return "accepted", context.fence
+
+    def recovery(self, context):
+        self.enter(context, "recovery")
+        self.work()
+        self.leave(context, "recovery", "value")
+        return "recovered", context.fence
+
+    def enter(self, context, kind):
+        self.hand.witness.add(
+            "enter",
+            self.key,
+            kind=kind,
+            fence=context.fence,
+            worker=worker_of(context),
+            attempt=context.attempt,
+            past=[named(each) for each in context.history],
+            delivered=self.delivered,
+        )
+
+    def leave(self, context, kind, how):
+        self.hand.witness.add("leave", self.key, kind=kind, fence=context.fence, how=how)
+
+    def work(self):
+        """Nearly always short; now and then longer than a lease, or standing still for so long."""
+        self.hand.calls += 1
+        chance = self.hand.random.random()
+        if chance < 0.001:
+            time.sleep(PAST_LEASE)
+        elif self.hand.hammer.stalls and (self.hand.calls == FIRST_STALL or chance < 0.01):
+            stand_still()
+        else:
+            time.sleep(0.05 * chance**8)
+
+
+def stand_still():
+    """Stop this process, both of its threads, for longer than a lease."""
+    if not one_at_a_time.acquire(blocking=False):
+        return
+    pid = os.getpid()
+    subprocess.Popen(["sh", "-c", f"sleep {PAST_LEASE}; kill -CONT {pid} 2>&-"])
+    os.kill(pid, signal.SIGSTOP)
+    one_at_a_time.release()
+
+
+def worker_of(context):
+    """Process and number: without the machine, which is always the same."""
+    return context._claim.worker.partition(":")[2]
+
+
+def no(error):
+    return False
+
+
+def named(record):
+    """A failure in the history, by what the witness knows of it."""
+    if record.type_name == "ConnectionError":
+        return f"failed {record.message}"
+    worker = record.message.removeprefix("the attempt of ").removesuffix(" was lost")
+    return f"lost {worker.partition(':')[2]}"
+
+
+def trouble(error):
+    """What became of a delivery that neither the callback nor the store has let end well."""
+    while error is not None:
+        if isinstance(error, LeaseLostError):
+            return "late"
+        if isinstance(error, CacheUnavailableError):
+            return "unavailable"
+        error = error.__cause__
+    return "trouble"

