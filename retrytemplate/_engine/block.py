@@ -277,8 +277,12 @@ class Attempts(RetryContext):
         traceback: TracebackType | None,
     ) -> bool:
         cut, self._cut = self._cut, None
+        given = exception
         if cut is not None:
-            cut.__exit__(kind, exception, traceback)
+            try:
+                cut.__exit__(kind, exception, traceback)
+            except BaseException as rest:  # of a group, without the cancellation at the limit
+                exception = rest
         if self._stand in (INSIDE_INLINE, INSIDE_NESTED):
             if self._stand == INSIDE_NESTED:
                 self._leave()
@@ -296,8 +300,8 @@ class Attempts(RetryContext):
             stand = self._engine().close(reply)
         else:
             stand = await self._engine().advance_async(reply)
-        del reply
-        return self._left(stand, exception)
+        del reply, exception
+        return self._left(stand, given)
 
     def _leave(self) -> None:
         cell, self._cell = self._cell, None  # it leads back here: kept, that would be a cycle

@@ -122,9 +122,11 @@ class _TrioCut(Cut):
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        swallowed = bool(self._scope.__exit__(kind, exception, traceback))
+        try:
+            swallowed = bool(self._scope.__exit__(kind, exception, traceback))
+        finally:  # it raises the rest of a group that had its cancellation in it
+            self.task = None
         self.fired = self._scope.cancelled_caught
-        self.task = None
         return swallowed
 
 

@@ -24,6 +24,7 @@ from retrytemplate.testing import AsyncRecorder, Recorder, VirtualClock, run, ru
 from tests.support.runners import made
 
 KEY = RetryState("order-17")
+STATEFUL = RetryState("order-17", rollback_for=())
 
 
 def both(template, body, **how):
@@ -462,6 +463,49 @@ def test_a_cancel_scope_from_outside_wins_over_the_cut():
     template = made(5, attempt_timeout=2.0)
     assert run_trio(body, template, clock=template.clock)
     assert template.clock.monotonic() == 1.0
+
+
+async def fail_when_cancelled():
+    try:
+        await trio.sleep_forever()
+    finally:
+        raise OSError("cleaning up failed")
+
+
+def test_block_with_nursery_that_fails_at_the_limit_is_retried():
+    async def body(template):
+        seen = []
+        async for attempt in template.bind(state=STATEFUL).attempts():
+            async with attempt as context:
+                seen.append(repr(context.last_exception))
+                if context.attempt == 1:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(fail_when_cancelled)
+        return seen, current_context(), template.cache.peek(template.scoped_key("order-17"))
+
+    recorder = Recorder()
+    template = made(2, attempt_timeout=2.0, name="work", listeners=[recorder])
+    (_, second), context, record = run_trio(body, template, clock=template.clock)
+    assert "OSError('cleaning up failed')" in second
+    assert "Cancelled" not in second
+    assert (context, record) == (None, None)
+    assert recorder.hooks[-1] == "close"
+
+
+def test_block_with_nursery_that_fails_at_the_last_limit_raises_that():
+    begun = []
+
+    async def body(template):
+        async for attempt in template.attempts():
+            async with attempt, trio.open_nursery() as nursery:
+                begun.append(attempt)
+                nursery.start_soon(fail_when_cancelled)
+
+    template = made(2, attempt_timeout=2.0)
+    with pytest.raises(ExceptionGroup) as caught:
+        run_trio(body, template, clock=template.clock)
+    assert [type(each) for each in caught.value.exceptions] == [OSError]
+    assert len(begun) == 2
 
 
 def test_late_block_without_tasks_fails_when_values_are_discarded():
