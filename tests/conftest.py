@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import tests.support.unflushed  # noqa: F401
 from tests.support import postgres, valkey
 
 

@@ -9,7 +9,7 @@ from sqlite3 import DataError, IntegrityError, OperationalError, connect
 
 import pytest
 from attrs import asdict
-from sqlalchemy import event, insert
+from sqlalchemy import insert
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import (
@@ -26,7 +26,6 @@ from retrytemplate.batch import (
 from retrytemplate.batch.engine.checkpoint import Marker, indexes_of, ranges_of
 from retrytemplate.batch.journal import engines
 from retrytemplate.history import type_name
-from tests.support.crash_worker import unflushed
 from tests.support.step_fixture import World, accounted
 
 ITEMS = range(1, 7)
@@ -72,7 +71,6 @@ class Place:
         self.world = World(url, "batch")
         self.world.jobs.close()
         engine = engines.engine(engines.check_url(url), 5.0)
-        event.listen(engine, "connect", unflushed)
         self.jobs = self.world.jobs = JobRepository(engine)
         self.file = f"{folder}/jobs.db"
         self.reader = reader

@@ -22,13 +22,12 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from attrs import Factory, define, evolve, frozen
-from sqlalchemy import event
 
+import tests.support.unflushed  # noqa: F401
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, JobRepository, Outbox
 from retrytemplate.batch.journal import engines
 from tests.support import postgres
-from tests.support.crash_worker import unflushed
 from tests.support.process_pool import nursery
 
 PARTS = 2
@@ -100,8 +99,6 @@ class Job:
 
     def repository(self):
         engine = engines.engine(engines.check_url(self.url), 20.0)
-        if self.url.startswith("sqlite"):
-            event.listen(engine, "connect", unflushed)
         return JobRepository(engine, prefix=self.prefix)
 
     def step(self, repository, part=0):

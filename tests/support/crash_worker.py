@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from sqlalchemy import Column, Integer, MetaData, Table, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+import tests.support.unflushed  # noqa: F401
 from retrytemplate import RetryError, SimpleRetryPolicy
 from retrytemplate.batch import (
     ChunkStep,
@@ -162,8 +163,6 @@ class Mill:
     def repository(self, way="sync"):
         make = engines.engine if way == "sync" else engines.async_engine
         made = make(engines.check_url(self.url), TIMEOUT)
-        if self.url.startswith("sqlite"):
-            event.listen(blocking(made), "connect", unflushed)
         return JobRepository(made, self.lease, self.prefix)
 
     def run(self, plan, turn, kill=None):
@@ -317,11 +316,6 @@ def looking(mill, _process):
 def blocking(engine):
     """The engine that has the events."""
     return engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-
-
-def unflushed(connection, _):
-    """What a process has given to the system is there, whatever becomes of the process."""
-    connection.execute("PRAGMA synchronous = off").close()
 
 
 def listen(engine, reached):

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 import retrytemplate
+import tests.support.unflushed  # noqa: F401
 
 __all__ = ["Popen", "run"]
 

@@ -3,7 +3,7 @@
 import os
 from itertools import count
 
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, make_url, text
 
 from retrytemplate._storage.sql_dialect import in_dialect
 from tests.support.cache_kinds import awaited, blocking
@@ -11,10 +11,6 @@ from tests.support.cache_kinds import awaited, blocking
 __all__ = ["SQLStore"]
 
 numbers = count(1)
-
-
-def unflushed(connection, _):
-    connection.execute("PRAGMA synchronous = off")
 
 
 class SQLStore:
@@ -26,24 +22,15 @@ class SQLStore:
         self.prefix = f"t{os.getpid()}_{next(numbers)}"
         driver = "sqlite" if kind == "sqlite" else "postgresql+psycopg"
         self.engine = create_engine(make_url(url).set(drivername=driver), hide_parameters=True)
-        self.hurry(self.engine.pool)
         self.caches = []
 
     def cache(self, **settings):
         self.caches.append(blocking(self.url, **{"prefix": self.prefix} | settings))
-        self.hurry(self.caches[-1]._engine.pool)
         return self.caches[-1]
 
     def async_cache(self, **settings):
         """One that the test closes, in the loop where it was used."""
-        cache = awaited(self.url, **{"prefix": self.prefix} | settings)
-        self.hurry(cache._engine.sync_engine.pool)
-        return cache
-
-    def hurry(self, pool):
-        """Let no file be flushed to the disk: no test pulls the plug."""
-        if self.kind == "sqlite":
-            event.listen(pool, "connect", unflushed)
+        return awaited(self.url, **{"prefix": self.prefix} | settings)
 
     def sql(self, statement, **parameters):
         """Run a statement on the tables, {0} being their prefix."""

@@ -3,7 +3,7 @@
 import os
 from itertools import count
 
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, make_url, text
 
 from retrytemplate.control import MemorySwitchStore, RedisSwitchStore, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
@@ -59,10 +59,6 @@ class _Shared:
             store.close()
 
 
-def unflushed(connection, _):
-    connection.execute("PRAGMA synchronous = off")
-
-
 class SQLPlace(_Shared):
     kept_in = SQLSwitchStore
 
@@ -71,17 +67,6 @@ class SQLPlace(_Shared):
         self.kind = kind
         driver = "sqlite" if kind == "sqlite" else "postgresql+psycopg"
         self.engine = create_engine(make_url(url).set(drivername=driver), hide_parameters=True)
-        self.hurry(self.engine)
-
-    def open(self, **settings):
-        store = super().open(**settings)
-        self.hurry(store._engine)
-        return store
-
-    def hurry(self, engine):
-        """Let no file be flushed to the disk: no test pulls the plug."""
-        if self.kind == "sqlite":
-            event.listen(engine.pool, "connect", unflushed)
 
     def sql(self, statement, **parameters):
         """Run a statement on the tables, {0} being their prefix."""
