@@ -455,7 +455,10 @@ class AwaitedCache(DurableCache):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            raise MisuseError(f"{type(self).__name__} needs an event loop of asyncio") from None
+            raise MisuseError(
+                f"{type(self).__name__} needs an event loop of asyncio; under trio call execute() "
+                "in a worker thread, with the blocking cache"
+            ) from None
         if self._loop is not None and self._loop.is_closed():
             self._begin_anew()  # what was left open there, nobody can close any more
         if self._loop is None:
