@@ -20,6 +20,7 @@ EXEMPT = {
     "_internal/locks.py": "it is the mechanism",
     "_engine/attempt_timeout.py": "events of one call, which no other code reaches",
     "batch/runner/base.py": "a lock of one chunk, which no other code reaches",
+    "batch/runner/sync.py": "a lock of one chunk, which no other code reaches",
     "batch/runner/heartbeat.py": "an event that its own thread waits for",
     "batch/journal/repository.py": "a reentrant lock around the making of an engine",
     "caches/in_process.py": "the base class of the caches that are attacked",
