@@ -141,7 +141,6 @@ class AsyncDriver(_Driver):
                 await _awaited(verify())
 
     async def _write(self, effect: Write) -> Outcome[Any]:
-        await self._close_shared()
         async with self.transactions.attempts(self.run, effect, self._verify) as attempts:
             template, watched = self._for(attempts, effect), AsyncWatched(attempts.make)
             outcome: Outcome[Any] = await template.outcome_async(watched)

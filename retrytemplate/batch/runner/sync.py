@@ -180,7 +180,6 @@ class Driver(_Driver):
                 verify()
 
     def _write(self, effect: Write) -> Outcome[Any]:
-        self._close_shared()
         attempts = self.transactions.attempts(self.run, effect, self._verify)
         watched = Watched(attempts.make)
         with attempts:

@@ -234,6 +234,27 @@ def test_commit_that_failed_is_searched_apart(sqlite):
     assert len(commits) > 4
 
 
+def test_commit_that_failed_is_looked_up_once(sqlite):
+    begun, committed = [], []
+
+    def commit(connection):
+        committed.append(connection)
+        if len(committed) == 2:  # that of the first attempt to write
+            raise ConnectionResetError
+
+    def write(item, _):
+        if len(sqlite.writes()) == 2:
+            raise Bad
+
+    event.listen(sqlite.jobs.engine, "begin", begun.append)
+    event.listen(sqlite.jobs.engine, "commit", commit)
+    settings = searching(retry=SimpleRetryPolicy(3), isolation="none")
+    report = sqlite.step([1], write=write, **settings).run()
+    # The run is taken, the first attempt, the look-up, two attempts in one transaction, the end.
+    assert len(begun) == 5
+    assert (report.written, report.rollbacks, sqlite.rows()) == (1, 2, [1])
+
+
 # A part is written, and its attempt fails afterwards.
 
 
