@@ -121,6 +121,8 @@ def pytest_collection_finish() -> None:
     multiprocessing.resource_tracker.ensure_running()
     if "tests.support.fork_server" in sys.modules:
         multiprocessing.forkserver.ensure_running()
+    if "tests.support.forked_python" in sys.modules:
+        sys.modules["tests.support.forked_python"].server()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -149,7 +151,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Fail the test that leaves a thread or a process behind.
+    """Fail the test that leaves a thread, a process, an open file or a socket behind.
 
     The examples of a page share what they make, until its end.  So do the tests of a module from
     the first one on that uses a fixture of the module: the last of them is compared with that one.

@@ -67,7 +67,7 @@ def test_skipped_test_fails_a_parallel_run_in_ci(green):
 
 
 FAILING = """
-import socket, subprocess, sys, threading, warnings
+import pytest, socket, subprocess, sys, threading, warnings
 kept = []
 def test_thread():
     kept.append(threading.Event())
@@ -77,6 +77,15 @@ def test_process():
 def test_grandchild():
     child = "import subprocess; subprocess.Popen(['sleep', '1000'])"
     subprocess.run([sys.executable, "-W", "ignore", "-c", child], check=True)
+def test_file():
+    kept.append(open(__file__))
+def test_socket():
+    kept.append(socket.socket())
+@pytest.fixture(scope="session")
+def shared_file():
+    with open(__file__) as file:
+        yield file
+def test_shared_file(shared_file): ...
 def test_failing_block():
     with subprocess.Popen(["sleep", "1000"]):
         raise ValueError
@@ -105,13 +114,15 @@ def failures(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_test_that_leaves_something_behind_fails(failures):
     said, outcomes = failures
-    left = ["thread", "process", "grandchild"]
+    left = ["thread", "process", "grandchild", "file", "socket"]
     assert outcomes >= {("ERROR", name) for name in left} | {
         ("FAILED", "failing_block"),
         ("FAILED", "unclosed"),
     }
     assert "ResourceWarning: unclosed <socket.socket" in said
-    assert ("FAILED", "nothing") not in outcomes
+    assert re.search(r"the open '/.*/test_it.py'\n", said)
+    assert re.search(r"the open 'socket:.*'\n", said)
+    assert {name for _, name in outcomes}.isdisjoint(["shared_file", "nothing"])
 
 
 def test_example_with_another_result_fails(failures):

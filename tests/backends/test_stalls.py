@@ -42,6 +42,7 @@ def overtaken(witness):
         while late.exitcode is None:
             os.kill(late.pid, signal.SIGCONT)
             late.join(0.1)
+        late.join()  # closes its pipes, where exitcode was the first to see its end
         (row,) = witness.rows("out")
         return row["result"]
 

@@ -1,4 +1,4 @@
-"""Threads and processes that a test leaves behind; and the end of a run that hangs."""
+"""Threads, processes and open files that a test leaves behind; the end of a run that hangs."""
 
 import ctypes
 import faulthandler
@@ -23,12 +23,16 @@ KNOWN = (
     # The servers, which some tests kill and start again.
     "/postgres -D",
     "/valkey-server",
+    # Fonts that matplotlib keeps open, by their paths.
+    "/matplotlib/mpl-data/fonts/",
 )
 """Leftovers that belong to the run."""
 
 PR_SET_CHILD_SUBREAPER = 36
 SHORT, SOON = 0.02, 10.0
 """Seconds for what is ending, before and after the garbage collection."""
+CLOSING = 1.0
+"""Seconds for a thread to close what it has opened."""
 
 
 def adopt_orphans():
@@ -54,6 +58,23 @@ def children():
     with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", "rb") as listed:
         return set(map(int, listed.read().split()))
     return set()
+
+
+def descriptors():
+    """The numbers of the open files, sockets and pipes (Linux)."""
+    with suppress(OSError):
+        numbers = set(map(int, os.listdir("/proc/self/fd")))
+        listing = os.open("/", os.O_RDONLY)  # gets the number that the listing itself had
+        os.close(listing)
+        return numbers - {listing}
+    return set()
+
+
+def target(number):
+    """What a descriptor is open on; empty when it is closed."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{number}")
+    return ""
 
 
 def command(pid):
@@ -83,11 +104,13 @@ class Leftovers:
     def start(self):
         """Remember what is there."""
         self._threads, self._children = set(threading.enumerate()), children()
+        self._descriptors = descriptors()
 
     def adopt(self, before):
         """Let what is new since then belong to a fixture of a module or of the run."""
         self._threads |= set(threading.enumerate()) - before._threads
         self._children |= children() - before._children
+        self._descriptors |= descriptors() - before._descriptors
 
     def found(self, arguments):
         """What is there now and was not, by name; processes are killed.
@@ -97,21 +120,34 @@ class Leftovers:
         if not Leftovers()._is_more_than(self):
             return []
         arguments.clear()
-        self._wait(SHORT)
+        self._wait(SHORT, self._new_tasks)
         if Leftovers()._is_more_than(self):
             gc.collect()
-            self._wait(SOON)
+            self._wait(SOON, self._new_tasks)
+            self._wait(CLOSING, self._new_targets)
         names = [f"the thread {each.name!r}" for each in self._new_threads()]
         names += [f"the process {each!r}" for each in map(self._killed, self._new_children())]
+        names += [f"the open {each!r}" for each in self._new_targets()]
         return names
 
     def _is_more_than(self, before):
-        return not (self._threads <= before._threads and self._children <= before._children)
+        return not (
+            self._threads <= before._threads
+            and self._children <= before._children
+            and self._descriptors <= before._descriptors
+        )
 
-    def _wait(self, seconds):
+    def _wait(self, seconds, new):
         until = time.monotonic() + seconds
-        while (self._new_threads() or self._new_children()) and time.monotonic() < until:
+        while new() and time.monotonic() < until:
             time.sleep(0.001)
+
+    def _new_tasks(self):
+        return self._new_threads() or self._new_children()
+
+    def _new_targets(self):
+        targets = map(target, descriptors() - self._descriptors)
+        return [each for each in targets if each and not is_known(each)]
 
     def _new_threads(self):
         new = set(threading.enumerate()) - self._threads

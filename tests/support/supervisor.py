@@ -84,6 +84,7 @@ class Supervisor:
             while each.exitcode is None and time.monotonic() < until:
                 each.join(PAST_LEASE)
                 self.go_on(each)
+            each.join(0)  # closes its pipes, where exitcode was the first to see its end
         assert [each.exitcode for each in self.workers] == [0] * len(self.workers)
         self.workers.clear()
 
