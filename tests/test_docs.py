@@ -106,7 +106,7 @@ WITHOUT_A_TABLE = {
     *("Remark",),
     *("AuditRecord", "Decision", "ReportLine", "StoredRecord", "SwitchEntry", "SwitchGuard"),
     *("SwitchChanged", "SwitchReport", "SwitchScope", "SwitchSnapshot"),
-    *("SwitchStoreBack", "SwitchStoreLost", "UnreadableRecord"),
+    *("SwitchStoreRecovered", "SwitchStoreLost", "UnreadableRecord"),
     "AuthenticationFailed",
 }
 

@@ -186,7 +186,7 @@ def draw_switch(url: str) -> None:
         reason="too many retries, see 4702",
         by="ada",
         expires_in=7 * 86_400,
-        when_expired="stay",
+        when_expired="keep",
     )
     ago(30, told.append).stop(
         segment="retail", reason="provider down, incident 4709", by="max", expires_in=48 * 3600

@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     from retrytemplate.control.sql.transactions import OpenTransaction, in_transaction
     from retrytemplate.control.switch.events import (
         SwitchChanged,
-        SwitchStoreBack,
         SwitchStoreLost,
+        SwitchStoreRecovered,
     )
     from retrytemplate.control.switch.guard import SwitchGuard
     from retrytemplate.control.switch.model import (
@@ -261,7 +261,7 @@ __getattr__ = lazily(
         ),
         "retrytemplate.control.switch.events": (
             "SwitchChanged",
-            "SwitchStoreBack",
+            "SwitchStoreRecovered",
             "SwitchStoreLost",
         ),
         "retrytemplate.control.switch.guard": ("SwitchGuard",),
@@ -385,8 +385,8 @@ __all__ = [
     "SwitchScope",
     "SwitchSnapshot",
     "SwitchStore",
-    "SwitchStoreBack",
     "SwitchStoreLost",
+    "SwitchStoreRecovered",
     "TimedOut",
     "Timeout",
     "UnreadableRecord",

@@ -185,8 +185,8 @@ def test_a_stop_without_an_end_says_so(shown, data):
 
 
 def test_a_stop_may_stay_when_its_time_is_up(data):
-    assert data(*STOPPED)["when_expired"] == "lift"
-    assert data(*STOPPED, "--when-expired", "stay")["when_expired"] == "stay"
+    assert data(*STOPPED)["when_expired"] == "resume"
+    assert data(*STOPPED, "--when-expired", "keep")["when_expired"] == "keep"
 
 
 def test_of_two_stops_the_later_end_holds(shown):
@@ -222,10 +222,10 @@ def test_a_stop_for_machines_is_the_record_of_the_change(office, data):
         "by": "kim",
         "reason": REASON,
         "share": 0.0,
-        "when_expired": "lift",
+        "when_expired": "resume",
         "override": False,
         "id": office.switch.audit()[0].id,
-        "told": False,
+        "notified": False,
     }
 
 
@@ -410,7 +410,7 @@ def test_each_thing_that_is_stopped_has_a_line(office, shown):
     office.at(3 * DAY).stop(segment="finance", reason=REASON, by="kim", permanent=True)
     office.at(7000).stop(feature="export", reason="wrong totals", by="lee", expires_in=2 * DAY)
     office.at(5000).resume(feature="export", by="lee", justification=MENDED, canary=(25, 100))
-    head, rule, first, second, untold = shown("status")
+    head, rule, first, second, pending = shown("status")
 
     assert head.split() == ["what", "state", "for", "by", "end", "reason"]
     assert set(rule) == {"─"}
@@ -418,7 +418,7 @@ def test_each_thing_that_is_stopped_has_a_line(office, shown):
     assert re.fullmatch(
         r"feature 'export' +back for 25 % +1 h 57 min +lee +due in 46 h +wrong.*", second
     )
-    assert untold == "Nobody has been told of 3 changes, the oldest 3 d old."
+    assert pending == "Nobody has been told of 3 changes, the oldest 3 d old."
 
 
 def test_what_a_notifier_was_told_of_is_not_untold(office, shown, data):
@@ -426,9 +426,9 @@ def test_what_a_notifier_was_told_of_is_not_untold(office, shown, data):
     with office.at(60, notifiers=[told.append]) as switch:  # nobody is left to tell then
         switch.stop(segment="finance", reason=REASON, by="kim", permanent=True)
     assert len(shown("status")) == 3
-    assert data("status")["untold"] == {"changes": 0, "oldest": None}
+    assert data("status")["pending"] == {"changes": 0, "oldest": None}
     assert facts(shown(*RESUME))["notified"].startswith("nobody yet")
-    assert data("status")["untold"]["changes"] == 1
+    assert data("status")["pending"]["changes"] == 1
 
 
 def test_what_has_been_lifted_by_time_is_not_stopped(office, shown):
@@ -442,13 +442,13 @@ def test_what_has_been_lifted_by_time_is_not_stopped(office, shown):
 def test_status_for_machines_has_all_that_is_known(office, data):
     assert data("status")["stopped"] == []
     office.at(3 * DAY).stop(
-        segment="finance", reason=REASON, by="kim", expires_in=DAY, when_expired="stay"
+        segment="finance", reason=REASON, by="kim", expires_in=DAY, when_expired="keep"
     )
     status = data("status")
     [entry] = status["stopped"]
 
     assert status["version"] == 1
-    assert status["untold"]["oldest"] == pytest.approx(3 * DAY, abs=60)
+    assert status["pending"]["oldest"] == pytest.approx(3 * DAY, abs=60)
     assert (entry["kind"], entry["name"], entry["by"]) == ("segment", "finance", "kim")
     assert (entry["state"], entry["overdue"]) == ("stopped, overdue", True)
     assert entry["age"] == pytest.approx(3 * DAY, abs=60)
@@ -542,7 +542,7 @@ def test_what_a_terminal_would_obey_is_written_out(office, shown):
 def test_the_report_has_age_reason_owner_and_end_of_each_and_the_overdue_first(office, shown):
     office.at(30 * DAY).stop(segment="finance", reason=REASON, by="kim", permanent=True)
     office.at(9 * DAY).stop(
-        feature="export", reason="wrong totals", by="lee", expires_in=DAY, when_expired="stay"
+        feature="export", reason="wrong totals", by="lee", expires_in=DAY, when_expired="keep"
     )
     lines = shown("report")
     title, first, second = "\n".join(lines).split("\n\n")[:3]
@@ -566,7 +566,7 @@ def test_the_report_has_the_last_changes_where_it_is_asked_for_them(office, show
     assert re.match(r"\d{4}-.* UTC  segment 'finance'  advanced 100 %  ", table[0])
     assert re.match(r"\d{4}-.* UTC  segment 'finance'  resumed 5 %  ", table[1])
     changes = data("report", "--audit", "2")["changes"]
-    assert [(each["action"], each["told"]) for each in changes] == [
+    assert [(each["action"], each["notified"]) for each in changes] == [
         ("advanced", False),
         ("resumed", False),
     ]
@@ -673,7 +673,7 @@ def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(unreadab
 
 
 def test_for_machines_a_record_that_cannot_be_read_says_why(unreadable, data):
-    rubbish = {"number": 2, "error": WHY, "told": False}
+    rubbish = {"number": 2, "error": WHY, "notified": False}
     report = data("report", "--audit", 10)
 
     assert report["unreadable"] == [rubbish]
@@ -751,7 +751,7 @@ def test_the_switch_of_a_program_tells_by_itself(office, service, capsys):
     assert main(["switch", *STOPPED, *service, "--json"]) == 0
     out, err = capsys.readouterr()
 
-    assert json.loads(out)["told"]
+    assert json.loads(out)["notified"]
     assert err.startswith("loaded\ntold: segment 'finance' stopped by ")
     assert not office.switch.check(segment="finance")
 
@@ -797,14 +797,17 @@ def test_a_switch_that_cannot_serve_is_wrong_use(service, capsys, name, more, sa
         ((*STOPPED, "--feature", "x"), "--feature: not allowed with argument --segment"),
         (STOP, "one of the arguments --for --permanent is required"),
         ((*STOPPED, "--permanent"), "--permanent: not allowed with argument --for"),
-        ((*STOP, "--permanent", "--when-expired", "lift"), "--when-expired lift: goes with --for"),
+        (
+            (*STOP, "--permanent", "--when-expired", "resume"),
+            "--when-expired resume: goes with --for",
+        ),
         (STOPPED[:3] + STOPPED[5:], "the following arguments are required: --reason"),
         ((*STOPPED, "--reason", ""), "--reason: must be a text that is not empty"),
         ((*STOPPED, "--by", ""), "--by: must be a text that is not empty"),
         ((*STOPPED, "--by", "   "), "--by must be a text"),
         (("stop", "--segment", " x", *STOPPED[3:]), "--segment must be a name: .* got ' x'"),
         (("stop", "--feature", "", *STOPPED[3:]), "--feature must be a name: .* got ''"),
-        ((*STOPPED, "--when-expired", "drop"), "choose from '?lift'?, '?stay'?"),
+        ((*STOPPED, "--when-expired", "drop"), "choose from '?resume'?, '?keep'?"),
         *(
             (
                 (*STOP, f"--for={given}"),

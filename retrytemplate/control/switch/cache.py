@@ -15,7 +15,7 @@ from attrs import define, evolve, field, frozen
 from retrytemplate._internal.locks import Monitor
 from retrytemplate.clock import SystemClock
 from retrytemplate.control.switch.codec import decode_document
-from retrytemplate.control.switch.events import SwitchStoreBack, SwitchStoreLost
+from retrytemplate.control.switch.events import SwitchStoreLost, SwitchStoreRecovered
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.history import summary
 
@@ -161,9 +161,9 @@ class Copy:
         lost_at = self._monitor.post(self._accept, view, began, self.now(), restored)
         if lost_at is None:
             return []
-        lost_for = max(0.0, self.now() - lost_at)
-        LOG.warning("%s: the store is back after %.3g s", self.name, lost_for)
-        return [SwitchStoreBack(name=self.name, lost_for=lost_for)]
+        outage = max(0.0, self.now() - lost_at)
+        LOG.warning("%s: the store is back after %.3g s", self.name, outage)
+        return [SwitchStoreRecovered(name=self.name, outage=outage)]
 
     def _accept(
         self, view: View, began: float, ended: float, restored: Mapping[SwitchScope, SwitchEntry]

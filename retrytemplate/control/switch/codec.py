@@ -213,11 +213,11 @@ def read_record(stored: StoredRecord) -> AuditRecord | UnreadableRecord:
     """What a store has kept of a change.
 
     >>> from retrytemplate.control import StoredRecord
-    >>> print(read_record(StoredRecord(17, "rubbish", told=False)))
+    >>> print(read_record(StoredRecord(17, "rubbish", notified=False)))
     record 17 in the store of a kill switch cannot be read: it is no JSON
     """
     number, text = stored.number, stored.text
     try:
         return decode_record(text, f"record {number}")
     except SwitchStoreError as exc:
-        return UnreadableRecord(number=number, why=str(exc), later=is_later(text))
+        return UnreadableRecord(number=number, reason=str(exc), later=is_later(text))

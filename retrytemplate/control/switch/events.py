@@ -11,7 +11,7 @@ from retrytemplate.control.events import ControlEvent
 if TYPE_CHECKING:
     from retrytemplate.control.switch.model import AuditRecord
 
-__all__ = ["SwitchChanged", "SwitchStoreBack", "SwitchStoreLost"]
+__all__ = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreRecovered"]
 
 
 @frozen(kw_only=True)
@@ -37,10 +37,10 @@ class SwitchStoreLost(ControlEvent):
 
 
 @frozen(kw_only=True)
-class SwitchStoreBack(ControlEvent):
+class SwitchStoreRecovered(ControlEvent):
     """The store answers again.
 
-    :param lost_for: seconds since it was found lost.
+    :param outage: seconds since it was found lost.
     """
 
-    lost_for: float
+    outage: float

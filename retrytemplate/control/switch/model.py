@@ -141,7 +141,7 @@ ACTIONS = (
     "stopped",
     "resumed",
     "advanced",
-    "failed back",
+    "rolled_back",
     "expired",
     "overdue",
     "restored",
@@ -166,7 +166,7 @@ class SwitchEntry:
     by: str
     since: float
     until: float | None = None
-    when_expired: str = "lift"
+    when_expired: str = "resume"
     cause: str | None = None
     canary: tuple[float, ...] = ()
     step: int = 0
@@ -186,9 +186,9 @@ class SwitchEntry:
         """Whether its time is up."""
         return self.until is not None and self.until <= now
 
-    def is_lifted(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         """Whether it stops nothing any more, as its time is up."""
-        return self.when_expired == "lift" and self.is_over(now)
+        return self.when_expired == "resume" and self.is_over(now)
 
     def __str__(self) -> str:
         return f"{self.scope} is stopped by {self.by}: {self.reason}"
@@ -198,7 +198,7 @@ class SwitchEntry:
 class AuditRecord:
     """One change: who, when, what and why.
 
-    :param action: ``"stopped"``, ``"resumed"``, ``"advanced"``, ``"failed back"``, ``"expired"``
+    :param action: ``"stopped"``, ``"resumed"``, ``"advanced"``, ``"rolled_back"``, ``"expired"``
         (its time is up, and it runs), ``"overdue"`` (its time is up, and it stays stopped) or
         ``"restored"`` (a store had lost it).
     :param at: seconds since the epoch.
@@ -216,14 +216,15 @@ class AuditRecord:
     reason: str
     share: float = 0.0
     until: float | None = None
-    when_expired: str = "lift"
+    when_expired: str = "resume"
     override: bool = False
     id: str = field(factory=lambda: uuid4().hex)
 
     def __str__(self) -> str:
         how = f" ({self.share:g} % of the keys)" if self.action == "advanced" else ""
         override = ", with an override" if self.override else ""
-        return f"{self.scope} {self.action}{how} by {self.by}{override}: {self.reason}"
+        action = self.action.replace("_", " ")
+        return f"{self.scope} {action}{how} by {self.by}{override}: {self.reason}"
 
 
 class _Pair(NamedTuple):
@@ -280,13 +281,13 @@ class UnreadableRecord:
     """One change of which nothing else is known.
 
     :param number: of the record, in its store.
-    :param why: it cannot be read.
+    :param reason: why it cannot be read.
     :param later: whether a later version of the library has written it, and can read it.
     """
 
     number: int
-    why: str
+    reason: str
     later: bool
 
     def __str__(self) -> str:
-        return self.why
+        return self.reason

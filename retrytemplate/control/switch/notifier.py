@@ -30,7 +30,7 @@ LOG = logging.getLogger("retrytemplate.control.switch")
 LEASE = 60.0
 AT_ONCE = 20
 PAGE = 100
-NOTHING = StoredRecord(0, "", told=True)  # before the first one
+NOTHING = StoredRecord(0, "", notified=True)  # before the first one
 # How the telling of a record may end; the first three are the end of it.
 TOLD, OLD, RUBBISH, LATER, FAILED = "told", "old", "rubbish", "later", "failed"
 DONE = TOLD, OLD, RUBBISH
@@ -54,7 +54,7 @@ class Chronicle:
 
     :param now: measures how long ago a notifier has failed.
     :param time: says how long ago a change was made.
-    :param tell_back: seconds; of what is older nobody is told any more; None: nothing is too old.
+    :param max_notification_age: seconds; the notifiers receive no older change; None: all.
     """
 
     store: SwitchStore
@@ -62,7 +62,7 @@ class Chronicle:
     notifiers: Sequence[Callable[[AuditRecord], Any]]
     now: Callable[[], float]
     time: Callable[[], float]
-    tell_back: float | None
+    max_notification_age: float | None
     _seen: StoredRecord | None = None
     _began: float | None = None  # to tell what may not be told yet
     _left: int = 0  # the last record that was left to others
@@ -141,12 +141,14 @@ class Chronicle:
         try:
             # A worker of its own each time: threads do not get in each other's way, and what fails,
             # is interrupted, or is another's to tell, comes again when its lease is over.
-            while claimed := self.store.claim_untold(worker := uuid4().hex, LEASE, AT_ONCE):
+            while claimed := self.store.claim_pending_notifications(
+                worker := uuid4().hex, LEASE, AT_ONCE
+            ):
                 ends = {each.number: self._tell(each) for each in claimed}
                 old += sum(end == OLD for end in ends.values())
                 done = [number for number, end in ends.items() if end in DONE]
                 if done:
-                    self.store.told(done, worker)
+                    self.store.mark_notified(done, worker)
                 if FAILED in ends.values():
                     self._began = began
                     return
@@ -165,7 +167,10 @@ class Chronicle:
         number, record = stored.number, read_record(stored)
         if isinstance(record, UnreadableRecord):
             return self._leave(record)
-        if self.tell_back is not None and record.at < self.time() - self.tell_back:
+        if (
+            self.max_notification_age is not None
+            and record.at < self.time() - self.max_notification_age
+        ):
             return OLD
         told = [self._notify(notifier, number, record) for notifier in self.notifiers]
         return TOLD if all(told) else FAILED
@@ -198,7 +203,7 @@ class Chronicle:
             "%s: %s older than %s: the notifiers are not told, see the audit",
             self.name,
             changes,
-            span(self.tell_back or 0.0),
+            span(self.max_notification_age or 0.0),
         )
 
 

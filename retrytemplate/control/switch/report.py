@@ -72,7 +72,7 @@ class ReportLine:
         if self.overdue:
             return f"overdue since {moment(entry.until)}"
         when = f"in {span(self.left)}, {moment(entry.until)}"
-        if entry.when_expired == "lift":
+        if entry.when_expired == "resume":
             return f"lifted {when}"
         return f"due {when}, not lifted by itself"
 
@@ -113,7 +113,7 @@ def lines_of(entries: Iterable[SwitchEntry], now: float) -> tuple[ReportLine, ..
             left=None if each.until is None else each.until - now,
         )
         for each in entries
-        if not each.is_lifted(now)
+        if not each.is_expired(now)
     ]
     return tuple(sorted(lines, key=lambda line: (not line.overdue, line.entry.since)))
 

@@ -97,7 +97,7 @@ class Commands(ABC):
         :param reason: why, so that somebody else understands it.
         :param by: who stops it.
         :param expires_in: how long; or ``permanent=True``, until somebody lets it run.
-        :param when_expired: ``"lift"``: then it runs by itself; ``"stay"``: it stays stopped, and
+        :param when_expired: ``"resume"``: then it runs by itself; ``"keep"``: it stays stopped, and
             you are reminded.  None: everything stays, anything less is lifted.
         :raises SwitchRefusedError: the reason says nothing, nothing was said of the end, or what is
             permanent is to be lifted by itself.
@@ -112,7 +112,7 @@ class Commands(ABC):
         text("by", by)
         seconds = lasting(expires_in, permanent, when_expired)
         if when_expired is None:
-            when_expired = "stay" if everything else "lift"
+            when_expired = "keep" if everything else "resume"
         command = partial(
             transitions.stop,
             scope=scope,
@@ -239,7 +239,7 @@ class Commands(ABC):
 
 
 UNKNOWN = "stop", "run"
-STORE = "load", "commit", "records", "claim_untold", "told", "close"
+STORE = "load", "commit", "records", "claim_pending_notifications", "mark_notified", "close"
 # Seconds between two rounds of the watcher; a check finds out by itself what is older than it may.
 SHORTEST_ROUND, LONGEST_ROUND = 0.05, 60.0
 MOST_QUESTIONS = 1024  # that are remembered
@@ -264,9 +264,9 @@ class KillSwitch(Commands):
     :param listeners: told of changes, of a store that is lost, and of calls that are refused.
     :param notifiers: functions of an ``AuditRecord``, called once for each change by one of all
         processes (again, where one fails).
-    :param nag_every: seconds between two reminders of what stays stopped though its time is up.
-    :param tell_back: seconds; what is older, and nobody was told of, the notifiers are not told any
-        more.  None: they are, however old it is.
+    :param reminder_interval: seconds between two reminders of a stop that is overdue.
+    :param max_notification_age: seconds; the notifiers receive no older change.  None: they receive
+        every change, however old it is.
     :param clock: dates and measures.
 
     Safe for threads and tasks.
@@ -314,8 +314,8 @@ class KillSwitch(Commands):
         incident: str | Pattern[str] | None = None,
         listeners: Iterable[Any] = (),
         notifiers: Iterable[Callable[[AuditRecord], Any]] = (),
-        nag_every: Seconds = 86400.0,
-        tell_back: Seconds | None = 604800.0,
+        reminder_interval: Seconds = 86400.0,
+        max_notification_age: Seconds | None = 604800.0,
         clock: Clock | None = None,
     ) -> None:
         self._clock = given_or_system(clock)
@@ -330,10 +330,10 @@ class KillSwitch(Commands):
         self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
         self._unknown = transitions.ALLOWED if unknown == "run" else UNTOLD
         self._words = Words(reason_length, incident)
-        self._nag_every = duration(nag_every)
-        span("nag_every", self._nag_every)
-        since = None if tell_back is None else duration(tell_back)
-        span_or_none("tell_back", since)
+        self._nag_every = duration(reminder_interval)
+        span("reminder_interval", self._nag_every)
+        since = None if max_notification_age is None else duration(max_notification_age)
+        span_or_none("max_notification_age", since)
         self._listeners, tellers = listeners_of(listeners), listeners_of(notifiers)
         check_listeners("listeners", self._listeners)
         check_notifiers("notifiers", tellers)
@@ -424,7 +424,7 @@ class KillSwitch(Commands):
     def _rest(self, decision: Decision) -> float | None:
         """Seconds until what was refused is lifted by itself."""
         entry = decision.entry
-        if entry is None or entry.until is None or entry.when_expired != "lift":
+        if entry is None or entry.until is None or entry.when_expired != "resume":
             return None
         return max(0.0, entry.until - self._clock.time())
 
@@ -553,7 +553,7 @@ class KillSwitch(Commands):
 
     def _look_after(self) -> None:
         view = self._copy.view
-        command = partial(transitions.due, nag_every=self._nag_every)
+        command = partial(transitions.due, reminder_interval=self._nag_every)
         if view is None:
             return
         if self._copy.missing or command(view.entries, self._clock.time()).records:

@@ -64,7 +64,7 @@ def decide(
     answer = ALLOWED
     for scope in asked:
         entry = entries.get(scope)
-        if entry is None or entry.is_lifted(now):
+        if entry is None or entry.is_expired(now):
             continue
         if not entry.step:
             return Decision(False, str(entry), entry)
@@ -92,7 +92,7 @@ def stop(
     reason: str,
     by: str,
     seconds: float | None,
-    when_expired: str = "lift",
+    when_expired: str = "resume",
     cause: str | None = None,
 ) -> Change:
     """Stop something, wholly; of two stops the later end holds.
@@ -106,9 +106,9 @@ def stop(
     old = before.entries.get(scope)
     if old is not None:
         if cause is not None:
-            return before if not old.step else _fail_back(before, old, by, reason, now)
+            return before if not old.step else _roll_back(before, old, by, reason, now)
         until = _later(until, old.until)
-        when_expired = "stay" if "stay" in (when_expired, old.when_expired) else "lift"
+        when_expired = "keep" if "keep" in (when_expired, old.when_expired) else "resume"
     new = SwitchEntry(
         scope=scope,
         reason=reason,
@@ -150,7 +150,7 @@ def resume(
     new = None
     if first < ALL:
         # With an end that lifts it, the clock would take the last step, with nobody looking.
-        new = evolve(old, canary=canary, step=1, when_expired="stay")
+        new = evolve(old, canary=canary, step=1, when_expired="keep")
     record = _record("resumed", new or old, now, by, justification, first, override=override)
     return before.then(record, new)
 
@@ -189,15 +189,15 @@ def advance(
             f"{seen.scope} was changed meanwhile, to {entry.share:g} % of the keys: look again"
         )
     if not healthy:
-        return _fail_back(before, entry, by, justification, now)
+        return _roll_back(before, entry, by, justification, now)
     share = entry.canary[entry.step]
     new = evolve(entry, step=entry.step + 1) if share < ALL else None
     return before.then(_record("advanced", new or entry, now, by, justification, share), new)
 
 
-def _fail_back(before: Change, entry: SwitchEntry, by: str, reason: str, now: float) -> Change:
+def _roll_back(before: Change, entry: SwitchEntry, by: str, reason: str, now: float) -> Change:
     new = evolve(entry, canary=(), step=0)
-    return before.then(_record("failed back", new, now, by, reason), new)
+    return before.then(_record("rolled_back", new, now, by, reason), new)
 
 
 def _stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
@@ -211,32 +211,36 @@ def _stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
 # What time does.
 
 
-def due(entries: Entries, now: float, nag_every: float | None = None) -> Change:
+def due(entries: Entries, now: float, reminder_interval: float | None = None) -> Change:
     """Lift what has had its time; remind of what stays though its time is up.
 
-    :param nag_every: seconds between two reminders; None: there are none.
+    :param reminder_interval: seconds between two reminders; None: there are none.
     """
     change = Change(entries)
     for entry in entries.values():
-        if entry.is_lifted(now):
+        if entry.is_expired(now):
             record = _record("expired", entry, now, CLOCK, entry.reason, ALL)
             change = change.then(record, None)
-        elif nag_every is not None and entry.is_over(now) and _is_forgotten(entry, now, nag_every):
+        elif (
+            reminder_interval is not None
+            and entry.is_over(now)
+            and _is_forgotten(entry, now, reminder_interval)
+        ):
             new = evolve(entry, reminded=now)
             record = _record("overdue", new, now, CLOCK, entry.reason, entry.share)
             change = change.then(record, new)
     return change
 
 
-def _is_forgotten(entry: SwitchEntry, now: float, nag_every: float) -> bool:
-    return entry.reminded is None or now - entry.reminded >= nag_every
+def _is_forgotten(entry: SwitchEntry, now: float, reminder_interval: float) -> bool:
+    return entry.reminded is None or now - entry.reminded >= reminder_interval
 
 
 def restore(entries: Entries, lost: Entries, now: float) -> Change:
     """Put back what a store has lost and somebody still knows."""
     change = Change(entries)
     for scope, entry in lost.items():
-        if scope not in entries and not entry.is_lifted(now):
+        if scope not in entries and not entry.is_expired(now):
             record = _record("restored", entry, now, LOSS, entry.reason, entry.share)
             change = change.then(record, entry)
     return change

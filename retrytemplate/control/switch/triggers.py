@@ -40,17 +40,17 @@ class Automatic:
 
     :param scopes: of which kinds; everything at once is none of them.
     :param expires_in: seconds, or a ``timedelta``; a stop of its own is never permanent.
-    :param when_expired: ``"lift"``, or ``"stay"``: it stays stopped, and you are reminded.
+    :param when_expired: ``"resume"``, or ``"keep"``: it stays stopped, and you are reminded.
 
     >>> Automatic(scopes=["experiment"], expires_in=3600)
-    Automatic(scopes=('experiment',), expires_in=3600, when_expired='lift')
+    Automatic(scopes=('experiment',), expires_in=3600, when_expired='resume')
     """
 
     scopes: tuple[str, ...] = field(converter=_tuple, validator=checked_by(_scopes))
     expires_in: float = field(
         default=86400.0, converter=duration, validator=checked_by(check_expires_in)
     )
-    when_expired: str = field(default="lift", validator=checked_by(check_when_expired))
+    when_expired: str = field(default="resume", validator=checked_by(check_when_expired))
 
     def __str__(self) -> str:
         return f"{' or '.join(self.scopes)}, for {self.expires_in:g} s"

@@ -64,7 +64,7 @@ class Words:
             )
 
 
-WHEN_EXPIRED = "lift", "stay"
+WHEN_EXPIRED = "resume", "keep"
 LONGEST = 10 * 366 * 86400.0
 """Ten years: what lasts longer is meant to be permanent."""
 
@@ -99,10 +99,10 @@ def lasting(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
             f"permanent=True, got {got}"
         )
     if permanent:
-        if when_expired == "lift":
+        if when_expired == "resume":
             raise SwitchRefusedError(
                 "a permanent stop is never lifted by itself: say expires_in= with "
-                "when_expired='lift', or permanent=True without, got permanent=True with it"
+                "when_expired='resume', or permanent=True without, got permanent=True with it"
             )
         return None
     seconds: float = duration(expires_in)

@@ -36,9 +36,9 @@ class SharedStore(MemorySwitchStore):
         self._look()
         return super().records(before=before, limit=limit)
 
-    def claim_untold(self, worker, lease, limit):
+    def claim_pending_notifications(self, worker, lease, limit):
         self._look()
-        return super().claim_untold(worker, lease, limit)
+        return super().claim_pending_notifications(worker, lease, limit)
 
     def _look(self):
         if self.down:

@@ -156,11 +156,13 @@ def test_a_stop_without_an_end_is_refused(switch):
 
 def test_what_is_stopped_for_good_is_not_to_be_lifted(switch):
     with pytest.raises(SwitchRefusedError, match="a permanent stop is never lifted by itself"):
-        switch.stop(segment="billing", reason=REASON, by="kim", permanent=True, when_expired="lift")
+        switch.stop(
+            segment="billing", reason=REASON, by="kim", permanent=True, when_expired="resume"
+        )
     assert switch.audit() == ()
 
 
-@pytest.mark.parametrize("given", [{}, {"when_expired": None}, {"when_expired": "stay"}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"when_expired": None}, {"when_expired": "keep"}], ids=str)
 def test_what_is_stopped_for_good_may_be_said_to_stay(switch, given):
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True, **given)
     assert not switch.check(segment="billing")
@@ -239,7 +241,7 @@ def test_a_stop_of_what_is_stopped_makes_it_longer_and_never_shorter(switch):
 
 def test_what_was_to_stay_does_not_lift_itself_after_another_stop(switch, clock):
     keep = {"segment": "billing", "reason": REASON, "by": "kim", "expires_in": 60}
-    switch.stop(**keep, when_expired="stay")
+    switch.stop(**keep, when_expired="keep")
     switch.stop(**keep)
     clock.advance(61)
     assert not switch.check(segment="billing")
@@ -339,7 +341,7 @@ def test_a_canary_goes_from_step_to_step_until_all_is_back(canary):
 )
 def test_a_step_that_is_not_healthy_goes_back_to_none(canary, healthy):
     record = canary.advance(segment="billing", healthy=healthy, **WELL)
-    assert (record.action, record.share) == ("failed back", 0.0)
+    assert (record.action, record.share) == ("rolled_back", 0.0)
     assert "not healthy" in record.reason
     assert share(canary) == 0.0
     with pytest.raises(SwitchRefusedError, match="begin with resume"):
@@ -495,7 +497,7 @@ def test_a_trigger_leaves_alone_what_is_stopped_already(switch):
 
 def test_a_trigger_takes_a_canary_back_to_none(canary):
     record = canary.trigger("provider outage", segment="billing", reason="it is down again")
-    assert record.action == "failed back"
+    assert record.action == "rolled_back"
     assert share(canary) == 0.0
 
 
@@ -542,9 +544,9 @@ WRONG = [
     ("incident", "("),
     ("incident", 17),
     ("incident", b"INC"),
-    ("nag_every", 0),
-    ("tell_back", 0),
-    ("tell_back", "a week"),
+    ("reminder_interval", 0),
+    ("max_notification_age", 0),
+    ("max_notification_age", "a week"),
     ("notifiers", print),
     ("notifiers", ["post"]),
     ("notifiers", [KillSwitch]),

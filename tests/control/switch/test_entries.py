@@ -28,7 +28,7 @@ entries = st.builds(
     by=texts,
     since=moments,
     until=st.none() | moments,
-    when_expired=st.sampled_from(["lift", "stay"]),
+    when_expired=st.sampled_from(["resume", "keep"]),
     cause=st.none() | texts,
     canary=st.just((5.0, 25.0, 100.0)),
     step=st.integers(0, 2),
@@ -86,8 +86,8 @@ def test_a_field_that_is_rubbish_is_refused_or_harmless(entry, data):
         if each.step:
             share = each.share
             change = advance(read.entries, 0.0, seen=each, by="kim", justification="all is well")
-            assert change.records[-1].share > share or each.is_lifted(0.0)
-        assert each.is_lifted(0.0) in (True, False)
+            assert change.records[-1].share > share or each.is_expired(0.0)
+        assert each.is_expired(0.0) in (True, False)
 
 
 @given(values | st.text())

@@ -86,7 +86,7 @@ class Switches(RuleBasedStateMachine):
         if old is not None:
             until, stays = max(until, old.until), stays or old.stays
         end = {"permanent": True} if seconds is None else {"expires_in": seconds}
-        when = "stay" if stays else None if seconds is None else "lift"
+        when = "keep" if stays else None if seconds is None else "resume"
         self.switch.stop(**dict([scope]), reason=REASON, by="kim", when_expired=when, **end)
         self.known[scope] = Known(until, stays)
         self.expect("stopped", scope)
@@ -101,7 +101,7 @@ class Switches(RuleBasedStateMachine):
 
     def resumed(self, scope, canary, override):
         shares = canary or (100,)
-        there = scope in self.known and not self.is_lifted(self.known[scope])
+        there = scope in self.known and not self.is_expired(self.known[scope])
         if not there or (scope[1] is True and shares == (100,) and not override):
             self.refused(self.other.resume, scope, canary=canary, override=override)
             return
@@ -121,7 +121,7 @@ class Switches(RuleBasedStateMachine):
             return
         self.lift()
         self.switch.advance(**dict([scope]), **BY, healthy=healthy)
-        self.expect("failed back" if healthy is False else "advanced", scope)
+        self.expect("rolled_back" if healthy is False else "advanced", scope)
         if healthy is False:
             entry.shares = ()
         elif entry.shares[1:] == (100,):
@@ -145,7 +145,7 @@ class Switches(RuleBasedStateMachine):
         self.switch.refresh()
         self.look()
 
-    def is_lifted(self, entry):
+    def is_expired(self, entry):
         return not entry.stays and entry.until <= self.now()
 
     @invariant()
@@ -153,7 +153,7 @@ class Switches(RuleBasedStateMachine):
         for asked in ({}, {"segment": "a"}, {"segment": "b", "feature": "a", "experiment": "a"}):
             wanted = [("everything", True), *asked.items()]
             entries = [self.known[each] for each in wanted if each in self.known]
-            stopping = [each for each in entries if not self.is_lifted(each)]
+            stopping = [each for each in entries if not self.is_expired(each)]
             decision = self.other.check(**asked, key="user")
             if any(not each.shares for each in stopping):
                 assert not decision

@@ -258,5 +258,5 @@ def test_while_the_server_is_away_what_was_known_holds_and_it_is_said_once(serve
         assert not switch.check(segment=WORK).allowed
         switch.resume(segment=WORK, by=BY, justification=REASON)
         assert switch.check(segment=WORK).allowed
-    told = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreBack", "SwitchChanged"]
+    told = ["SwitchChanged", "SwitchStoreLost", "SwitchStoreRecovered", "SwitchChanged"]
     assert heard.events == told

@@ -17,9 +17,9 @@ def use(store):
     """Take every step."""
     version = store.load(None)[0]
     assert store.commit(version, "stopped", ["who stopped it"])
-    assert [each.number for each in store.claim_untold("one", LEASE, 1)] == [1]
-    store.told([1], "one")
-    assert [each.told for each in store.records()] == [True]
+    assert [each.number for each in store.claim_pending_notifications("one", LEASE, 1)] == [1]
+    store.mark_notified([1], "one")
+    assert [each.notified for each in store.records()] == [True]
 
 
 @pytest.fixture

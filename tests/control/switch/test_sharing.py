@@ -15,8 +15,8 @@ from retrytemplate import KillSwitchActiveError, SwitchRefusedError, SwitchStore
 from retrytemplate.control import (
     ControlListener,
     KillSwitch,
-    SwitchStoreBack,
     SwitchStoreLost,
+    SwitchStoreRecovered,
     UnreadableRecord,
 )
 from retrytemplate.testing import VirtualClock
@@ -293,13 +293,13 @@ def test_what_nobody_was_told_of_for_long_is_told_to_nobody_but_counted(
     assert caplog.messages == [
         "switch: 45 changes are older than 7 d: the notifiers are not told, see the audit"
     ]
-    assert all(each.told for each in store.records(limit=100))
+    assert all(each.notified for each in store.records(limit=100))
 
 
-@pytest.mark.parametrize("tell_back", [None, 8 * DAY, timedelta(days=8)], ids=str)
-def test_how_long_ago_is_yours_to_say(make, long_ago, tell_back, caplog):
+@pytest.mark.parametrize("max_notification_age", [None, 8 * DAY, timedelta(days=8)], ids=str)
+def test_how_long_ago_is_yours_to_say(make, long_ago, max_notification_age, caplog):
     told = []
-    make(notifiers=[told.append], tell_back=tell_back).refresh()
+    make(notifiers=[told.append], max_notification_age=max_notification_age).refresh()
     assert len(told) == 46
     assert caplog.messages == []
 
@@ -346,14 +346,14 @@ def test_an_interrupt_while_a_notifier_is_told_silences_nobody(make, clock):
 def test_two_threads_that_tell_at_once_do_not_get_in_each_others_way(make, store, caplog):
     told = []
     switch = make(notifiers=[told.append])
-    claim = store.claim_untold
+    claim = store.claim_pending_notifications
 
     def claim_while_another_tells(*arguments):
-        store.claim_untold = claim
+        store.claim_pending_notifications = claim
         switch.refresh()
         return claim(*arguments)
 
-    store.claim_untold = claim_while_another_tells
+    store.claim_pending_notifications = claim_while_another_tells
     stopped(switch)
     assert [each.action for each in told] == ["stopped"]
     assert caplog.text == ""
@@ -366,7 +366,7 @@ def test_a_notifier_that_gives_what_must_be_awaited_has_told_nobody(make, caplog
     switch = make(notifiers=[lambda record: post(record)])
     stopped(switch)
     assert "has to be awaited" in caplog.text
-    assert not switch.store.records()[0].told
+    assert not switch.store.records()[0].notified
 
 
 def test_a_notifier_may_command(make):
@@ -401,7 +401,7 @@ from retrytemplate.control import KillSwitch
 from retrytemplate.control.switch.store.sql import SQLSwitchStore
 
 class Killed(SQLSwitchStore):
-    def claim_untold(self, worker, lease, limit):
+    def claim_pending_notifications(self, worker, lease, limit):
         os.kill(os.getpid(), signal.SIGKILL)
 
 switch = KillSwitch(Killed(sys.argv[1]), notifiers=[print])
@@ -454,8 +454,8 @@ def test_while_the_store_is_away_what_was_last_known_holds_and_it_is_told_once(m
         STALE,
         "the store of the kill switch cannot be read: OSError: connection refused",
     )
-    assert isinstance(back, SwitchStoreBack)
-    assert back.lost_for == 5 * STALE
+    assert isinstance(back, SwitchStoreRecovered)
+    assert back.outage == 5 * STALE
 
 
 def test_a_snapshot_says_how_old_what_is_known_is(make, store, clock):
@@ -617,19 +617,21 @@ def test_what_a_later_version_has_written_is_left_to_who_can_read_it(make, store
         "record 1 has format 2, this version reads up to 1: whoever can read it will tell"
     ]
     clock.advance(60)
-    assert [each.number for each in store.claim_untold("who can read it", 60.0, 10)] == [1]
+    assert [
+        each.number for each in store.claim_pending_notifications("who can read it", 60.0, 10)
+    ] == [1]
 
 
 def test_however_many_a_later_version_has_written_the_others_are_told(make, store):
     told, claimed = [], []
     store.commit(0, "", [LATER] * 50)
-    claim = store.claim_untold
+    claim = store.claim_pending_notifications
 
     def counted(*arguments):
         claimed.append(len(found := claim(*arguments)))
         return found
 
-    store.claim_untold = counted
+    store.claim_pending_notifications = counted
     switch = make(notifiers=[told.append])
     stopped(switch)
     assert [each.action for each in told] == ["stopped"]
@@ -655,7 +657,7 @@ def test_a_record_that_cannot_be_read_is_shown_as_such_among_the_others(
     stopped(switch, segment="search")
     newest, unreadable, oldest = switch.audit()
     assert (newest.scope.name, oldest.scope.name) == ("search", "billing")
-    assert unreadable == UnreadableRecord(number=2, why=why, later=later)
+    assert unreadable == UnreadableRecord(number=2, reason=why, later=later)
     assert str(unreadable) == why
     assert len(switch.report().lines) == 2
 
@@ -706,8 +708,11 @@ def test_what_is_refused_again_after_it_was_done_is_said_again(store, watching, 
     ("method", "message"),
     [
         ("records", "switch: the changes cannot be read"),
-        ("claim_untold", "switch: the notifiers cannot be told, others will tell them"),
-        ("told", "switch: the notifiers cannot be told, others will tell them"),
+        (
+            "claim_pending_notifications",
+            "switch: the notifiers cannot be told, others will tell them",
+        ),
+        ("mark_notified", "switch: the notifiers cannot be told, others will tell them"),
     ],
 )
 def test_what_cannot_be_told_of_is_said_once(store, watching, caplog, method, message):

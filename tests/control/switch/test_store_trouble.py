@@ -115,14 +115,14 @@ def test_where_the_second_answer_is_lost_too_it_is_an_error(served, distant, pro
 def test_a_claim_whose_answer_is_lost_is_the_workers_all_the_same(served, distant, proxy):
     word = lua.CLAIM.sha.encode() if served.kind == "valkey" else b"UPDATE"
     proxy.cut("after", word)
-    assert texts(distant.claim_untold("one", LEASE, 10)) == ["a"]
+    assert texts(distant.claim_pending_notifications("one", LEASE, 10)) == ["a"]
 
 
 def test_what_was_told_is_told_though_the_answer_is_lost(served, distant, proxy):
-    distant.claim_untold("one", LEASE, 10)
+    distant.claim_pending_notifications("one", LEASE, 10)
     proxy.cut("after", lua.TOLD.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
-    distant.told([1], "one")
-    assert [each.told for each in distant.records()] == [True]
+    distant.mark_notified([1], "one")
+    assert [each.notified for each in distant.records()] == [True]
 
 
 def test_to_look_is_one_round_trip(distant, proxy):
@@ -153,8 +153,8 @@ def nowhere(request, tmp_path):
         ("load", (None,)),
         ("commit", (0, "stopped", ["record"])),
         ("records", ()),
-        ("claim_untold", ("one", LEASE, 10)),
-        ("told", ([1], "one")),
+        ("claim_pending_notifications", ("one", LEASE, 10)),
+        ("mark_notified", ([1], "one")),
     ],
 )
 def test_a_store_that_cannot_be_reached_says_so_without_a_password(nowhere, method, arguments):
@@ -199,12 +199,12 @@ def interrupted_in(engine):
     event.listen(engine, "after_cursor_execute", interrupt)
 
 
-@pytest.mark.parametrize("method", ["commit", "claim_untold", "told"])
+@pytest.mark.parametrize("method", ["commit", "claim_pending_notifications", "mark_notified"])
 def test_a_signal_in_a_statement_leaves_nothing_held_and_nothing_half_done(database, method):
     store, other = database.open(), database.open(timeout=0.2)
     store.commit(0, "first", ["a"])
-    store.claim_untold("one", LEASE, 1)
-    arguments = {"commit": (1, "second", ["b"]), "claim_untold": ("one", LEASE, 1)}
+    store.claim_pending_notifications("one", LEASE, 1)
+    arguments = {"commit": (1, "second", ["b"]), "claim_pending_notifications": ("one", LEASE, 1)}
     interrupted_in(store._engine)
     # The error is held meanwhile, with all that its traceback holds.
     with pytest.raises(KeyboardInterrupt) as _caught:
@@ -324,7 +324,7 @@ def test_a_record_in_a_file_that_is_no_text_leaves_the_others(sqlite):
     store.commit(0, "first", ["a", "b"])
     sqlite.sql("UPDATE {0}_switch_audit SET record = x'00ff' WHERE number = 1")
     assert texts(store.records()) == ["b", ""]
-    assert texts(store.claim_untold("one", LEASE, 10)) == ["", "b"]
+    assert texts(store.claim_pending_notifications("one", LEASE, 10)) == ["", "b"]
 
 
 @pytest.mark.parametrize("entry", ["no version", b"1\n\xff", b"\xff", ""])
@@ -333,11 +333,13 @@ def test_a_record_on_valkey_that_is_no_text_leaves_the_others(valkey, entry):
     store.commit(0, "first", ["a", "b"])
     valkey.client.lset(f"{valkey.name}:audit", 0, entry)
     assert texts(store.records()) == ["b", ""]
-    assert texts(store.claim_untold("one", LEASE, 10)) == ["", "b"]
+    assert texts(store.claim_pending_notifications("one", LEASE, 10)) == ["", "b"]
 
 
-@pytest.mark.parametrize("name", ["", ":audit", ":untold", ":claims"])
-@pytest.mark.parametrize("method", ["load", "commit", "records", "claim_untold", "told"])
+@pytest.mark.parametrize("name", ["", ":audit", ":pending", ":claims"])
+@pytest.mark.parametrize(
+    "method", ["load", "commit", "records", "claim_pending_notifications", "mark_notified"]
+)
 def test_a_key_of_another_kind_is_refused_by_every_step(valkey, name, method):
     store = valkey.open()
     valkey.client.set(f"{valkey.name}{name}", "no switch")
@@ -345,8 +347,8 @@ def test_a_key_of_another_kind_is_refused_by_every_step(valkey, name, method):
         "load": (None,),
         "commit": (0, "first", ["a"]),
         "records": (),
-        "claim_untold": ("one", LEASE, 10),
-        "told": ([1], "one"),
+        "claim_pending_notifications": ("one", LEASE, 10),
+        "mark_notified": ([1], "one"),
     }
     with pytest.raises(SwitchStoreError, match="WRONGTYPE"):
         getattr(store, method)(*arguments[method])
@@ -359,7 +361,7 @@ def test_a_key_of_another_kind_is_refused_by_every_step(valkey, name, method):
 def test_no_key_has_an_end_and_all_are_in_one_slot(valkey):
     store = valkey.open()
     store.commit(0, "first", ["a", "b"])
-    store.claim_untold("one", LEASE, 1)
+    store.claim_pending_notifications("one", LEASE, 1)
     names = valkey.names()
     assert len(names) == 4
     assert {valkey.client.ttl(name) for name in names} == {-1}

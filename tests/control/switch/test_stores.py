@@ -24,8 +24,8 @@ def texts(records):
     return [each.text for each in records]
 
 
-def untold(*numbered):
-    return [StoredRecord(number, text, told=False) for number, text in numbered]
+def pending(*numbered):
+    return [StoredRecord(number, text, notified=False) for number, text in numbered]
 
 
 # -- the document ------------------------------------------------------------------------------
@@ -40,14 +40,14 @@ def test_where_nothing_was_written_the_version_is_zero_and_the_document_empty(st
     assert store.load(None) == (0, "")
     assert store.load(0) is None
     assert store.records() == []
-    assert store.claim_untold("one", LEASE, 10) == []
+    assert store.claim_pending_notifications("one", LEASE, 10) == []
 
 
 def test_what_is_written_is_found_in_another_store_of_the_place(place):
     assert place.open().commit(0, STOPPED, ["who stopped it"]) is True
     assert place.open().load(None) == (1, STOPPED)
     assert place.open().load(0) == (1, STOPPED)
-    assert place.open().records() == untold((1, "who stopped it"))
+    assert place.open().records() == pending((1, "who stopped it"))
 
 
 def test_a_version_that_is_known_is_not_sent_again(store):
@@ -99,8 +99,8 @@ def test_records_are_read_in_pages_the_newest_first(store):
     for version in range(3):
         store.commit(version, "", [f"{version}a", f"{version}b"])
     newest = store.records(limit=4)
-    assert newest == untold((6, "2b"), (5, "2a"), (4, "1b"), (3, "1a"))
-    assert store.records(before=3, limit=4) == untold((2, "0b"), (1, "0a"))
+    assert newest == pending((6, "2b"), (5, "2a"), (4, "1b"), (3, "1a"))
+    assert store.records(before=3, limit=4) == pending((2, "0b"), (1, "0a"))
     assert store.records(before=1) == store.records(limit=0) == []
     assert len(store.records(before=99)) == 6
 
@@ -108,40 +108,40 @@ def test_records_are_read_in_pages_the_newest_first(store):
 def test_a_record_is_claimed_by_one_until_its_lease_is_over(place):
     one, two = place.open(), place.open()
     one.commit(0, "", ["a", "b", "c"])
-    assert one.claim_untold("one", LEASE, 2) == untold((1, "a"), (2, "b"))
-    assert two.claim_untold("two", LEASE, 10) == untold((3, "c"))
-    assert two.claim_untold("two", LEASE, 10) == untold((3, "c"))
+    assert one.claim_pending_notifications("one", LEASE, 2) == pending((1, "a"), (2, "b"))
+    assert two.claim_pending_notifications("two", LEASE, 10) == pending((3, "c"))
+    assert two.claim_pending_notifications("two", LEASE, 10) == pending((3, "c"))
     place.age(LEASE + 1)
-    assert texts(two.claim_untold("two", LEASE, 10)) == ["a", "b", "c"]
-    assert one.claim_untold("one", LEASE, 10) == []
+    assert texts(two.claim_pending_notifications("two", LEASE, 10)) == ["a", "b", "c"]
+    assert one.claim_pending_notifications("one", LEASE, 10) == []
 
 
 def test_what_is_told_is_not_claimed_again(place):
     store = place.open()
     store.commit(0, "", ["a", "b"])
-    store.claim_untold("one", LEASE, 10)
-    store.told([1], "one")
-    assert [each.told for each in store.records()] == [False, True]
-    assert store.claim_untold("one", LEASE, 10) == untold((2, "b"))
+    store.claim_pending_notifications("one", LEASE, 10)
+    store.mark_notified([1], "one")
+    assert [each.notified for each in store.records()] == [False, True]
+    assert store.claim_pending_notifications("one", LEASE, 10) == pending((2, "b"))
     place.age(LEASE + 1)
-    assert store.claim_untold("two", LEASE, 10) == untold((2, "b"))
+    assert store.claim_pending_notifications("two", LEASE, 10) == pending((2, "b"))
 
 
 def test_what_another_has_claimed_since_stays_his(place):
     store = place.open()
     store.commit(0, "", ["a"])
-    store.claim_untold("one", LEASE, 10)
+    store.claim_pending_notifications("one", LEASE, 10)
     place.age(LEASE + 1)
-    store.claim_untold("two", LEASE, 10)
-    store.told([1], "one")
-    assert store.claim_untold("two", LEASE, 10) == untold((1, "a"))
+    store.claim_pending_notifications("two", LEASE, 10)
+    store.mark_notified([1], "one")
+    assert store.claim_pending_notifications("two", LEASE, 10) == pending((1, "a"))
 
 
 def test_what_nobody_has_claimed_is_not_told(store):
     store.commit(0, "", ["a"])
-    store.told([1, 2], "one")
-    store.told([], "one")
-    assert store.records() == untold((1, "a"))
+    store.mark_notified([1, 2], "one")
+    store.mark_notified([], "one")
+    assert store.records() == pending((1, "a"))
 
 
 def test_of_threads_that_claim_at_once_each_record_goes_to_one(place):
@@ -150,9 +150,9 @@ def test_of_threads_that_claim_at_once_each_record_goes_to_one(place):
     claimed = []
 
     def claim(store, worker):
-        while mine := store.claim_untold(worker, LEASE, 3):
+        while mine := store.claim_pending_notifications(worker, LEASE, 3):
             claimed.extend(texts(mine))
-            store.told([each.number for each in mine], worker)
+            store.mark_notified([each.number for each in mine], worker)
 
     threads = [
         threading.Thread(target=claim, args=(store, f"worker {number}"))
@@ -164,7 +164,7 @@ def test_of_threads_that_claim_at_once_each_record_goes_to_one(place):
         each.join()
     # One that finds nothing free may have ended while others still had theirs.
     assert sorted(claimed, key=int) == [str(number) for number in range(40)]
-    assert all(each.told for each in stores[0].records())
+    assert all(each.notified for each in stores[0].records())
 
 
 def test_a_store_that_is_closed_can_be_used_again(store, place):
@@ -227,12 +227,12 @@ class Orders(RuleBasedStateMachine):
         ][:limit]
         for number in free:
             self.records[number - 1][2:] = worker, LEASE
-        expected = untold(*((number, self.records[number - 1][0]) for number in free))
-        assert self.stores[at].claim_untold(worker, LEASE, limit) == expected
+        expected = pending(*((number, self.records[number - 1][0]) for number in free))
+        assert self.stores[at].claim_pending_notifications(worker, LEASE, limit) == expected
 
     @rule(at=st.integers(0, 1), worker=WORKERS, numbers=st.lists(st.integers(1, 6), max_size=3))
     def tell(self, at, worker, numbers):
-        self.stores[at].told(numbers, worker)
+        self.stores[at].mark_notified(numbers, worker)
         for number in numbers:
             if number <= len(self.records) and self.records[number - 1][2] == worker:
                 self.records[number - 1][1] = True

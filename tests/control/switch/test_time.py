@@ -40,7 +40,7 @@ def test_a_stop_that_was_to_be_lifted_is_lifted_in_time_and_told_of(switch, cloc
 
 @pytest.mark.statement("S4-65")
 def test_a_stop_that_was_to_stay_stays_and_reminders_follow(switch, clock, told):
-    switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="stay")
+    switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="keep")
     for seconds in (60, 1, DAY - 2, 1, DAY):
         clock.advance(seconds)
         switch.refresh()
@@ -91,7 +91,7 @@ def test_a_refusal_says_when_it_is_over(switch, clock):
     assert (raised.value.name, raised.value.retry_after) == ("switch", 3000)
 
 
-@pytest.mark.parametrize("end", [{"permanent": True}, {"expires_in": 60, "when_expired": "stay"}])
+@pytest.mark.parametrize("end", [{"permanent": True}, {"expires_in": 60, "when_expired": "keep"}])
 def test_a_refusal_without_an_end_says_none(switch, end):
     switch.stop(segment="billing", reason=REASON, by="kim", **end)
     with pytest.raises(KillSwitchActiveError) as raised:
@@ -100,7 +100,7 @@ def test_a_refusal_without_an_end_says_none(switch, end):
 
 
 def test_a_clock_that_goes_back_reminds_nobody_and_breaks_nothing(switch, clock, told):
-    switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="stay")
+    switch.stop(segment="a", reason=REASON, by="kim", expires_in=60, when_expired="keep")
     clock.advance(60)
     switch.refresh()
     clock._to_epoch -= 10 * DAY
@@ -117,7 +117,7 @@ def test_a_clock_that_goes_back_reminds_nobody_and_breaks_nothing(switch, clock,
 def test_a_report_lists_what_is_stopped_with_age_reason_owner_and_end(switch, clock):
     stopped(switch)
     switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
-    switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="stay")
+    switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="keep")
     clock.advance(600)
     lines = switch.report().lines
     assert [(each.age, each.entry.by, each.left, each.state) for each in lines] == [
@@ -131,7 +131,7 @@ def test_a_report_lists_what_is_stopped_with_age_reason_owner_and_end(switch, cl
 def test_a_report_can_be_read(switch, clock):
     stopped(switch)
     switch.stop(feature="export", reason="wrong totals", by="lee", permanent=True)
-    switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="stay")
+    switch.stop(segment="a", reason=REASON, by="max", expires_in=60, when_expired="keep")
     clock.advance(DAY / 24 * 0.9)
     switch.resume(feature="export", by="lee", justification="found and mended", canary=(5, 25, 100))
     assert str(switch.report()) == (

@@ -52,7 +52,7 @@ examples:
   retrytemplate switch stop --segment finance --reason "leak suspected, incident 4711" --for 24h
   retrytemplate switch stop --feature export --reason "wrong totals, incident 4712" --permanent
   retrytemplate switch stop --switch service.py:switch --segment finance \\
-      --reason "leak suspected, incident 4711" --for 1w --when-expired stay
+      --reason "leak suspected, incident 4711" --for 1w --when-expired keep
   {stores.NAMED}=redis://host/0 retrytemplate switch stop --global \\
       --reason "prices wrong everywhere, incident 4713" --for 2h --by kim --yes
 
@@ -133,9 +133,9 @@ def _add_stopping(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--permanent", action="store_true", help="until somebody lets it run")
     add(
         "--when-expired",
-        choices=("lift", "stay"),
+        choices=("resume", "keep"),
         help="at the end it runs by itself, or it stays stopped and you are reminded (default: "
-        "stay for --global, else lift)",
+        "keep for --global, else resume)",
     )
     add("--yes", action="store_true", help="in a terminal: do not ask")
 
@@ -176,8 +176,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _stop(args: argparse.Namespace, switch: KillSwitch) -> int:
     by = who(args.by)
-    if args.permanent and args.when_expired == "lift":
-        raise UsageError("--when-expired lift: goes with --for, what is permanent is never lifted")
+    if args.permanent and args.when_expired == "resume":
+        raise UsageError("--when-expired resume: goes with --for, --permanent has no end")
     if args.everything and not args.yes and not agreed("Stop everything?", _facts(args)):
         raise WorkError("nothing was changed")
     record = _changed(
@@ -214,7 +214,7 @@ def _resume(args: argparse.Namespace, switch: KillSwitch) -> int:
     well = False if args.failed else None if args.check is None else options.probe(args.check)
     record = _changed(args, switch, "advance", **said, healthy=well)
     _show(args, switch, record)
-    if args.advance and record.action == "failed back":
+    if args.advance and record.action == "rolled_back":
         raise WorkError(f"{args.check!r} says that it is not well: {record.scope} is stopped again")
     return 0
 

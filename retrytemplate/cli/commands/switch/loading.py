@@ -119,11 +119,11 @@ def _check_file(url: str) -> None:
 class Change:
     """A change, as it stands in the store.
 
-    :param told: whether the notifiers have been told.
+    :param notified: whether the notifiers have been told.
     """
 
     record: AuditRecord
-    told: bool
+    notified: bool
 
     def as_json(self) -> dict[str, Any]:
         """All that is known of it."""
@@ -131,7 +131,7 @@ class Change:
 
         data: dict[str, Any] = json.loads(encode_record(self.record))
         del data["v"]
-        return {**data, "told": self.told}
+        return {**data, "notified": self.notified}
 
 
 @frozen
@@ -139,11 +139,15 @@ class Unreadable:
     """A change that cannot be read."""
 
     record: UnreadableRecord
-    told: bool
+    notified: bool
 
     def as_json(self) -> dict[str, Any]:
         """Which one it is, and why it cannot be read."""
-        return {"number": self.record.number, "error": self.record.why, "told": self.told}
+        return {
+            "number": self.record.number,
+            "error": self.record.reason,
+            "notified": self.notified,
+        }
 
 
 @frozen
@@ -172,7 +176,7 @@ class Looked:
     def change_of(self, record: AuditRecord) -> Change:
         """The change that this record is of."""
         same = (each for each in self.changes if each.record.id == record.id)
-        return next(same, Change(record, told=False))
+        return next(same, Change(record, notified=False))
 
     def line_of(self, scope: SwitchScope) -> ReportLine | None:
         """What is stopped of this name."""
@@ -186,19 +190,19 @@ class Looked:
         return decide(entries, asked, lambda: key, self.at)
 
     @property
-    def untold(self) -> tuple[Change, ...]:
+    def pending(self) -> tuple[Change, ...]:
         """The changes that nobody has been told of, the newest first."""
-        return tuple(each for each in self.changes if not each.told)
+        return tuple(each for each in self.changes if not each.notified)
 
     def as_json(self) -> dict[str, Any]:
         """What is stopped, and what nobody knows, or can know."""
-        untold = self.untold
-        oldest = max(0.0, self.at - untold[-1].record.at) if untold else None
+        pending = self.pending
+        oldest = max(0.0, self.at - pending[-1].record.at) if pending else None
         return {
             "at": self.at,
             "version": self.version,
             "stopped": [line_as_json(line) for line in self.lines],
-            "untold": {"changes": len(untold), "oldest": oldest},
+            "pending": {"changes": len(pending), "oldest": oldest},
             "unreadable": [each.as_json() for each in self.unreadable],
         }
 
@@ -235,8 +239,8 @@ def _change(stored: StoredRecord) -> Change | Unreadable:
 
     record = read_record(stored)
     if isinstance(record, UnreadableRecord):
-        return Unreadable(record, stored.told)
-    return Change(record, stored.told)
+        return Unreadable(record, stored.notified)
+    return Change(record, stored.notified)
 
 
 def line_as_json(line: ReportLine) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SwitchScreen", "headline", "print_change"]
 
 HEADS = ("what", "state", "for", "by", "end", "reason")
-CHANGES = ("when", "what", "change", "by", "told", "reason")
+CHANGES = ("when", "what", "change", "by", "notified", "reason")
 WHAT = CHANGES.index("what")
 OVERDUE, CANARY, RUNS, RUBBISH = "red", "yellow", "green", "red"
 NOBODY = "nobody yet: a process whose switch has notifiers does it"
@@ -71,7 +71,7 @@ class SwitchScreen(tables.Screen):
             self.say("")
             self.say(f"{line.entry.scope}: {line.state}", style=_style(line) or "bold")
             self.facts(_facts(line))
-        if looked.untold or looked.unreadable:
+        if looked.pending or looked.unreadable:
             self.say("")
         self._gaps(looked)
 
@@ -87,14 +87,14 @@ class SwitchScreen(tables.Screen):
 
     def _gaps(self, looked: Looked) -> None:
         """What nobody knows of, and what nobody can read."""
-        untold, unreadable = looked.untold, looked.unreadable
-        if untold:
-            age = span(looked.at - untold[-1].record.at)
-            number = _number(untold)
+        pending, unreadable = looked.pending, looked.unreadable
+        if pending:
+            age = span(looked.at - pending[-1].record.at)
+            number = _number(pending)
             self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
         if unreadable:
             latest = "" if len(unreadable) == 1 else "the latest is "
-            why = unreadable[0].record.why
+            why = unreadable[0].record.reason
             self.say(f"{_number(unreadable)} cannot be read: {latest}{why}", style=RUBBISH)
 
 
@@ -121,7 +121,7 @@ def _end(line: ReportLine) -> str:
         return "permanent"
     if line.overdue:
         return f"overdue {span(-line.left)}"
-    what = "lifted" if line.entry.when_expired == "lift" else "due"
+    what = "lifted" if line.entry.when_expired == "resume" else "due"
     return f"{what} in {span(line.left)}"
 
 
@@ -146,7 +146,7 @@ def _following(line: ReportLine) -> str:
 def _change(change: Change | Unreadable) -> Iterator[str]:
     if isinstance(change, Unreadable):
         yield from ("?", f"record {change.record.number}", "cannot be read", "?")
-        yield from (_told(change), change.record.why)
+        yield from (_told(change), change.record.reason)
         return
     record = change.record
     yield moment(record.at)
@@ -158,7 +158,7 @@ def _change(change: Change | Unreadable) -> Iterator[str]:
 
 
 def _told(change: Change | Unreadable) -> str:
-    return "yes" if change.told else "no"
+    return "yes" if change.notified else "no"
 
 
 def _done(record: AuditRecord) -> str:
@@ -175,7 +175,7 @@ def headline(record: AuditRecord) -> str:
         return f"{record.scope} runs again"
     if record.share > 0:
         return f"{record.scope} is back for {record.share:g} % of the keys"
-    again = " again" if record.action == "failed back" else ""
+    again = " again" if record.action == "rolled_back" else ""
     return f"{record.scope} is stopped{again}"
 
 
@@ -200,7 +200,7 @@ def _facts_of(change: Change, looked: Looked, named: bool) -> Iterator[tuple[str
         yield "end", line.end
         if line.entry.step:
             yield "next", f"{_following(line)}, each with --advance, after a look"
-    yield "notified", "by a process with notifiers" if change.told else NOBODY
+    yield "notified", "by a process with notifiers" if change.notified else NOBODY
     yield from _notes(record, looked)
 
 

@@ -49,12 +49,12 @@ class StoredRecord:
 
     :param number: grows from record to record, from 1.
     :param text: what happened, as the switch wrote it; empty where what is kept is no text.
-    :param told: whether the notifiers have been told.
+    :param notified: whether the notifiers have been told.
     """
 
     number: int
     text: str
-    told: bool
+    notified: bool
 
 
 @runtime_checkable
@@ -87,14 +87,16 @@ class SwitchStore(Protocol):
         """The newest records, newest first; of those with a number below *before*."""
         ...
 
-    def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
+    def claim_pending_notifications(
+        self, worker: str, lease: float, limit: int
+    ) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed.
 
         They are this worker's for *lease* seconds by the store's clock, or until they are told.
         """
         ...
 
-    def told(self, numbers: Sequence[int], worker: str) -> None:
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these; those that another has claimed since stay his."""
         ...
 
@@ -123,7 +125,7 @@ class MemorySwitchStore:
     >>> store.load(None)
     (1, 'what is stopped')
     >>> store.records()
-    [StoredRecord(number=1, text='who stopped it', told=False)]
+    [StoredRecord(number=1, text='who stopped it', notified=False)]
     """
 
     shared = False
@@ -152,7 +154,7 @@ class MemorySwitchStore:
             return False
         for text in records:
             self._last += 1
-            self._records[self._last] = _Kept(StoredRecord(self._last, text, told=False))
+            self._records[self._last] = _Kept(StoredRecord(self._last, text, notified=False))
         for number in list(islice(self._records, max(0, len(self._records) - KEPT))):
             del self._records[number]
         self._state = expected + 1, document
@@ -166,7 +168,9 @@ class MemorySwitchStore:
             found = [each for each in found if each.number < before]
         return found[:limit]
 
-    def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
+    def claim_pending_notifications(
+        self, worker: str, lease: float, limit: int
+    ) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed."""
         now = self._clock.monotonic()
         try:
@@ -180,7 +184,7 @@ class MemorySwitchStore:
             each.worker, each.until = worker, now + lease
         return [each.record for each in free]
 
-    def told(self, numbers: Sequence[int], worker: str) -> None:
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these."""
         self._monitor.post(self._mark, numbers, worker)
 
@@ -188,14 +192,14 @@ class MemorySwitchStore:
         for number in numbers:
             kept = self._records.get(number)
             if kept is not None and kept.worker == worker:
-                kept.record = StoredRecord(number, kept.record.text, told=True)
+                kept.record = StoredRecord(number, kept.record.text, notified=True)
 
     def close(self) -> None:
         """Nothing is held that would have to be given back."""
 
 
 def _is_free(kept: _Kept, worker: str, now: float) -> bool:
-    return not kept.record.told and (kept.worker in (None, worker) or kept.until <= now)
+    return not kept.record.notified and (kept.worker in (None, worker) or kept.until <= now)
 
 
 if TYPE_CHECKING:
@@ -225,9 +229,11 @@ class Steps(Protocol):
 
     def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]: ...
 
-    def claim_untold(self, worker: str, lease: float, limit: int) -> Step[list[StoredRecord]]: ...
+    def claim_pending_notifications(
+        self, worker: str, lease: float, limit: int
+    ) -> Step[list[StoredRecord]]: ...
 
-    def told(self, numbers: Sequence[int], worker: str) -> Step[None]: ...
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]: ...
 
 
 class DurableSwitchStore(ABC):
@@ -269,20 +275,22 @@ class DurableSwitchStore(ABC):
         with typed():
             return self._perform(self._steps.records(before, limit))
 
-    def claim_untold(self, worker: str, lease: float, limit: int) -> list[StoredRecord]:
+    def claim_pending_notifications(
+        self, worker: str, lease: float, limit: int
+    ) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed."""
         with typed():
-            return self._perform(self._steps.claim_untold(worker, lease, limit))
+            return self._perform(self._steps.claim_pending_notifications(worker, lease, limit))
 
-    def told(self, numbers: Sequence[int], worker: str) -> None:
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these; those that another has claimed since stay his."""
         if not numbers:
             return
         with typed():
             try:
-                self._together(self._steps.told(numbers, worker))
+                self._together(self._steps.mark_notified(numbers, worker))
             except AnswerLostError:
-                self._together(self._steps.told(numbers, worker))
+                self._together(self._steps.mark_notified(numbers, worker))
 
     def is_made(self) -> bool:
         """Whether all is there that it keeps things in; the first use of the others makes it.
@@ -328,11 +336,11 @@ def typed() -> Iterator[None]:
         raise SwitchStoreError(str(exc)) from exc.__cause__
 
 
-def kept(number: Any, text: Any, told: Any) -> StoredRecord:
+def kept(number: Any, text: Any, notified: Any) -> StoredRecord:
     """A record from what the store has of it; what is no text must not hide the others."""
     if not isinstance(number, int):
         raise unreadable(f"record {number!r}")
-    return StoredRecord(number, text if isinstance(text, str) else "", bool(told))
+    return StoredRecord(number, text if isinstance(text, str) else "", bool(notified))
 
 
 def unreadable(what: str) -> CacheUnavailableError:

@@ -3,7 +3,7 @@
 ``switch``          a hash: the ``version`` and the ``document``, and the ``schema`` of all this
 ``switch:audit``    a list of the records, each behind the version that it made; its number is its
                     place, from 1
-``switch:untold``   a sorted set of the numbers that are not told
+``switch:pending``   a sorted set of the numbers whose notification is pending
 ``switch:claims``   a hash: for such a number, until when it is whose
 
 None of them has an end.  A script that fails at one of them fails before it has written anything.
@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from retrytemplate._storage.redis_script import CLOCK, Script
 
-__all__ = ["CLAIM", "COMMIT", "LOAD", "RECORDS", "TOLD"]
+__all__ = ["CLAIM", "COMMIT", "LOAD", "MARK_NOTIFIED", "RECORDS"]
 
 SCHEMA = 1
 
 WORDS = f"""
-local switch, audit, untold, claims = unpack(KEYS)
+local switch, audit, pending, claims = unpack(KEYS)
 local current = '{SCHEMA}'
 local schema, version = unpack(redis.call('HMGET', switch, 'schema', 'version'))
 local last = redis.call('LLEN', audit)
-redis.call('ZCARD', untold)
+redis.call('ZCARD', pending)
 redis.call('HLEN', claims)
 if schema and schema ~= current then
     return redis.error_reply('ERR the keys ' .. switch .. '* have version ' .. schema
@@ -69,7 +69,7 @@ redis.call('HSET', switch, 'schema', current, 'version', made, 'document', docum
 for at = 5, #ARGV do
     last = last + 1
     redis.call('RPUSH', audit, made .. '\\n' .. ARGV[at])
-    redis.call('ZADD', untold, last, last)
+    redis.call('ZADD', pending, last, last)
 end
 return true
 """
@@ -82,7 +82,7 @@ local highest = math.min(last, (tonumber(ARGV[1]) or last + 1) - 1)
 local lowest = math.max(1, highest - ARGV[2] + 1)
 if highest < lowest then return {lowest, {}, {}} end
 return {lowest, redis.call('LRANGE', audit, lowest - 1, highest - 1),
-    redis.call('ZRANGEBYSCORE', untold, lowest, highest)}
+    redis.call('ZRANGEBYSCORE', pending, lowest, highest)}
 """
 )
 
@@ -93,7 +93,7 @@ CLAIM = Script(
 local worker, lease, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local found = {}
 local most = redis.call('HLEN', claims) + limit  -- among so many are as many free
-for _, number in ipairs(redis.call('ZRANGE', untold, 0, most - 1)) do
+for _, number in ipairs(redis.call('ZRANGE', pending, 0, most - 1)) do
     local holder, ends = claim(number)
     if #found < limit and (not holder or holder == worker or ends <= now) then
         found[#found + 1] = {number, redis.call('LINDEX', audit, number - 1)}
@@ -106,12 +106,12 @@ return found
 """
 )
 
-TOLD = Script(
+MARK_NOTIFIED = Script(
     WORDS
     + """
 for at = 2, #ARGV do
     if claim(ARGV[at]) == ARGV[1] then
-        redis.call('ZREM', untold, ARGV[at])
+        redis.call('ZREM', pending, ARGV[at])
         redis.call('HDEL', claims, ARGV[at])
     end
 end

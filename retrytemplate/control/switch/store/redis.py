@@ -91,7 +91,7 @@ class _Steps:
     def __init__(self, prefix: str) -> None:
         # In braces, what decides about the slot of a cluster.
         switch = f"{{{prefix}}}:switch"
-        self._names = (4, switch, f"{switch}:audit", f"{switch}:untold", f"{switch}:claims")
+        self._names = (4, switch, f"{switch}:audit", f"{switch}:pending", f"{switch}:claims")
 
     def load(self, known: int | None) -> Step[tuple[int, str] | None]:
         found = yield from self._run(repeated, lua.LOAD, "" if known is None else known)
@@ -113,27 +113,30 @@ class _Steps:
     def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]:
         below = "" if before is None else before
         lowest, found, numbers = yield from self._run(repeated, lua.RECORDS, below, limit)
-        untold = set(map(int, numbers))
+        pending = set(map(int, numbers))
         records = [
-            _record(number, text, number not in untold) for number, text in enumerate(found, lowest)
+            _record(number, text, number not in pending)
+            for number, text in enumerate(found, lowest)
         ]
         return records[::-1]
 
-    def claim_untold(self, worker: str, lease: float, limit: int) -> Step[list[StoredRecord]]:
+    def claim_pending_notifications(
+        self, worker: str, lease: float, limit: int
+    ) -> Step[list[StoredRecord]]:
         arguments = (worker.encode(), min(lease, MOST), limit)
         found = yield from self._run(repeated, lua.CLAIM, *arguments)
         return [_record(int(number), text, False) for number, text in found]
 
-    def told(self, numbers: Sequence[int], worker: str) -> Step[None]:
-        yield from self._run(once, lua.TOLD, worker.encode(), *numbers)
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]:
+        yield from self._run(once, lua.MARK_NOTIFIED, worker.encode(), *numbers)
 
     def _run(self, asked: Asked, script: Script, *arguments: Any) -> Step[Any]:
         return (yield from evaluated(asked, script, None, *self._names, *arguments))
 
 
-def _record(number: int, entry: bytes | None, told: bool) -> StoredRecord:
+def _record(number: int, entry: bytes | None, notified: bool) -> StoredRecord:
     try:
         _, text = (entry or b"").decode().split("\n", 1)
     except ValueError:
         text = None
-    return kept(number, text, told)
+    return kept(number, text, notified)

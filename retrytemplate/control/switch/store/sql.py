@@ -33,10 +33,10 @@ __all__ = [
     "CHANGE",
     "CLAIM",
     "LOAD",
+    "MARK_NOTIFIED",
     "OF_VERSION",
     "RECORDS",
     "TABLES",
-    "TOLD",
     "SQLSwitchStore",
 ]
 
@@ -154,15 +154,17 @@ class _Steps:
         rows = yield from twice(self._order(sql.RECORDS, before=before, limit=limit))
         return [kept(*row) for row in rows]
 
-    def claim_untold(self, worker: str, lease: float, limit: int) -> Step[list[StoredRecord]]:
+    def claim_pending_notifications(
+        self, worker: str, lease: float, limit: int
+    ) -> Step[list[StoredRecord]]:
         yield from self.prepare()
         order = self._order(sql.CLAIM, worker=worker, lease=lease, limit=limit)
         rows = yield from twice(order)  # the second time they are this worker's already
         return sorted((kept(*row) for row in rows), key=lambda record: record.number)
 
-    def told(self, numbers: Sequence[int], worker: str) -> Step[None]:
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]:
         for number in numbers:
-            yield self._order(sql.TOLD, number=number, worker=worker)
+            yield self._order(sql.MARK_NOTIFIED, number=number, worker=worker)
 
 
 VERSION = 1
@@ -180,11 +182,11 @@ CREATE TABLE IF NOT EXISTS ${prefix}_switch_audit (
     written double precision NOT NULL,
     worker text,
     lease_until double precision,
-    told double precision
+    notified double precision
 )"""
-UNTOLD = """
-CREATE INDEX IF NOT EXISTS ${prefix}_switch_untold ON ${prefix}_switch_audit (number)
-WHERE told IS NULL"""
+PENDING = """
+CREATE INDEX IF NOT EXISTS ${prefix}_switch_pending ON ${prefix}_switch_audit (number)
+WHERE notified IS NULL"""
 NOTHING = """
 INSERT INTO ${prefix}_switch (name, version, document) VALUES ('stopped', 0, '')
 ON CONFLICT (name) DO NOTHING"""
@@ -200,10 +202,10 @@ INSERT INTO ${prefix}_switch_audit (number, version, record, written)
 SELECT coalesce(max(number), 0) + 1, :version, :record, ${now} FROM ${prefix}_switch_audit"""
 OF_VERSION = "SELECT record FROM ${prefix}_switch_audit WHERE version = :version ORDER BY number"
 RECORDS = """
-SELECT number, record, told IS NOT NULL FROM ${prefix}_switch_audit
+SELECT number, record, notified IS NOT NULL FROM ${prefix}_switch_audit
 WHERE CAST(:before AS bigint) IS NULL OR number < CAST(:before AS bigint)
 ORDER BY number DESC LIMIT :limit"""
-FREE = "told IS NULL AND (worker IS NULL OR worker = :worker OR lease_until <= ${now})"
+FREE = "notified IS NULL AND (worker IS NULL OR worker = :worker OR lease_until <= ${now})"
 # Materialized: looked for again row by row, behind each that is claimed would come another.  The
 # outer condition is looked at again where a record was claimed in the meantime.
 CLAIM = f"""
@@ -214,14 +216,14 @@ WITH free AS MATERIALIZED (
 UPDATE ${{prefix}}_switch_audit SET worker = :worker, lease_until = ${{now}} + :lease
 WHERE number IN (SELECT number FROM free) AND {FREE}
 RETURNING number, record, false"""
-TOLD = """
-UPDATE ${prefix}_switch_audit SET told = ${now}
-WHERE number = :number AND worker = :worker AND told IS NULL"""
+MARK_NOTIFIED = """
+UPDATE ${prefix}_switch_audit SET notified = ${now}
+WHERE number = :number AND worker = :worker AND notified IS NULL"""
 
 
 def _creating(dialect: str) -> list[str]:
     """What makes the tables; their version last, when everything is there."""
-    made = [SWITCH, AUDIT, UNTOLD, NOTHING, META]
+    made = [SWITCH, AUDIT, PENDING, NOTHING, META]
     if dialect == "sqlite":
         made.append(WRITE_AHEAD)
     return [*made, SET % ("switch", VERSION)]
