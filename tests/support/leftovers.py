@@ -32,7 +32,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SHORT, SOON = 0.02, 10.0
 """Seconds for what is ending, before and after the garbage collection."""
 CLOSING = 1.0
-"""Seconds for a thread to close what it has opened."""
+"""Seconds for a thread to close its files and sockets."""
 
 
 def adopt_orphans():
