@@ -8,7 +8,7 @@ from attrs import evolve, field, fields, frozen
 
 from retrytemplate._engine import entry, first_attempt
 from retrytemplate._engine.block import NEW, STATEFUL, Attempts
-from retrytemplate._engine.context import CONTEXT, CURRENT, DEADLINE, close_context, restore
+from retrytemplate._engine.context import CONTEXT, CURRENT, DEADLINE, close_context, reset_frame
 from retrytemplate._engine.drivers import PLAIN
 from retrytemplate._engine.failure_rules import takes_context
 from retrytemplate._engine.plan import Plan
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate._engine.context import ExecutionFrame, RetryContext
     from retrytemplate._engine.plan import TemplateSettings
     from retrytemplate._engine.wrapping import Method, WrappedFunction
     from retrytemplate.history import Outcome
@@ -276,27 +276,27 @@ class Entrances(Generic[R_co]):
         ):
             result: T = first_attempt.run(self, *entry.without_keywords(fn, args, kwargs))
             return result
-        cell: Cell = [None, self, None, outer, plan, fn]
+        frame: ExecutionFrame = [None, self, None, outer, plan, fn]
         try:
-            token = _set(cell)
+            token = _set(frame)
         except BaseException:  # a signal, once it was set
-            restore(None, outer)
+            reset_frame(None, outer)
             raise
         try:
             value = fn(*args, **kwargs)
         except Exception as exc:
-            cell += (exc,)  # no call, for a signal may come after one
+            frame += (exc,)  # no call, for a signal may come after one
         except BaseException:
             _reset(token)
-            close_context(cell)
+            close_context(frame)
             raise
         else:
             _reset(token)
-            if cell[CONTEXT] is not None or type(value) not in PLAIN:
-                first_attempt.finished(cell, fn, value)
+            if frame[CONTEXT] is not None or type(value) not in PLAIN:
+                first_attempt.finished(frame, fn, value)
             return value
         try:
-            result = first_attempt.repeat(cell, fn, args, kwargs)
+            result = first_attempt.repeat(frame, fn, args, kwargs)
             return result
         finally:
             _reset(token)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._engine.context import CURRENT, entered, leave
+from retrytemplate._engine.context import CURRENT, enclosing_frame, exit_frame
 from retrytemplate._engine.deadline import Deadline, guarded
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.cancel_scope import cut_after
@@ -20,7 +20,7 @@ from retrytemplate.errors import AttemptTimeoutError
 if TYPE_CHECKING:
     from typing import Literal
 
-    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate._engine.context import ExecutionFrame, RetryContext
     from retrytemplate._engine.execution import Effect, Execution
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "exceeded",
     "is_discarded",
     "limit_of",
-    "limited_cell",
+    "limited_frame",
     "log_failed_hook",
     "log_overrun",
     "note_overrun",
@@ -162,8 +162,8 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     function, arguments = effect
     value: Any = None
     clock = execution.plan.clock
-    cell = limited_cell(execution, limit, entered())
-    token = CURRENT.set(cell)
+    frame = limited_frame(execution, limit, enclosing_frame())
+    token = CURRENT.set(frame)
     try:
         began = clock.monotonic()
         cut = cut_after(limit)
@@ -179,7 +179,7 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
         cut.__exit__(None, None, None)
         elapsed = clock.monotonic() - began
     finally:
-        leave(cell, token)
+        exit_frame(frame, token)
     if cut.fired:
         raise exceeded(execution, limit, by_deadline)
     note_overrun(execution, limit, elapsed)
@@ -192,8 +192,8 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
     clock = execution.plan.clock
     timeout = execution.plan.attempt_timeout
     function, arguments = effect
-    cell = limited_cell(execution, limit, entered())
-    token = CURRENT.set(cell)
+    frame = limited_frame(execution, limit, enclosing_frame())
+    token = CURRENT.set(frame)
     try:
         if timeout is not None and timeout.in_thread:
             return _in_thread(execution, effect, limit, by_deadline)
@@ -202,11 +202,13 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
         note_overrun(execution, limit, clock.monotonic() - began)
         return value
     finally:
-        leave(cell, token)
+        exit_frame(frame, token)
 
 
-def limited_cell(execution: Execution, limit: float, outer: Cell | None) -> Cell:
-    """The cell of an attempt with a limit: what is called in it inherits what is left."""
+def limited_frame(
+    execution: Execution, limit: float, outer: ExecutionFrame | None
+) -> ExecutionFrame:
+    """The frame of an attempt with a limit: what is called in it inherits what is left."""
     deadline = _LimitOfAttempt.after(limit, clock=execution.plan.clock)
     return [
         execution.context,

@@ -53,7 +53,7 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
     plan, context = execution.plan, execution.context
     delay = _delay(execution, failure)
     if delay is None:
-        context._verdict = False
+        context._retry_allowed = False
         return
     state: Any = context._state
     if rethrown and state.defer_backoff is not None:

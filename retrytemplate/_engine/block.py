@@ -22,7 +22,14 @@ from retrytemplate._engine.block_driver import (
     Loop,
     block,
 )
-from retrytemplate._engine.context import CURRENT, DEADLINE, OUTER, RetryContext, entered, leave
+from retrytemplate._engine.context import (
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    RetryContext,
+    enclosing_frame,
+    exit_frame,
+)
 from retrytemplate._engine.entry import prepare, warn_unbounded
 from retrytemplate._engine.execution import Execution
 from retrytemplate.errors import MisuseError
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate.state import RetryState
 
 __all__ = ["NEW", "STATEFUL", "Attempts"]
@@ -43,8 +50,16 @@ _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 # that one which is left ends at once.
 SHOWN = (
     *("attempt", "retry_count", "gave_up", "exhausted", "recovered", "no_recovery", "closed"),
-    *("_attributes", "_claim", "_ended", "_kept", "_last", "_last_stamp", "_max_attempts"),
-    *("_past", "_policy", "_same", "_started", "_state", "_stop", "_unguarded"),
+    *(
+        "_attributes",
+        "_claim",
+        "_ended",
+        "_restored_history",
+        "_last",
+        "_last_stamp",
+        "_max_attempts",
+    ),
+    *("_earlier_failures", "_policy", "_repeat_count", "_started", "_state", "_stop", "_unguarded"),
 )
 
 
@@ -78,10 +93,10 @@ class Attempts(RetryContext):
     _asynchronous: bool = False
     _loop: Loop | None = None
     _cut: Any = None
-    _cell: Any = None
+    _frame: Any = None
 
     @property
-    def _gone(self) -> bool:  # type: ignore[override]  # read only here
+    def _exited(self) -> bool:  # type: ignore[override]  # read only here
         return self._stand == OVER
 
     @property
@@ -113,7 +128,7 @@ class Attempts(RetryContext):
             outer = self._outer = _get()
             if self._plan.inline and (outer is None or outer[DEADLINE] is None):
                 self.attempt = 1
-                self._shared = True
+                self._is_exposed = True
                 self._stand = INLINE
                 return self
         if self._stand <= STATEFUL:
@@ -131,7 +146,7 @@ class Attempts(RetryContext):
             outer = self._outer = _get()
             if self._plan.inline and (outer is None or outer[DEADLINE] is None):
                 self.attempt = 1
-                self._shared = True
+                self._is_exposed = True
                 self._stand = INLINE
                 return self
         if self._stand <= STATEFUL:
@@ -149,10 +164,10 @@ class Attempts(RetryContext):
     def _begin(self) -> Loop:
         """The engine, begun with an execution of its own."""
         ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
-        execution, cell = prepare(self._owner, block, (), self._recovery, self._wanted, ways)
-        execution.context._shared = True
+        execution, frame = prepare(self._owner, block, (), self._recovery, self._wanted, ways)
+        execution.context._is_exposed = True
         execution.context._function = None  # a block has none
-        self._loop = Loop(execution, cell, self._asynchronous)
+        self._loop = Loop(execution, frame, self._asynchronous)
         return self._loop
 
     def _engine(self) -> Loop:
@@ -189,7 +204,7 @@ class Attempts(RetryContext):
 
     def __enter__(self) -> RetryContext:
         if self._stand == INLINE:
-            if self._outer is not None or _context.deadlines:
+            if self._outer is not None or _context.any_deadline_entered:
                 return self._enter_nested()
             self._stand = INSIDE_INLINE
             try:
@@ -202,28 +217,28 @@ class Attempts(RetryContext):
             raise self._misused()
         self._stand = INSIDE
         loop = self._engine()
-        self._enter(loop.cell_of_attempt())
+        self._enter(loop.attempt_frame())
         return loop.execution.context
 
     def _enter_nested(self) -> RetryContext:
-        outer = self._outer = entered()
+        outer = self._outer = enclosing_frame()
         deadline = None if outer is None else outer[DEADLINE]
         self._stand = INSIDE_NESTED
         self._enter([self, None, deadline, outer, None])
         return self
 
-    def _enter(self, cell: Cell) -> None:
-        self._cell = cell
+    def _enter(self, frame: ExecutionFrame) -> None:
+        self._frame = frame
         try:
-            self._token = _set(cell)
+            self._token = _set(frame)
         except BaseException:  # a signal: there will be no exit
-            _set(cell[OUTER])
+            _set(frame[OUTER])
             raise
 
-    def _cover(self, cell: Cell) -> None:
+    def _on_nested_entry(self, frame: ExecutionFrame) -> None:
         """Something else is entered within the block: it may be left after this."""
         if self._stand == INSIDE_INLINE:
-            self._cell, self._stand = cell, INSIDE_NESTED
+            self._frame, self._stand = frame, INSIDE_NESTED
 
     async def __aenter__(self) -> RetryContext:
         context = self.__enter__()
@@ -304,12 +319,12 @@ class Attempts(RetryContext):
         return self._left(stand, given)
 
     def _leave(self) -> None:
-        cell, self._cell = self._cell, None  # it leads back here: kept, that would be a cycle
+        frame, self._frame = self._frame, None  # it leads back here: kept, that would be a cycle
         try:
-            leave(cell, self._token)
+            exit_frame(frame, self._token)
         except BaseException:  # a signal
-            if _get() is cell is not None:
-                _set(cell[OUTER])
+            if _get() is frame is not None:
+                _set(frame[OUTER])
             raise
 
     def _passes(self, exception: BaseException | None) -> bool:
@@ -322,8 +337,8 @@ class Attempts(RetryContext):
             warn_unbounded(self._plan)
         ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
         execution = Execution(self._plan, self, block, (), self._recovery, ways)
-        cell = [self, self._owner, None, self._outer, self._plan]
-        self._loop = Loop(execution, cell, self._asynchronous, exception)
+        frame = [self, self._owner, None, self._outer, self._plan]
+        self._loop = Loop(execution, frame, self._asynchronous, exception)
         return False
 
     def _left(self, stand: int, exception: BaseException | None) -> bool:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.context import CURRENT, DEADLINE, OUTER, entered, leave, restore
+from retrytemplate._engine.context import (
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    enclosing_frame,
+    exit_frame,
+    reset_frame,
+)
 from retrytemplate._engine.drivers import ASYNC, SYNC, awaitable_error, is_awaitable
 from retrytemplate._internal.awaitables import close_unawaited
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
-    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate._engine.execution import Effect, Execution, Reply, Ways
 
 __all__ = [
@@ -82,9 +89,9 @@ class Loop:
     __slots__ = (
         "asynchronous",
         "began",
-        "cell",
         "closing",
         "execution",
+        "frame",
         "limit",
         "outcome",
         "pending",
@@ -95,12 +102,12 @@ class Loop:
     def __init__(
         self,
         execution: Execution,
-        cell: Cell,
+        frame: ExecutionFrame,
         asynchronous: bool,
         failure: BaseException | None = None,
     ) -> None:
         self.execution = execution
-        self.cell = cell
+        self.frame = frame
         self.steps = execution.run(failure)
         self.asynchronous = asynchronous
         self.stand = NEW
@@ -114,7 +121,7 @@ class Loop:
         """Perform effects until an attempt is due, something must be awaited, or it is over."""
         outer, token = _get(), None
         try:
-            token = _set(self.cell)
+            token = _set(self.frame)
             self._perform(reply)
         except BaseException as exc:
             if not getattr(self.steps, "gi_suspended", False):
@@ -122,7 +129,7 @@ class Loop:
             # A signal between two effects: the engine has not seen it, and has things to close.
             self._perform((None, exc))
         finally:
-            restore(token, outer)
+            reset_frame(token, outer)
             del reply
         return self.stand
 
@@ -158,8 +165,8 @@ class Loop:
     async def go_on(self) -> int:
         """Await what is pending, and whatever comes after it."""
         while self.stand == WAITING:
-            cell = self.cell.copy()
-            token = _set(cell)
+            frame = self.frame.copy()
+            token = _set(frame)
             reply: Reply
             try:
                 reply = (await self.pending, None)
@@ -169,7 +176,7 @@ class Loop:
             except BaseException as exc:
                 reply = (None, exc)
             finally:
-                leave(cell, token)
+                exit_frame(frame, token)
                 self.pending = None
             self.advance(reply)
             del reply
@@ -191,21 +198,21 @@ class Loop:
             return True
         return False
 
-    def cell_of_attempt(self) -> Cell:
-        """The cell of an attempt; what is left of its limit, if it has one, is in force inside."""
-        outer = entered()
+    def attempt_frame(self) -> ExecutionFrame:
+        """The frame of an attempt; what is left of its limit, if it has one, is in force inside."""
+        outer = enclosing_frame()
         if self.limit is not None:
-            from retrytemplate._engine.attempt_timeout import limited_cell
+            from retrytemplate._engine.attempt_timeout import limited_frame
 
             self.began = self.execution.plan.monotonic()
-            return limited_cell(self.execution, self.limit[0], outer)
-        cell = self.cell.copy()
-        cell[OUTER] = outer
+            return limited_frame(self.execution, self.limit[0], outer)
+        frame = self.frame.copy()
+        frame[OUTER] = outer
         if outer is not None and outer[DEADLINE] is not None:
             from retrytemplate._engine.deadline import guarded
 
-            cell[DEADLINE] = guarded(outer[DEADLINE], self.execution.plan.inherited)
-        return cell
+            frame[DEADLINE] = guarded(outer[DEADLINE], self.execution.plan.inherited)
+        return frame
 
     def reply(self, result: Any, exception: BaseException | None, cut: bool = False) -> Any:
         """How the block went, as the engine wants to hear it."""

@@ -39,32 +39,32 @@ __all__ = [
     "OWNER",
     "PLAN",
     "STARTED",
-    "Cell",
+    "ExecutionFrame",
     "RetryContext",
     "close_context",
     "context_of",
     "current_context",
-    "empty",
-    "entered",
+    "detach_frame",
+    "enclosing_frame",
+    "exit_frame",
     "first_context",
-    "leave",
-    "restore",
+    "reset_frame",
 ]
 
-# All that travels with a call, one variable for all of it.  A cell is a list made afresh for each
+# All that travels with a call, one variable for all of it.  A frame is a list made afresh for each
 # call (so that child tasks never share what they write): the context or None while nobody asked for
-# it; who makes it on demand; the deadline in force; the cell outside; the settings it began with;
+# it; who makes it on demand; the deadline in force; the frame outside; the settings it began with;
 # the function that is called; if the owner can make it under a deadline: when the call began.
-Cell = list[Any]
+ExecutionFrame = list[Any]
 CONTEXT, OWNER, DEADLINE, OUTER, PLAN, FUNCTION, STARTED = range(7)
 # Whether any deadline was entered in this process: who uses none has nothing to look for.
-deadlines = False
-LEFT = object()  # in the place of the settings: left before what was entered after it
-CURRENT: ContextVar[Cell | None] = ContextVar("retrytemplate", default=None)
+any_deadline_entered = False
+EXITED = object()  # in the place of the settings: left before what was entered after it
+CURRENT: ContextVar[ExecutionFrame | None] = ContextVar("retrytemplate", default=None)
 
 
-def restore(token: Any, outer: Cell | None) -> None:
-    """Make the cell outside current again, in the thread where another was entered.
+def reset_frame(token: Any, outer: ExecutionFrame | None) -> None:
+    """Make the frame outside current again, in the thread where another was entered.
 
     :param token: None: a signal came before anybody had it.
     """
@@ -74,69 +74,73 @@ def restore(token: Any, outer: Cell | None) -> None:
         CURRENT.reset(token)
 
 
-def leave(cell: Cell, token: Any) -> None:
-    """Make the cell outside current again.
+def exit_frame(frame: ExecutionFrame, token: Any) -> None:
+    """Make the frame outside current again.
 
     One that is not the innermost (of two generators that hold a block open in turn), or is left
     from another context (a suspended coroutine is closed), says no more and goes with the next.
     """
-    outer = cell[OUTER]
+    outer = frame[OUTER]
     if isinstance(sys.exception(), GeneratorExit):
         # The collector may be closing a coroutine.  Within it, CPython 3.11 crashes where a context
         # variable changes that is being changed around it.
-        empty(cell)
-    elif CURRENT.get() is cell:
+        detach_frame(frame)
+    elif CURRENT.get() is frame:
         try:
             CURRENT.reset(token)
         except ValueError:  # here is a copy of the context in which it was entered
             CURRENT.set(outer)
-            empty(cell)
+            detach_frame(frame)
         if outer is not None:
-            innermost()
+            current_frame()
     else:
-        empty(cell)
+        detach_frame(frame)
 
 
-def empty(cell: Cell) -> None:
-    """Let a cell that may still be current somewhere say no more than the one outside."""
-    cell[CONTEXT] = cell[OWNER] = None
-    cell[PLAN] = LEFT
-    _forget(cell)
-    _forget(CURRENT.get())  # it may have been left before this one, and have told of its deadline
+def detach_frame(frame: ExecutionFrame) -> None:
+    """Let a frame that may still be current somewhere say no more than the one outside."""
+    frame[CONTEXT] = frame[OWNER] = None
+    frame[PLAN] = EXITED
+    _drop_deadlines(frame)
+    _drop_deadlines(
+        CURRENT.get()
+    )  # it may have been left before this one, and have told of its deadline
 
 
-def _forget(cell: Cell | None) -> None:
+def _drop_deadlines(frame: ExecutionFrame | None) -> None:
     """Those that were left, from this one outwards, tell of the deadline around them alone."""
-    around = _not_left(cell)
-    while cell is not None and cell is not around:
-        cell[DEADLINE] = None if around is None else around[DEADLINE]
-        cell = cell[OUTER]
+    around = _nearest_active_frame(frame)
+    while frame is not None and frame is not around:
+        frame[DEADLINE] = None if around is None else around[DEADLINE]
+        frame = frame[OUTER]
 
 
-def _not_left(cell: Cell | None) -> Cell | None:
-    """The nearest cell that was not left before what was entered after it."""
-    while cell is not None and (cell[PLAN] is LEFT or getattr(cell[CONTEXT], "_gone", False)):
-        cell = cell[OUTER]
-    return cell
+def _nearest_active_frame(frame: ExecutionFrame | None) -> ExecutionFrame | None:
+    """The nearest frame that was not left before what was entered after it."""
+    while frame is not None and (
+        frame[PLAN] is EXITED or getattr(frame[CONTEXT], "_exited", False)
+    ):
+        frame = frame[OUTER]
+    return frame
 
 
-def entered() -> Cell | None:
-    """The cell around one that is entered now; it may be left before that one is."""
-    outer = innermost()
+def enclosing_frame() -> ExecutionFrame | None:
+    """The frame around one that is entered now; it may be left before that one is."""
+    outer = current_frame()
     if outer is not None:
-        cover = getattr(outer[CONTEXT], "_cover", None)
+        cover = getattr(outer[CONTEXT], "_on_nested_entry", None)
         if cover is not None:
             cover(outer)
     return outer
 
 
-def innermost() -> Cell | None:
-    """The current cell, once those are gone that were left before what was entered after them."""
+def current_frame() -> ExecutionFrame | None:
+    """The current frame, once those are gone that were left before what was entered after them."""
     here = CURRENT.get()
-    cell = _not_left(here)
-    if cell is not here:
-        CURRENT.set(cell)
-    return cell
+    frame = _nearest_active_frame(here)
+    if frame is not here:
+        CURRENT.set(frame)
+    return frame
 
 
 def current_context() -> RetryContext | None:
@@ -153,34 +157,34 @@ def current_context() -> RetryContext | None:
     return context_of(CURRENT.get())
 
 
-def context_of(cell: Cell | None) -> RetryContext | None:
-    """The context of the nearest cell that has one, made now if nobody asked before."""
-    while cell is not None:
-        context: RetryContext | None = cell[CONTEXT]
-        if context is None and cell[OWNER] is not None:
-            context = first_context(cell)
-        if context is not None and not context._gone:
-            context._shared = True
+def context_of(frame: ExecutionFrame | None) -> RetryContext | None:
+    """The context of the nearest frame that has one, made now if nobody asked before."""
+    while frame is not None:
+        context: RetryContext | None = frame[CONTEXT]
+        if context is None and frame[OWNER] is not None:
+            context = first_context(frame)
+        if context is not None and not context._exited:
+            context._is_exposed = True
             return context
-        cell = cell[OUTER]
+        frame = frame[OUTER]
     return None
 
 
-def first_context(cell: Cell) -> RetryContext:
+def first_context(frame: ExecutionFrame) -> RetryContext:
     """Make the context of a first attempt that began without one."""
-    context = cell[CONTEXT] = RetryContext(cell[OWNER], cell[OUTER], cell[PLAN])
-    context._function = cell[FUNCTION]
+    context = frame[CONTEXT] = RetryContext(frame[OWNER], frame[OUTER], frame[PLAN])
+    context._function = frame[FUNCTION]
     context.attempt = 1
-    if cell[DEADLINE] is not None:
-        context._started = cell[STARTED]
+    if frame[DEADLINE] is not None:
+        context._started = frame[STARTED]
     return context
 
 
-def close_context(cell: Cell) -> None:
+def close_context(frame: ExecutionFrame) -> None:
     """Close the context of an inline attempt; one that nobody asked for cannot be had any more."""
-    context = cell[CONTEXT]
+    context = frame[CONTEXT]
     if context is None:
-        cell[OWNER] = None  # a task that was begun within may live on
+        frame[OWNER] = None  # a task that was begun within may live on
     else:
         context.closed = True
 
@@ -221,16 +225,16 @@ class RetryContext:
         "__dict__",
         "__weakref__",
         "_claim",
+        "_earlier_failures",
         "_ended",
         "_function",
+        "_is_exposed",
         "_last",
         "_last_stamp",
         "_outer",
         "_owner",
-        "_past",
         "_plan",
-        "_same",
-        "_shared",
+        "_repeat_count",
         "_started",
         "_state",
         "_stop",
@@ -246,28 +250,28 @@ class RetryContext:
     _function: Callable[..., Any] | None  # set where there is one: a block has none
     # Set with the first failure.
     _last_stamp: Stamp
-    _same: int  # earlier failures in a row that were the very same object
+    _repeat_count: int  # earlier failures in a row that were the very same object
 
     recovered: bool = False
     no_recovery: bool = False
 
-    _gone: bool = False  # as a block is; the others take their cell with them
+    _exited: bool = False  # as a block is; the others take their frame with them
     _name: str | None = None  # another than the owner's
     _opened: bool = False  # past the listeners' open
     _attributes: dict[str, Any] | None = None
-    _kept: tuple[AttemptRecord, ...] = ()
+    _restored_history: tuple[AttemptRecord, ...] = ()
     _max_attempts: int | None = None
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
     _unguarded: bool = False  # the store is away, and the execution goes on without its key
     _error: BaseException | None = None  # the final error, while listeners are notified of it
-    _verdict: bool = True
+    _retry_allowed: bool = True
     _policy_state: Any = None
     _backoff_state: Any = None
     _backoff_started: bool = False
     _not_before: float | None = None
 
-    def __init__(self, owner: Owner, outer: Cell | None, plan: Plan) -> None:
+    def __init__(self, owner: Owner, outer: ExecutionFrame | None, plan: Plan) -> None:
         self._plan = plan
         self._outer = outer
         self._owner = owner
@@ -276,10 +280,10 @@ class RetryContext:
         self.gave_up = self.exhausted = self.closed = False
         self._state: RetryState | None = None
         self._claim: Claim | None = None  # on the key of a stateful execution
-        self._shared = False  # somebody looks at this context
+        self._is_exposed = False  # somebody looks at this context
         self._started: float | None = None
         self._last: BaseException | None = None
-        self._past: list[Past] = NO_PAST
+        self._earlier_failures: list[Past] = NO_PAST
 
     @property
     def name(self) -> str | None:
@@ -329,8 +333,8 @@ class RetryContext:
     def history(self) -> tuple[AttemptRecord, ...]:
         """The failed attempts, oldest first: the first three, then the last thirteen."""
         if self._last is None or self._last_stamp is KEPT_STAMP:
-            return self._kept
-        return bounded(self._kept + self._records())
+            return self._restored_history
+        return bounded(self._restored_history + self._records())
 
     @property
     def max_attempts(self) -> int | None:
@@ -446,13 +450,13 @@ class RetryContext:
             except Exception:
                 text = NO_TEXT
             past = (stamp, type(previous), text)
-            if self._past is NO_PAST:
-                self._past = [past]
+            if self._earlier_failures is NO_PAST:
+                self._earlier_failures = [past]
             else:
-                self._past.append(past)
-                if len(self._past) > HISTORY_FIRST + HISTORY_LAST - 1:
-                    del self._past[HISTORY_FIRST]
-        self._same = self._same + 1 if previous is exception else 0
+                self._earlier_failures.append(past)
+                if len(self._earlier_failures) > HISTORY_FIRST + HISTORY_LAST - 1:
+                    del self._earlier_failures[HISTORY_FIRST]
+        self._repeat_count = self._repeat_count + 1 if previous is exception else 0
         if self._started is None:
             self._started = now
         self._last = exception
@@ -465,7 +469,7 @@ class RetryContext:
         offset = clock.time() - clock.monotonic()
         last = self._last
         assert last is not None
-        texts = [(stamp, type_name(kind), text) for stamp, kind, text in self._past]
+        texts = [(stamp, type_name(kind), text) for stamp, kind, text in self._earlier_failures]
         texts.append((self._last_stamp, type_name(last), message_of(last)))
         return tuple(
             AttemptRecord(
@@ -476,21 +480,21 @@ class RetryContext:
 
     def _keep(self, records: tuple[AttemptRecord, ...]) -> None:
         """The failures so far are at rest as text."""
-        self._kept = bounded(self._kept + records)
-        self._past = NO_PAST
+        self._restored_history = bounded(self._restored_history + records)
+        self._earlier_failures = NO_PAST
         self._last_stamp = KEPT_STAMP
 
     def _finish(self) -> None:
         """Let go of every live exception; a context that somebody holds keeps the text."""
-        if self._shared and self._started is not None:
+        if self._is_exposed and self._started is not None:
             self._ended = self._plan.monotonic()
         last = self._last
         if last is None:
             return
-        if self._shared:
+        if self._is_exposed:
             if self._last_stamp is not KEPT_STAMP:
                 self._keep(self._records())
             self._last = recorded(last)
         else:
             self._last = None
-            self._past = NO_PAST
+            self._earlier_failures = NO_PAST

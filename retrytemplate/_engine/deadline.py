@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine import context as _context
-from retrytemplate._engine.context import CURRENT, DEADLINE, entered, leave
+from retrytemplate._engine.context import CURRENT, DEADLINE, enclosing_frame, exit_frame
 from retrytemplate._internal.cancel_scope import cut_after
 from retrytemplate._internal.validation import duration, limit, text_or_none
 from retrytemplate.clock import given_or_system, ticking
@@ -51,7 +51,7 @@ class Deadline:
     _outer: Deadline | None = None
     stops: tuple[Any, ...] = ()  # guards that are asked before every attempt in here
     endless = False  # it is there for the guards alone
-    _cell: Any = None
+    _frame: Any = None
     _token: Any = None
     cut: Cut | None = None  # of the task that entered it
 
@@ -182,11 +182,11 @@ class Deadline:
     def _enter(self) -> float:
         outer = CURRENT.get()
         if outer is not None:
-            outer = entered()
+            outer = enclosing_frame()
         left = self._start(None if outer is None else outer[DEADLINE])
-        _context.deadlines = True
-        self._cell = cell = [None, None, self, outer, None]
-        self._token = CURRENT.set(cell)
+        _context.any_deadline_entered = True
+        self._frame = frame = [None, None, self, outer, None]
+        self._token = CURRENT.set(frame)
         return left
 
     def __enter__(self) -> Self:
@@ -194,8 +194,8 @@ class Deadline:
         return self
 
     def _leave(self) -> None:
-        leave(self._cell, self._token)
-        self._cell = self._token = None  # the cell holds this deadline: that would be a cycle
+        exit_frame(self._frame, self._token)
+        self._frame = self._token = None  # the frame holds this deadline: that would be a cycle
 
     def __exit__(
         self,
@@ -236,8 +236,8 @@ class Deadline:
 
 
 def _in_force() -> Deadline | None:
-    cell = CURRENT.get()
-    return None if cell is None else cell[DEADLINE]
+    frame = CURRENT.get()
+    return None if frame is None else frame[DEADLINE]
 
 
 class _Endless(Deadline):
@@ -254,6 +254,6 @@ def guarded(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | No
     if not guards:
         return deadline
     made = _Endless() if deadline is None else copy(deadline)
-    made._cell = made._token = None  # of the block that entered the other one
+    made._frame = made._token = None  # of the block that entered the other one
     made.stops = (*made.stops, *others(guards, made.stops))
     return made

@@ -7,7 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from retrytemplate._engine.context import CURRENT, DEADLINE, OUTER, RetryContext, leave, restore
+from retrytemplate._engine.context import (
+    CURRENT,
+    DEADLINE,
+    OUTER,
+    RetryContext,
+    exit_frame,
+    reset_frame,
+)
 from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate._engine.execution import Execution
 from retrytemplate._internal.imports import is_own
@@ -18,7 +25,7 @@ from retrytemplate.state import RetryState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate._engine.execution import Ways
     from retrytemplate._engine.plan import Plan
 
@@ -46,8 +53,8 @@ def prepare(
     recovery: Callable[[RetryContext], Any] | None,
     state: RetryState | None,
     ways: Ways,
-) -> tuple[Execution, Cell]:
-    """An execution that has not begun, and the cell to make current while it runs.
+) -> tuple[Execution, ExecutionFrame]:
+    """An execution that has not begun, and the frame to make current while it runs.
 
     :param arguments: what the function is called with; None: the context.
     """
@@ -57,7 +64,7 @@ def prepare(
     context = RetryContext(owner, outer, plan)
     context._function = function
     deadline = None if outer is None else outer[DEADLINE]
-    context._shared = arguments is None or not plan.inline
+    context._is_exposed = arguments is None or not plan.inline
     limit = None if deadline is None or deadline.endless else deadline
     if plan.unbounded and limit is None:
         warn_unbounded(plan)
@@ -145,14 +152,14 @@ def warn_unbounded(plan: Any) -> None:
     )
 
 
-def run_whole(prepared: tuple[Execution, Cell]) -> Any:
-    execution, cell = prepared
+def run_whole(prepared: tuple[Execution, ExecutionFrame]) -> Any:
+    execution, frame = prepared
     token = None
     try:
-        token = _set(cell)
+        token = _set(frame)
         return perform(execution.run())
     finally:
-        restore(token, cell[OUTER])
+        reset_frame(token, frame[OUTER])
 
 
 def without_keywords(
@@ -167,9 +174,9 @@ def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) ->
     context = value = error = None
     try:
         function, args = without_keywords(function, args, kwargs)
-        execution, cell = prepare(owner, function, args, None, None, SYNC)
+        execution, frame = prepare(owner, function, args, None, None, SYNC)
         context = _watched(execution)
-        value = run_whole((execution, cell))
+        value = run_whole((execution, frame))
     except Exception as exc:
         error = exc
     try:
@@ -185,13 +192,13 @@ async def outcome_async(
     context = value = error = None
     try:
         function, args = without_keywords(function, args, kwargs)
-        execution, cell = prepare(owner, function, args, None, None, ASYNC)
+        execution, frame = prepare(owner, function, args, None, None, ASYNC)
         context = _watched(execution)
-        token = _set(cell)
+        token = _set(frame)
         try:
             value = await perform_async(execution.run())
         finally:
-            leave(cell, token)
+            exit_frame(frame, token)
     except Exception as exc:
         error = exc
     try:
@@ -202,7 +209,7 @@ async def outcome_async(
 
 def _watched(execution: Execution) -> RetryContext:
     context = execution.context
-    context._shared = True
+    context._is_exposed = True
     context._started = execution.plan.clock.monotonic()
     return context
 

@@ -193,7 +193,7 @@ class Execution:
                         if not (yield from self._make_ready()):
                             break
                         self.lent = False
-                    elif not context._verdict or context.gave_up:
+                    elif not context._retry_allowed or context.gave_up:
                         self.end = EXHAUSTED
                         break
                     context.attempt += 1
@@ -316,7 +316,7 @@ class Execution:
     def _ask_first(self) -> None:
         """Ask a deciding policy that may allow no attempt at all."""
         try:
-            self.context._verdict = bool(self.policy.allows(0, None))
+            self.context._retry_allowed = bool(self.policy.allows(0, None))
         except Exception as exc:
             error = TerminatedRetryError(f"the policy could not be asked: {summary(exc)}")
             self.end, self.error = UNTOUCHED, from_cause(error, exc)
@@ -402,7 +402,7 @@ class Execution:
     def _allowed(self) -> Steps:
         """Whether another attempt may be made: the policy first, then who gave up."""
         context = self.context
-        allowed = context._verdict
+        allowed = context._retry_allowed
         if self.plan.needs_state:
             if self.plan.keeps_context and self.cache is not None:
                 decided = yield from share(self, self._decide)
@@ -547,7 +547,7 @@ class Execution:
             self.end, self.error = KEPT, failure
             self.lent = False  # the retry comes with the redelivery
             self.reason = None
-            if not (allowed and context._verdict):
+            if not (allowed and context._retry_allowed):
                 self.reason = stop_reason(self.policy, context, plan.monotonic)
                 context._recovery = self.recovery  # for the record of what the next delivery does
         elif plan.keeps_context:
@@ -561,7 +561,7 @@ class Execution:
         context._fail(failure, self.started, plan.monotonic())
         try:
             if not plan.needs_state:
-                context._verdict = judge(self.policy, context, failure, self.own)
+                context._retry_allowed = judge(self.policy, context, failure, self.own)
             elif plan.keeps_context and self.cache is not None:
                 yield from share(self, lambda: self._record(failure))
             else:
@@ -575,7 +575,7 @@ class Execution:
             context._policy_state, failure, self.plan.monotonic()
         )
         if is_barred(self.policy, failure, self.own):
-            context._verdict = False
+            context._retry_allowed = False
         self.show()
 
     def refuse(self, refusal: BaseException, reason: StopReason | None) -> None:
@@ -624,7 +624,7 @@ class Execution:
     def _recover(self, recovery: Callable[[RetryContext], Any]) -> Steps:
         """Call the recovery under the claim; raising, it is recovery's turn again next time."""
         plan, context = self.plan, self.context
-        context._shared = True
+        context._is_exposed = True
         if context._claim is not None:
             yield from mark_recovering(self)
         value, error = yield recovery, (context,)

@@ -24,7 +24,7 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate._engine.context import ExecutionFrame, RetryContext
     from retrytemplate.history import StopReason
     from retrytemplate.policies.base import RetryPolicy
 
@@ -177,14 +177,14 @@ def takes_context(function: Callable[..., Any]) -> bool:
 RECOVER = object()
 
 
-def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> Any:
+def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseException) -> Any:
     """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
 
     What ``Execution._after`` does in such an execution, as one step on plain state: nearly every
     failing call is one.  Returns None when another attempt is due, RECOVER when it is the
     recovery's turn, else the exception that leaves.
     """
-    context: RetryContext = cell[CONTEXT]
+    context: RetryContext = frame[CONTEXT]
     plan = context._plan
     error: BaseException | None = None
     if type(failure) not in ORDINARY and leaves_as_it_is(policy, failure):
@@ -203,11 +203,11 @@ def after_failure(cell: Cell, policy: RetryPolicy, failure: BaseException) -> An
     if error is None:
         recovery = context._recovery
         if recovery is None:
-            recovery = cell[OWNER].recovery
+            recovery = frame[OWNER].recovery
         if recovery is not None and not context.no_recovery:
             return RECOVER
         context.exhausted = True
-        if context._shared or context.retry_count > 1:  # else nothing shows it
+        if context._is_exposed or context.retry_count > 1:  # else nothing shows it
             context._stop = stop_reason(policy, context, plan.monotonic)
         error = conclusion(context)
     context.closed = True

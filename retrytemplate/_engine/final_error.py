@@ -130,10 +130,10 @@ def _note(context: RetryContext, error: BaseException) -> None:
         line
         if (line := f"{stamp[0]}. {kind.__qualname__}: {text}").isprintable() and text
         else _line(stamp[0], kind.__qualname__, text)
-        for stamp, kind, text in context._past
+        for stamp, kind, text in context._earlier_failures
     ]
     # Nearly always these are all there were but the one that leaves.
-    if len(earlier) + 1 != count or error is not context._last or context._same:
+    if len(earlier) + 1 != count or error is not context._last or context._repeat_count:
         earlier = _all_but(error, context, earlier)
     before = "; before this one:\n  " if earlier else ""
     why = REASONS[getattr(context, "_stop", None)]
@@ -152,12 +152,12 @@ def _line(number: int, kind: str, message: str) -> str:
 
 def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
     """The failures at rest, those of this execution, and the last one unless it is what leaves."""
-    lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._kept]
+    lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._restored_history]
     lines += past
     last = context._last
     leaves = error is last or error.__cause__ is last
     untold = context.retry_count - len(lines)
-    own = context._same if leaves else 0  # the very same object is not its own history
+    own = context._repeat_count if leaves else 0  # the very same object is not its own history
     if last is None or context._last_stamp is KEPT_STAMP:
         own += leaves
     else:

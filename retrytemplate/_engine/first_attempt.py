@@ -18,9 +18,9 @@ from retrytemplate._engine.context import (
     RetryContext,
     close_context,
     context_of,
+    exit_frame,
     first_context,
-    leave,
-    restore,
+    reset_frame,
 )
 from retrytemplate._engine.drivers import (
     ASYNC,
@@ -48,7 +48,7 @@ from retrytemplate.state import RetryState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate._engine.deadline import Deadline
     from retrytemplate._engine.execution import Steps, Ways
     from retrytemplate._engine.plan import Plan
@@ -105,7 +105,7 @@ def run(
 def _run_inline(
     owner: Any,
     plan: Plan,
-    outer: Cell | None,
+    outer: ExecutionFrame | None,
     function: Callable[..., Any],
     arguments: tuple[Any, ...] | None,
     recovery: Callable[[RetryContext], Any] | None,
@@ -117,17 +117,17 @@ def _run_inline(
     context.attempt = 1
     if recovery is not None:
         context._recovery = recovery
-    cell: Cell = [context, owner, None, outer, plan]
+    frame: ExecutionFrame = [context, owner, None, outer, plan]
     token = None
     try:
-        token = _set(cell)
+        token = _set(frame)
         try:
             if arguments is None:
                 arguments = (context,)
-                context._shared = True
+                context._is_exposed = True
             value = function(*arguments)
         except Exception as exc:
-            cell.append(named(function, context, arguments, exc))
+            frame.append(named(function, context, arguments, exc))
         except BaseException:
             context.closed = True
             raise
@@ -136,10 +136,10 @@ def _run_inline(
             if type(value) not in PLAIN:
                 _no_awaitable(function, value)
             return value
-        return repeat(cell, function, arguments, {})
+        return repeat(frame, function, arguments, {})
     finally:
         if token is None:  # a signal came before anybody had it
-            restore(token, outer)
+            reset_frame(token, outer)
         else:
             _reset(token)
 
@@ -147,7 +147,7 @@ def _run_inline(
 def _run_told(
     owner: Any,
     plan: Plan,
-    outer: Cell | None,
+    outer: ExecutionFrame | None,
     function: Any,
     arguments: tuple[Any, ...] | None,
     recovery: Callable[[RetryContext], Any] | None,
@@ -159,7 +159,7 @@ def _run_told(
         warn_unbounded(plan)
     context = RetryContext(owner, outer, plan)
     context._function = function
-    context._shared = True
+    context._is_exposed = True
     if arguments is None:
         arguments = (context,)
     value: Any = None
@@ -198,7 +198,7 @@ def _run_told(
         return perform(execution.run())
     finally:
         if token is None:  # a signal came before anybody had it
-            restore(token, outer)
+            reset_frame(token, outer)
         else:
             _reset(token)
 
@@ -262,7 +262,7 @@ def _no_awaitable(function: Callable[..., Any], value: Any) -> None:
 def _run_stateful(
     owner: Any,
     plan: Plan,
-    outer: Cell | None,
+    outer: ExecutionFrame | None,
     function: Any,
     arguments: tuple[Any, ...] | None,
     recovery: Callable[[RetryContext], Any] | None,
@@ -276,7 +276,7 @@ def _run_stateful(
     cache = plan.cache
     context = RetryContext(owner, outer, plan)
     context._function = function
-    context._shared = True
+    context._is_exposed = True
     context._state = state
     if arguments is None:
         arguments = (context,)
@@ -329,23 +329,23 @@ def _run_stateful(
         raise
     finally:
         if token is None:  # a signal came before anybody had it
-            restore(token, outer)
+            reset_frame(token, outer)
         else:
             _reset(token)
 
 
-def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def repeat(frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Go on after an inline first attempt that failed, in this thread."""
-    failure = cell.pop()
+    failure = frame.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _taken_over(cell, function)
+    context, policy = _taken_over(frame, function)
     if not context._plan.plain:
-        steps = _resumed(cell, function, args, kwargs, SYNC).run(failure)
+        steps = _resumed(frame, function, args, kwargs, SYNC).run(failure)
         del failure  # kept here, it would live as long as the attempts after it
         return perform(steps)
     while True:
-        ended = after_failure(cell, policy, failure)
+        ended = after_failure(frame, policy, failure)
         if ended is not None:
             break
         try:
@@ -361,25 +361,27 @@ def repeat(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> 
             return value
     del failure
     if ended is RECOVER:
-        return perform(_resumed(cell, function, args, kwargs, SYNC).recover())
+        return perform(_resumed(frame, function, args, kwargs, SYNC).recover())
     try:
         raise ended
     finally:
         del ended
 
 
-async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+async def repeat_async(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
     """Go on after an inline first attempt that failed, in this task."""
-    failure = cell.pop()
+    failure = frame.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _taken_over(cell, function)
+    context, policy = _taken_over(frame, function)
     if not context._plan.plain:
-        steps = _resumed(cell, function, args, kwargs, ASYNC).run(failure)
+        steps = _resumed(frame, function, args, kwargs, ASYNC).run(failure)
         del failure
         return await perform_async(steps)
     while True:
-        ended = after_failure(cell, policy, failure)
+        ended = after_failure(frame, policy, failure)
         if ended is not None:
             break
         try:
@@ -393,18 +395,20 @@ async def repeat_async(cell: Cell, function: Callable[..., Any], args: Any, kwar
             return value
     del failure
     if ended is RECOVER:
-        return await perform_async(_resumed(cell, function, args, kwargs, ASYNC).recover())
+        return await perform_async(_resumed(frame, function, args, kwargs, ASYNC).recover())
     try:
         raise ended
     finally:
         del ended
 
 
-def _taken_over(cell: Cell, function: Callable[..., Any]) -> tuple[RetryContext, RetryPolicy]:
+def _taken_over(
+    frame: ExecutionFrame, function: Callable[..., Any]
+) -> tuple[RetryContext, RetryPolicy]:
     """The context and the policy of an inline execution that needs them from now on."""
-    context, owner = cell[CONTEXT], cell[OWNER]
+    context, owner = frame[CONTEXT], frame[OWNER]
     if context is None:
-        context = cell[CONTEXT] = RetryContext(owner, cell[OUTER], cell[PLAN])
+        context = frame[CONTEXT] = RetryContext(owner, frame[OUTER], frame[PLAN])
         context._function = function
     context.attempt = 1
     plan = context._plan
@@ -414,19 +418,19 @@ def _taken_over(cell: Cell, function: Callable[..., Any]) -> tuple[RetryContext,
 
 
 def _resumed(
-    cell: Cell, function: Callable[..., Any], args: Any, kwargs: Any, ways: Ways
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, ways: Ways
 ) -> Execution:
     function, args = without_keywords(function, args, kwargs)
-    context = cell[CONTEXT]
+    context = frame[CONTEXT]
     recovery = context._recovery
     if recovery is None:
-        recovery = cell[OWNER].recovery
+        recovery = frame[OWNER].recovery
     return Execution(context._plan, context, function, args, recovery, ways)
 
 
-def finished(cell: Cell, function: Callable[..., Any], value: Any) -> None:
+def finished(frame: ExecutionFrame, function: Callable[..., Any], value: Any) -> None:
     """Close the context of an inline success that somebody asked for; refuse an awaitable."""
-    close_context(cell)
+    close_context(frame)
     _no_awaitable(function, value)
 
 
@@ -454,31 +458,31 @@ def run_within(
     recovery: Recovery,
 ) -> Any:
     """Run one execution in this thread."""
-    cell = _begin(owner, function)
+    frame = _begin(owner, function)
     if arguments is None:
-        arguments = (context_of(cell),)
+        arguments = (context_of(frame),)
     failure: Exception | None = None
     token = None
     try:
-        token = CURRENT.set(cell)
+        token = CURRENT.set(frame)
         try:
             value = function(*arguments)
         except Exception as exc:
             failure = exc
         except BaseException:
-            _end(cell)
+            _end(frame)
             raise
         else:
             if type(value) not in PLAIN and is_awaitable(value):
-                _end(cell)
+                _end(frame)
                 raise awaitable_error(function, value)
-            _succeed(cell, limit)
+            _succeed(frame, limit)
             return value
-        steps = _rest(cell, function, arguments, recovery, failure, SYNC)
+        steps = _rest(frame, function, arguments, recovery, failure, SYNC)
         failure = None
         return perform(steps)
     finally:
-        restore(token, cell[OUTER])
+        reset_frame(token, frame[OUTER])
 
 
 async def run_within_async(
@@ -489,11 +493,11 @@ async def run_within_async(
     recovery: Recovery,
 ) -> Any:
     """The same in a task, which the deadline cuts by itself."""
-    cell = _begin(owner, function)
+    frame = _begin(owner, function)
     if arguments is None:
-        arguments = (context_of(cell),)
+        arguments = (context_of(frame),)
     failure: Exception | None = None
-    token = CURRENT.set(cell)
+    token = CURRENT.set(frame)
     try:
         try:
             value = function(*arguments)
@@ -503,45 +507,45 @@ async def run_within_async(
         except Exception as exc:
             failure = exc
         except BaseException:
-            _end(cell)
+            _end(frame)
             raise
         else:
-            _succeed(cell, limit)
+            _succeed(frame, limit)
             return value
-        steps = _rest(cell, function, arguments, recovery, failure, ASYNC)
+        steps = _rest(frame, function, arguments, recovery, failure, ASYNC)
         failure = None
         return await perform_async(steps)
     finally:
         try:
             CURRENT.reset(token)
         except ValueError:  # a suspended coroutine is closed from another context
-            leave(cell, token)
+            exit_frame(frame, token)
 
 
-def _begin(owner: Any, function: Callable[..., Any]) -> Cell:
+def _begin(owner: Any, function: Callable[..., Any]) -> ExecutionFrame:
     outer: Any = CURRENT.get()
     plan = owner._plan
     return [None, owner, outer[DEADLINE], outer, plan, function, plan.ticks.now()]
 
 
-def _succeed(cell: Cell, limit: float) -> None:
+def _succeed(frame: ExecutionFrame, limit: float) -> None:
     """End an execution whose first attempt returned, and report it if that was too late."""
-    elapsed = cell[PLAN].ticks.now() - cell[STARTED]
+    elapsed = frame[PLAN].ticks.now() - frame[STARTED]
     if elapsed > limit:
-        warn_of_overrun(cell[CONTEXT] or first_context(cell), limit, elapsed)
-    _end(cell)
+        warn_of_overrun(frame[CONTEXT] or first_context(frame), limit, elapsed)
+    _end(frame)
 
 
-def _end(cell: Cell) -> None:
+def _end(frame: ExecutionFrame) -> None:
     """The execution is over, and time stands still for whoever holds its context."""
-    context = cell[CONTEXT]
-    close_context(cell)
+    context = frame[CONTEXT]
+    close_context(frame)
     if context is not None:
         context._finish()
 
 
 def _rest(
-    cell: Cell,
+    frame: ExecutionFrame,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     recovery: Recovery,
@@ -549,13 +553,13 @@ def _rest(
     ways: Ways,
 ) -> Steps:
     """The rules after a first attempt that failed."""
-    context = cell[CONTEXT]
+    context = frame[CONTEXT]
     if context is None:
-        context = first_context(cell)
+        context = first_context(frame)
     if recovery is None:
-        recovery = cell[OWNER].recovery
-    execution = Execution(cell[PLAN], context, function, arguments, recovery, ways)
-    execution.deadline, execution.started = cell[DEADLINE], cell[STARTED]
+        recovery = frame[OWNER].recovery
+    execution = Execution(frame[PLAN], context, function, arguments, recovery, ways)
+    execution.deadline, execution.started = frame[DEADLINE], frame[STARTED]
     return execution.run(failure)
 
 
@@ -573,12 +577,12 @@ async def run_async(
         if limit:
             check_call(function, recovery)
             return await run_within_async(owner, limit, function, arguments, recovery)
-    execution, cell = prepare(owner, function, arguments, recovery, state, ASYNC)
-    token = _set(cell)
+    execution, frame = prepare(owner, function, arguments, recovery, state, ASYNC)
+    token = _set(frame)
     try:
         return await perform_async(execution.run())
     finally:
-        leave(cell, token)
+        exit_frame(frame, token)
 
 
 async def call_async(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

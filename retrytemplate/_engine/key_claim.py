@@ -79,7 +79,9 @@ def _resume(execution: Execution) -> None:
         if plan.needs_state:
             execution.start_policy()
         elif record is not None:
-            context._verdict = execution.policy.allows(context.retry_count, context.last_exception)
+            context._retry_allowed = execution.policy.allows(
+                context.retry_count, context.last_exception
+            )
     else:
         execution.resumed = True
 

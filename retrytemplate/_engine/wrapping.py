@@ -8,7 +8,14 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from retrytemplate._engine.context import CONTEXT, CURRENT, DEADLINE, close_context, leave, restore
+from retrytemplate._engine.context import (
+    CONTEXT,
+    CURRENT,
+    DEADLINE,
+    close_context,
+    exit_frame,
+    reset_frame,
+)
 from retrytemplate._engine.entry import without_keywords
 from retrytemplate._engine.first_attempt import (
     finished,
@@ -206,29 +213,29 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
             if kwargs:
                 return run(owner, partial(fn, *args, **kwargs), ())
             return run(owner, fn, args)
-        cell = [None, owner, None, outer, plan, fn]
+        frame = [None, owner, None, outer, plan, fn]
         try:
-            token = _set(cell)
+            token = _set(frame)
         except BaseException:  # a signal, once it was set
-            restore(None, outer)
+            reset_frame(None, outer)
             raise
         try:
             value = fn(*args, **kwargs)
         except Exception as exc:
-            cell += (exc,)  # no call, for a signal may come after one
+            frame += (exc,)  # no call, for a signal may come after one
         except BaseException:
             _reset(token)
-            close_context(cell)
+            close_context(frame)
             raise
         else:
             _reset(token)
-            if type(value) is kind and cell[CONTEXT] is None:
+            if type(value) is kind and frame[CONTEXT] is None:
                 return value
-            finished(cell, fn, value)
+            finished(frame, fn, value)
             kind = type(value)
             return value
         try:
-            return repeat(cell, fn, args, kwargs)
+            return repeat(frame, fn, args, kwargs)
         finally:
             _reset(token)
 
@@ -251,25 +258,25 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
                 if limit:
                     return await run_within_async(owner, limit, fn, args, None)
             return await run_async(owner, fn, args)
-        cell = [None, owner, None, outer, plan, fn]
-        token = _set(cell)
+        frame = [None, owner, None, outer, plan, fn]
+        token = _set(frame)
         try:
             try:
                 value = await fn(*args, **kwargs)
             except Exception as exc:
-                cell.append(exc)
+                frame.append(exc)
             except BaseException:
-                close_context(cell)
+                close_context(frame)
                 raise
             else:
-                close_context(cell)
+                close_context(frame)
                 return value
-            return await repeat_async(cell, fn, args, kwargs)
+            return await repeat_async(frame, fn, args, kwargs)
         finally:
             try:
                 _reset(token)
             except ValueError:  # a suspended coroutine is closed from another context
-                leave(cell, token)
+                exit_frame(frame, token)
 
     return wrapped
 

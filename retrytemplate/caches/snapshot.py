@@ -55,12 +55,12 @@ def snapshot(
         name=None if context.name is None else str(context.name),
         failures=context.retry_count,
         attempts=context.attempt,
-        verdict=bool(context._verdict),
+        verdict=bool(context._retry_allowed),
         no_recovery=bool(context.no_recovery),
         gave_up=bool(context.gave_up),
         max_attempts=_count(context.max_attempts),
         last=None if last is None else _redacted(recorded(last), redact),
-        history=context._kept,
+        history=context._restored_history,
         attributes=json_copy(context._attributes),
         policy_state=context._policy_state,
         backoff_state=context._backoff_state,
@@ -143,7 +143,7 @@ def restore(context: RetryContext, record: Record) -> None:
     context._backoff_state = record.backoff_state
     context._backoff_started = record.backoff_started
     context._not_before = record.not_before
-    context._kept = record.history
+    context._restored_history = record.history
     if record.attributes:
         from retrytemplate.caches.record import json_copy
 
@@ -159,6 +159,6 @@ def refresh(context: RetryContext, record: Record) -> None:
         context.max_attempts = record.max_attempts
     if context._last is None:
         context._last = None if record.last is None else _redacted(record.last, None)
-        context._last_stamp, context._same = KEPT_STAMP, 0
-    context._verdict = record.verdict
+        context._last_stamp, context._repeat_count = KEPT_STAMP, 0
+    context._retry_allowed = record.verdict
     context._policy_state = record.policy_state

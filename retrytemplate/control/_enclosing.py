@@ -10,9 +10,9 @@ from retrytemplate._engine.context import (
     DEADLINE,
     OUTER,
     current_context,
-    entered,
-    leave,
-    restore,
+    enclosing_frame,
+    exit_frame,
+    reset_frame,
 )
 from retrytemplate._engine.deadline import guarded
 from retrytemplate._engine.plan import awaited_admit
@@ -21,7 +21,7 @@ from retrytemplate._internal.awaitables import is_awaitable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import Cell
+    from retrytemplate._engine.context import ExecutionFrame
 
 __all__ = ["ask", "ask_async", "under", "under_async"]
 
@@ -44,51 +44,53 @@ async def ask_async() -> None:
 
 
 def _stops() -> tuple[Any, ...]:
-    cell = CURRENT.get()
-    deadline = None if cell is None else cell[DEADLINE]
+    frame = CURRENT.get()
+    deadline = None if frame is None else frame[DEADLINE]
     return () if deadline is None else deadline.stops
 
 
 def under(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function with this guard around it, as that of a template is."""
-    cell, token = _cell(guard), None
-    outer = None if cell[OUTER] is None else cell[OUTER][DEADLINE]
+    frame, token = _frame(guard), None
+    outer = None if frame[OUTER] is None else frame[OUTER][DEADLINE]
     try:
         try:
-            token = CURRENT.set(cell)
+            token = CURRENT.set(frame)
             return fn(*args, **kwargs)
         finally:
-            _leave(cell, token)
+            _leave(frame, token)
     except BaseException:  # a signal, maybe, before it was left
-        cell[DEADLINE] = outer
+        frame[DEADLINE] = outer
         raise
 
 
 async def under_async(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The same for a function that may be asynchronous."""
-    cell, token = _cell(guard), None
-    outer = None if cell[OUTER] is None else cell[OUTER][DEADLINE]
+    frame, token = _frame(guard), None
+    outer = None if frame[OUTER] is None else frame[OUTER][DEADLINE]
     try:
         try:
-            token = CURRENT.set(cell)
+            token = CURRENT.set(frame)
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
         finally:
-            _leave(cell, token)
+            _leave(frame, token)
     except BaseException:
-        cell[DEADLINE] = outer
+        frame[DEADLINE] = outer
         raise
 
 
-def _cell(guard: Any) -> Cell:
-    _context.deadlines = True  # there is something to look for, as where a deadline is entered
-    outer = entered()
+def _frame(guard: Any) -> ExecutionFrame:
+    _context.any_deadline_entered = (
+        True  # there is something to look for, as where a deadline is entered
+    )
+    outer = enclosing_frame()
     deadline = guarded(None if outer is None else outer[DEADLINE], (guard,))
     return [None, None, deadline, outer, None]
 
 
-def _leave(cell: Cell, token: Any) -> None:
+def _leave(frame: ExecutionFrame, token: Any) -> None:
     if token is None:
-        restore(token, cell[OUTER])
+        reset_frame(token, frame[OUTER])
     else:
-        leave(cell, token)
+        exit_frame(frame, token)

@@ -14,7 +14,7 @@ from retrytemplate.errors import NestedRetryError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from retrytemplate._engine.context import Cell, RetryContext
+    from retrytemplate._engine.context import ExecutionFrame, RetryContext
 
 __all__ = ["NestedRetries", "NestedRetry", "Nesting", "around"]
 
@@ -53,11 +53,11 @@ class Nesting:
         )
 
 
-def around(cell: Cell | None) -> Nesting:
+def around(frame: ExecutionFrame | None) -> Nesting:
     """What was entered around here, up to where a request came in."""
     depth = retries = 0
-    while cell is not None:
-        context, owner, began_with = cell[CONTEXT], cell[OWNER], cell[PLAN]
+    while frame is not None:
+        context, owner, began_with = frame[CONTEXT], frame[OWNER], frame[PLAN]
         if isinstance(began_with, Nesting):  # came in: it knows of all that is outside
             said = began_with
             return Nesting(said.depth + depth, said.attempt + retries, said.no_retry)
@@ -65,12 +65,12 @@ def around(cell: Cell | None) -> Nesting:
             if not (context.closed or context.exhausted):
                 depth += _may_retry(context)
                 retries += max(0, context.attempt - 1)
-            cell = context._outer
+            frame = context._outer
         else:
             # A first attempt has no context while nobody has asked for it.
             if owner is not None and isinstance(began_with, Plan):
                 depth += began_with.policy.attempt_limit != 1
-            cell = cell[OUTER]
+            frame = frame[OUTER]
     return Nesting(depth, 1 + retries)
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._engine import context as _context
-from retrytemplate._engine.context import CURRENT, DEADLINE, empty, entered, leave
+from retrytemplate._engine.context import (
+    CURRENT,
+    DEADLINE,
+    detach_frame,
+    enclosing_frame,
+    exit_frame,
+)
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
 from retrytemplate.clock import SystemClock, check_clock
@@ -172,27 +178,29 @@ class Incoming:
         self._clock = clock
         self._deadline: Deadline | None = None
         self._entered = False
-        self._cell: Any = None
+        self._frame: Any = None
         self._token: Any = None
 
     def _enter(self) -> Nesting:
         if self._entered:
             raise MisuseError("incoming() is entered once: call it again for each request")
         self._entered = True
-        outer = entered()
+        outer = enclosing_frame()
         # In one process, as in a test, what is outside is known from both sides.
         here = self.said.and_also(around(outer))
-        _context.deadlines = True  # there is something to look for, as where a deadline is entered
-        self._cell = [None, None, None if outer is None else outer[DEADLINE], outer, here]
-        self._token = CURRENT.set(self._cell)
+        _context.any_deadline_entered = (
+            True  # there is something to look for, as where a deadline is entered
+        )
+        self._frame = [None, None, None if outer is None else outer[DEADLINE], outer, here]
+        self._token = CURRENT.set(self._frame)
         if self.timeout is not None:
             self._deadline = Deadline(self.timeout, kind="caller", clock=self._clock)
         return here
 
     def _leave(self) -> None:
-        leave(self._cell, self._token)
-        empty(self._cell)  # for a task that was started here, and goes on
-        self._cell = self._token = None
+        exit_frame(self._frame, self._token)
+        detach_frame(self._frame)  # for a task that was started here, and goes on
+        self._frame = self._token = None
 
     def __enter__(self) -> Nesting:
         here = self._enter()
