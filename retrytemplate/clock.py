@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-__all__ = ["Clock", "SystemClock", "check_clock", "given_or_system", "ticking"]
+__all__ = ["Clock", "SystemClock", "check_clock", "fast_monotonic", "given_or_system"]
 
 
 # How often an asynchronous sleep looks at the stop event (seconds).
@@ -26,23 +26,23 @@ STOPPED = "the stop event was set"
 # The clock that retrytemplate.testing.no_waiting puts in the place of every SystemClock of the
 # process, for all threads; and how far such clocks, gone by now, have moved the monotonic one on:
 # it must never go back.
-stand_in: Clock | None = None
-ahead = 0.0
+_override: Clock | None = None
+_offset = 0.0
 
 
 def _moved_on() -> float:
-    return time.monotonic() + ahead
+    return time.monotonic() + _offset
 
 
 # What reads the monotonic clock now: nothing but a call while nobody has put a clock in its place.
 now: Callable[[], float] = time.monotonic
 
 
-def put_in_place(clock: Clock | None) -> None:
+def install_override(clock: Clock | None) -> None:
     """Let a clock stand in for every ``SystemClock``; None: for none any more."""
-    global stand_in, now
-    stand_in = clock
-    system = _moved_on if ahead else time.monotonic
+    global _override, now
+    _override = clock
+    system = _moved_on if _offset else time.monotonic
     now = system if clock is None else clock.monotonic
 
 
@@ -110,12 +110,12 @@ class SystemClock:
 
     def time(self) -> float:
         """Seconds since the epoch."""
-        other = stand_in
+        other = _override
         return time.time() if other is None else other.time()
 
     def sleep(self, delay: float) -> None:
         """Wait *delay* seconds in this thread, or until the stop event is set."""
-        other = stand_in
+        other = _override
         if other is not None:
             self._go_on()
             other.sleep(delay)
@@ -126,7 +126,7 @@ class SystemClock:
 
     async def sleep_async(self, delay: float) -> None:
         """Wait *delay* seconds in this task (asyncio or trio), or until the stop event is set."""
-        other = stand_in
+        other = _override
         self._go_on()
         if other is not None:
             await other.sleep_async(delay)
@@ -158,7 +158,7 @@ def given_or_system(clock: Clock | None) -> Clock:
     return clock
 
 
-def ticking(clock: Clock) -> Any:
+def fast_monotonic(clock: Clock) -> Any:
     """Something whose ``now()`` is this clock's monotonic time, as fast as can be."""
     if type(clock) is SystemClock:
         return sys.modules[__name__]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import RetryContext
 
-__all__ = ["Guard", "others"]
+__all__ = ["Guard", "excluding"]
 
 
 class Guard:
@@ -50,7 +50,7 @@ class Guard:
         """After an attempt that succeeded, when the listeners have been told."""
 
 
-def others(guards: Iterable[Any], known: Iterable[Any]) -> tuple[Any, ...]:
+def excluding(guards: Iterable[Any], known: Iterable[Any]) -> tuple[Any, ...]:
     """The guards that are not among those: equal ones may differ by the time they are asked."""
     ids = set(map(id, known))
     return tuple(guard for guard in guards if id(guard) not in ids)

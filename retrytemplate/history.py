@@ -13,9 +13,9 @@ from retrytemplate.errors import RecordedFailure
 __all__ = [
     "HISTORY_FIRST",
     "HISTORY_LAST",
-    "KEPT_STAMP",
-    "NO_PAST",
+    "NO_FAILURES",
     "NO_TEXT",
+    "RESTORED",
     "STOP_REASONS",
     "WORDS",
     "AttemptRecord",
@@ -40,8 +40,8 @@ Stamp = tuple[int, float | None, float]
 # A failure that another one followed: its class and text.
 Past = tuple[Stamp, type[BaseException], str]
 
-KEPT_STAMP: Stamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
-NO_PAST: list[Past] = []
+RESTORED: Stamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
+NO_FAILURES: list[Past] = []
 
 
 def type_name(failure: BaseException | type[BaseException]) -> str:

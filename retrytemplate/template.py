@@ -11,7 +11,7 @@ from retrytemplate._engine.block import NEW, STATEFUL, Attempts
 from retrytemplate._engine.context import CONTEXT, CURRENT, DEADLINE, close_context, reset_frame
 from retrytemplate._engine.drivers import PLAIN
 from retrytemplate._engine.failure_rules import takes_context
-from retrytemplate._engine.plan import Plan
+from retrytemplate._engine.plan import ExecutionPlan
 from retrytemplate._engine.wrapping import wrap
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.suggestions import check_names
@@ -129,10 +129,10 @@ class Entrances(Generic[R_co]):
         def template(self) -> RetryTemplate: ...
 
         @property
-        def _plan(self) -> Plan: ...
+        def _plan(self) -> ExecutionPlan: ...
 
         @property
-        def _inline(self) -> Plan | None: ...
+        def _inline_plan(self) -> ExecutionPlan | None: ...
 
         def _changed(self, changes: Mapping[str, Any]) -> Any: ...
 
@@ -268,7 +268,7 @@ class Entrances(Generic[R_co]):
         17
         """
         outer = _get()
-        plan = self._inline
+        plan = self._inline_plan
         if (
             plan is None
             or self.state is not None
@@ -293,10 +293,10 @@ class Entrances(Generic[R_co]):
         else:
             _reset(token)
             if frame[CONTEXT] is not None or type(value) not in PLAIN:
-                first_attempt.finished(frame, fn, value)
+                first_attempt.finish_inline_success(frame, fn, value)
             return value
         try:
-            result = first_attempt.repeat(frame, fn, args, kwargs)
+            result = first_attempt.retry_after_inline_failure(frame, fn, args, kwargs)
             return result
         finally:
             _reset(token)
@@ -404,14 +404,14 @@ class Entrances(Generic[R_co]):
         1
         """
         attempts = Attempts(self, None, self._plan)
-        attempts._stand = NEW
+        attempts._loop_state = NEW
         if recovery is not None or self.recovery is not None:
             entry.check_recovery(recovery)
             attempts._recovery = self.recovery if recovery is None else recovery
         if state is not None or self.state is not None:
             entry.check_state(state)
-            attempts._wanted = self.state if state is None else state
-            attempts._stand = STATEFUL
+            attempts._requested_state = self.state if state is None else state
+            attempts._loop_state = STATEFUL
         return attempts
 
 
@@ -464,8 +464,8 @@ class RetryTemplate(Entrances[Never]):
     label: str | None = field(init=False, repr=False)
     state: RetryState | None = field(init=False, repr=False, default=None)
     # Fields where the base class says property: they are read at every call.
-    _inline: Plan | None = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
-    _plan: Plan = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    _inline_plan: ExecutionPlan | None = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    _plan: ExecutionPlan = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
     _monitor: Monitor = field(init=False, repr=False)
     _scope: str = field(init=False, repr=False)
 
@@ -484,9 +484,9 @@ class RetryTemplate(Entrances[Never]):
         self._replan()
 
     def _replan(self) -> None:
-        plan = Plan(self, self.listeners)
+        plan = ExecutionPlan(self, self.listeners)
         object.__setattr__(self, "_plan", plan)
-        object.__setattr__(self, "_inline", plan if plan.inline else None)
+        object.__setattr__(self, "_inline_plan", plan if plan.inline_first_attempt else None)
 
     @property
     def template(self) -> RetryTemplate:
@@ -607,12 +607,12 @@ class BoundTemplate(Entrances[R_co]):
     label: str | None = field(default=None, validator=checked_by(text_or_none))
 
     @property
-    def _plan(self) -> Plan:
+    def _plan(self) -> ExecutionPlan:
         return self.template._plan
 
     @property
-    def _inline(self) -> Plan | None:
-        return self.template._inline
+    def _inline_plan(self) -> ExecutionPlan | None:
+        return self.template._inline_plan
 
     def _changed(self, changes: Mapping[str, Any]) -> Self:
         template = self.template._changed(changes)

@@ -24,7 +24,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate._engine.drivers import SYNC
-from retrytemplate._engine.entry import prepare, run_whole
+from retrytemplate._engine.entry import prepare, run_from_start
 from retrytemplate.listeners.base import HOOKS
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
 from tests.support.runners import WAYS, every_way, in_block, in_thread, made
@@ -258,7 +258,7 @@ def awaited_wrap(template, attempt, recovery):
 
 def by_engine(template, attempt, recovery):
     """From the beginning, and to the end."""
-    return run_whole(prepare(template, attempt, None, recovery, None, SYNC))
+    return run_from_start(prepare(template, attempt, None, recovery, None, SYNC))
 
 
 SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._engine.context import CURRENT, enclosing_frame, exit_frame
-from retrytemplate._engine.deadline import Deadline, guarded
+from retrytemplate._engine.deadline import Deadline, with_inherited_guards
 from retrytemplate._internal.awaitables import is_awaitable
-from retrytemplate._internal.cancel_scope import cut_after
+from retrytemplate._internal.cancel_scope import cancel_after
 from retrytemplate._internal.formatting import subject
 from retrytemplate._internal.threads import Threads, uninterrupted
 from retrytemplate._internal.validation import checked_by, duration, instance_of, late_result, span
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttemptTimeout",
+    "accepts_stop",
+    "attempt_limit",
     "bound_async",
     "bound_sync",
-    "exceeded",
     "is_discarded",
-    "limit_of",
+    "limit_error",
     "limited_frame",
     "log_failed_hook",
     "log_overrun",
-    "note_overrun",
-    "takes_stop",
+    "record_overrun",
     "warn_of_overrun",
 ]
 
@@ -78,7 +78,7 @@ class AttemptTimeout:
         return self._abandoned[0]
 
 
-def limit_of(execution: Execution) -> tuple[float, bool]:
+def attempt_limit(execution: Execution) -> tuple[float, bool]:
     """The seconds that the attempt may take, and whether it is the deadline that says so."""
     timeout, deadline = execution.plan.attempt_timeout, execution.deadline
     if deadline is None:
@@ -89,7 +89,7 @@ def limit_of(execution: Execution) -> tuple[float, bool]:
     return timeout.seconds, False
 
 
-def exceeded(
+def limit_error(
     execution: Execution,
     limit: float,
     by_deadline: bool,
@@ -113,7 +113,7 @@ def exceeded(
 # An attempt that returned is a success, however late: repeating it would repeat its effect.
 
 
-def note_overrun(execution: Execution, limit: float, elapsed: float) -> None:
+def record_overrun(execution: Execution, limit: float, elapsed: float) -> None:
     """Let the engine report an attempt that returned after its limit.
 
     :raises AttemptTimeoutError: the template discards the value.
@@ -123,7 +123,7 @@ def note_overrun(execution: Execution, limit: float, elapsed: float) -> None:
         return
     timeout = execution.plan.attempt_timeout
     if timeout is not None and is_discarded(timeout, elapsed):
-        raise exceeded(execution, timeout.seconds, False)
+        raise limit_error(execution, timeout.seconds, False)
     execution.overrun = limit, elapsed
 
 
@@ -158,7 +158,7 @@ def _log() -> Any:
 
 async def bound_async(execution: Execution, effect: Effect) -> Any:
     """Make an attempt that knows its limit and is cancelled at it."""
-    limit, by_deadline = limit_of(execution)
+    limit, by_deadline = attempt_limit(execution)
     function, arguments = effect
     value: Any = None
     clock = execution.plan.clock
@@ -166,29 +166,29 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     token = CURRENT.set(frame)
     try:
         began = clock.monotonic()
-        cut = cut_after(limit)
-        cut.__enter__()
+        cancel_scope = cancel_after(limit)
+        cancel_scope.__enter__()
         try:
             value = function(*arguments)
             if is_awaitable(value):
                 value = await value
         except BaseException as exc:
-            if cut.__exit__(type(exc), exc, exc.__traceback__):
-                raise exceeded(execution, limit, by_deadline, exc)  # noqa: B904  # sets the cause
+            if cancel_scope.__exit__(type(exc), exc, exc.__traceback__):
+                raise limit_error(execution, limit, by_deadline, exc)  # noqa: B904  # sets the cause
             raise
-        cut.__exit__(None, None, None)
+        cancel_scope.__exit__(None, None, None)
         elapsed = clock.monotonic() - began
     finally:
         exit_frame(frame, token)
-    if cut.fired:
-        raise exceeded(execution, limit, by_deadline)
-    note_overrun(execution, limit, elapsed)
+    if cancel_scope.expired:
+        raise limit_error(execution, limit, by_deadline)
+    record_overrun(execution, limit, elapsed)
     return value
 
 
 def bound_sync(execution: Execution, effect: Effect) -> Any:
     """Make an attempt that knows its limit."""
-    limit, by_deadline = limit_of(execution)
+    limit, by_deadline = attempt_limit(execution)
     clock = execution.plan.clock
     timeout = execution.plan.attempt_timeout
     function, arguments = effect
@@ -199,7 +199,7 @@ def bound_sync(execution: Execution, effect: Effect) -> Any:
             return _in_thread(execution, effect, limit, by_deadline)
         began = clock.monotonic()
         value = function(*arguments)
-        note_overrun(execution, limit, clock.monotonic() - began)
+        record_overrun(execution, limit, clock.monotonic() - began)
         return value
     finally:
         exit_frame(frame, token)
@@ -213,7 +213,7 @@ def limited_frame(
     return [
         execution.context,
         None,
-        guarded(deadline, execution.plan.inherited),
+        with_inherited_guards(deadline, execution.plan.inheritable_guards),
         outer,
         None,
     ]
@@ -237,7 +237,7 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     function, arguments = effect
     timeout: Any = execution.plan.attempt_timeout
     stop = threading.Event()
-    keywords = {"stop": stop} if takes_stop(function, arguments) else {}
+    keywords = {"stop": stop} if accepts_stop(function, arguments) else {}
     values: list[Any] = []
 
     def attempt() -> None:
@@ -258,12 +258,12 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
         raise
     if not in_time:
         timeout._abandoned[0] += 1
-        raise exceeded(execution, limit, by_deadline)
+        raise limit_error(execution, limit, by_deadline)
     threads.check()
     return values[0]
 
 
-def takes_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
+def accepts_stop(function: Any, arguments: tuple[Any, ...]) -> bool:
     """Whether a parameter ``stop`` can be given by name, and the call leaves it free."""
     from inspect import Parameter, signature
 

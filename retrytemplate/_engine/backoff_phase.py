@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.failure_rules import guard_reason
 from retrytemplate._engine.final_error import (
-    KEPT,
-    UNTOUCHED,
-    from_cause,
-    instead_of,
-    interrupted,
-    unusable,
+    RELEASED,
+    RETAINED,
+    interruption_error,
+    unusable_state_error,
+    with_cause,
+    with_context,
 )
 from retrytemplate.errors import NestedRetryError, Rejected, RetryLater
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.execution import Execution, Steps
 
-__all__ = ["give_back", "pause", "wait_rest"]
+__all__ = ["release_reservations", "run_backoff", "wait_remaining_delay"]
 
 
-def wait_rest(execution: Execution, rest: float) -> Steps:
+def wait_remaining_delay(execution: Execution, rest: float) -> Steps:
     """Wait for what is left of a deferred wait, or say when to come again."""
     if rest <= 0:
         return
     state: Any = execution.context._state  # which deferred it
     deadline = execution.deadline
     if state.defer_backoff == "raise":
-        execution.end = UNTOUCHED
+        execution.disposition = RELEASED
         execution.error = RetryLater(
             f"the next attempt is due in {rest:g} seconds", retry_after=rest
         )
     elif deadline is not None and not deadline.fits(rest):
-        execution.end, execution.reason = UNTOUCHED, "deadline"
+        execution.disposition, execution.reason = RELEASED, "deadline"
         execution.error = deadline.error(
             f"the next attempt is due in {rest:g} seconds, after the deadline"
         )
     else:
-        _, error = yield execution.ways.sleep(execution.plan), (rest,)
+        _, error = yield execution.driver.sleep(execution.plan), (rest,)
         if error is not None:
-            execution.end, execution.error = UNTOUCHED, interrupted(error)
+            execution.disposition, execution.error = RELEASED, interruption_error(error)
 
 
-def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps:
+def run_backoff(execution: Execution, failure: BaseException, rethrown: bool) -> Steps:
     """Wait before the next attempt, or find that there is none to wait for.
 
     :param rethrown: the failure leaves, so that the wait may be left to its redelivery.
@@ -58,30 +58,30 @@ def pause(execution: Execution, failure: BaseException, rethrown: bool) -> Steps
     state: Any = context._state
     if rethrown and state.defer_backoff is not None:
         context._not_before = plan.clock.time() + delay
-        error = yield from execution.tell(plan.on_backoff, context, delay)
+        error = yield from execution.call_hooks(plan.on_backoff, context, delay)
         if error is not None:
-            execution.end, execution.error = KEPT, error
+            execution.disposition, execution.error = RETAINED, error
         return
     deadline = execution.deadline
     if deadline is not None and not deadline.fits(delay):
         message = f"{delay:g} seconds of backoff do not fit before the deadline"
-        execution.refuse(from_cause(deadline.error(message), failure), "deadline")
+        execution.stop_retrying(with_cause(deadline.error(message), failure), "deadline")
         return
     error = yield from _reserve(execution, delay)
     if error is None:
         yield from _sleep(execution, delay)
     elif isinstance(error, NestedRetryError):
         # Itself: the layer outside is to judge it, not this error.
-        execution.refuse(failure, guard_reason(error))
+        execution.stop_retrying(failure, guard_reason(error))
     elif isinstance(error, Rejected):
-        execution.refuse(from_cause(error, failure), guard_reason(error))
+        execution.stop_retrying(with_cause(error, failure), guard_reason(error))
     else:
-        execution.end, execution.error = KEPT, error
+        execution.disposition, execution.error = RETAINED, error
 
 
 def _delay(execution: Execution, failure: BaseException) -> float | None:
     plan, context, backoff = execution.plan, execution.context, execution.backoff
-    if not plan.waits:
+    if not plan.has_backoff:
         return 0.0
     if not context._backoff_started:
         context._backoff_started = True
@@ -89,9 +89,9 @@ def _delay(execution: Execution, failure: BaseException) -> float | None:
     try:
         delay, context._backoff_state = backoff.next(context._backoff_state, failure, plan.random)
     except Exception as exc:
-        if not execution.resumed:
+        if not execution.is_state_restored:
             raise
-        raise unusable(context, exc) from exc
+        raise unusable_state_error(context, exc) from exc
     return delay
 
 
@@ -101,39 +101,46 @@ def _reserve(execution: Execution, delay: float) -> Steps:
     for reserve, give_back in execution.plan.reserve:
         _, error = yield reserve, (execution.context, delay)
         if error is not None:
-            return (yield from _give_back(execution, granted, error))
+            return (yield from _release_granted(execution, granted, error))
         granted.append(give_back)
     return None
 
 
-def _give_back(
+def _release_granted(
     execution: Execution, granted: Iterable[Callable[..., Any]], error: BaseException
 ) -> Steps:
     """The wait that was granted comes to nothing; what a guard raises now, leaves instead."""
-    raised = yield from execution.tell_all(granted, execution.context)
-    return error if raised is None else instead_of(instead_of(execution.last, error), raised)
+    raised = yield from execution.call_all_hooks(granted, execution.context)
+    return (
+        error
+        if raised is None
+        else with_context(with_context(execution.last_failure, error), raised)
+    )
 
 
 def _sleep(execution: Execution, delay: float) -> Steps:
     plan, context = execution.plan, execution.context
-    error = yield from execution.tell(plan.on_backoff, context, delay)
+    error = yield from execution.call_hooks(plan.on_backoff, context, delay)
     if error is None and delay > 0:
-        _, error = yield execution.ways.sleep(plan), (delay,)
+        _, error = yield execution.driver.sleep(plan), (delay,)
         if error is not None:
-            error = interrupted(error)
+            error = interruption_error(error)
     if error is not None:
         granted = [give_back for _, give_back in plan.reserve]
-        execution.end, execution.error = KEPT, (yield from _give_back(execution, granted, error))
+        execution.disposition, execution.error = (
+            RETAINED,
+            (yield from _release_granted(execution, granted, error)),
+        )
     else:
-        execution.lent = bool(plan.reserve)
+        execution.has_reservation = bool(plan.reserve)
 
 
-def give_back(execution: Execution) -> Steps:
+def release_reservations(execution: Execution) -> Steps:
     """No attempt follows the wait that was granted: the guards get back what they lent for it."""
-    execution.lent = False
+    execution.has_reservation = False
     granted = [give_back for _, give_back in execution.plan.reserve]
-    raised = yield from execution.tell_all(granted, execution.context)
+    raised = yield from execution.call_all_hooks(granted, execution.context)
     if raised is not None:
         before = execution.error
-        execution.error = raised if before is None else instead_of(before, raised)
-        execution.end = KEPT
+        execution.error = raised if before is None else with_context(before, raised)
+        execution.disposition = RETAINED

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._engine import context as _context
 from retrytemplate._engine.block_driver import (
     ASYNC_BLOCK,
+    IN_ATTEMPT,
     INLINE,
     INSIDE,
     INSIDE_INLINE,
     INSIDE_NESTED,
     NEW,
-    OUT,
     OVER,
     RUNNING,
     STATEFUL,
     SYNC_BLOCK,
     WAITING,
-    Loop,
+    BlockDriver,
     block,
 )
 from retrytemplate._engine.context import (
@@ -48,7 +48,7 @@ _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 # What the loop tells of an execution whose context is another object: it leads back to no loop, so
 # that one which is left ends at once.
-SHOWN = (
+MIRRORED_FIELDS = (
     *("attempt", "retry_count", "gave_up", "exhausted", "recovered", "no_recovery", "closed"),
     *(
         "_attributes",
@@ -83,38 +83,38 @@ class Attempts(RetryContext):
 
     # One object for loop, attempt and the inline attempt's context: three would cost more than the
     # rest of the way.
-    __slots__ = ("_stand", "_token")
+    __slots__ = ("_loop_state", "_token")
 
-    _stand: int
+    _loop_state: int
     _token: Any
 
     result: Any = None
-    _wanted: RetryState | None = None
+    _requested_state: RetryState | None = None
     _asynchronous: bool = False
-    _loop: Loop | None = None
-    _cut: Any = None
+    _driver: BlockDriver | None = None
+    _cancel_scope: Any = None
     _frame: Any = None
 
     @property
     def _exited(self) -> bool:  # type: ignore[override]  # read only here
-        return self._stand == OVER
+        return self._loop_state == OVER
 
     @property
     def attributes(self) -> MutableMapping[str, Any]:
         """Your own values; they live across attempts, and across executions when stateful."""
-        loop = self._loop
-        if loop is None or loop.execution.context is self:
+        driver = self._driver
+        if driver is None or driver.execution.context is self:
             return super().attributes
-        return loop.execution.context.attributes
+        return driver.execution.context.attributes
 
     def give_up(self) -> None:
         """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""
         self.gave_up = True
-        if self._loop is not None:
-            self._loop.execution.context.gave_up = True
+        if self._driver is not None:
+            self._driver.execution.context.gave_up = True
 
     def __iter__(self) -> Self:
-        if self._stand == OVER:
+        if self._loop_state == OVER:
             raise MisuseError("this loop is over: call attempts() again for another one")
         return self
 
@@ -124,59 +124,61 @@ class Attempts(RetryContext):
         return self
 
     def __next__(self) -> Self:
-        if self._stand == NEW:
+        if self._loop_state == NEW:
             outer = self._outer = _get()
-            if self._plan.inline and (outer is None or outer[DEADLINE] is None):
+            if self._plan.inline_first_attempt and (outer is None or outer[DEADLINE] is None):
                 self.attempt = 1
                 self._is_exposed = True
-                self._stand = INLINE
+                self._loop_state = INLINE
                 return self
-        if self._stand <= STATEFUL:
-            self._follow(self._begin().advance(None))
-        elif self._stand in OUT:
-            raise self._misused()
-        if self._stand == OVER:
+        if self._loop_state <= STATEFUL:
+            self._apply_state(self._start_driver().advance(None))
+        elif self._loop_state in IN_ATTEMPT:
+            raise self._misuse_error()
+        if self._loop_state == OVER:
             raise StopIteration
-        self._stand = RUNNING
+        self._loop_state = RUNNING
         self.result = None
         return self
 
     async def __anext__(self) -> Self:
-        if self._stand == NEW:
+        if self._loop_state == NEW:
             outer = self._outer = _get()
-            if self._plan.inline and (outer is None or outer[DEADLINE] is None):
+            if self._plan.inline_first_attempt and (outer is None or outer[DEADLINE] is None):
                 self.attempt = 1
                 self._is_exposed = True
-                self._stand = INLINE
+                self._loop_state = INLINE
                 return self
-        if self._stand <= STATEFUL:
-            self._follow(await self._begin().advance_async(None))
-        elif self._stand in OUT:
-            raise self._misused()
-        elif self._stand == WAITING:
-            self._follow(await self._engine().go_on())
-        if self._stand == OVER:
+        if self._loop_state <= STATEFUL:
+            self._apply_state(await self._start_driver().advance_async(None))
+        elif self._loop_state in IN_ATTEMPT:
+            raise self._misuse_error()
+        elif self._loop_state == WAITING:
+            self._apply_state(await self._require_driver().await_pending())
+        if self._loop_state == OVER:
             raise StopAsyncIteration
-        self._stand = RUNNING
+        self._loop_state = RUNNING
         self.result = None
         return self
 
-    def _begin(self) -> Loop:
+    def _start_driver(self) -> BlockDriver:
         """The engine, begun with an execution of its own."""
-        ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
-        execution, frame = prepare(self._owner, block, (), self._recovery, self._wanted, ways)
+        adapter = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
+        execution, frame = prepare(
+            self._owner, block, (), self._recovery, self._requested_state, adapter
+        )
         execution.context._is_exposed = True
         execution.context._function = None  # a block has none
-        self._loop = Loop(execution, frame, self._asynchronous)
-        return self._loop
+        self._driver = BlockDriver(execution, frame, self._asynchronous)
+        return self._driver
 
-    def _engine(self) -> Loop:
-        assert self._loop is not None
-        return self._loop
+    def _require_driver(self) -> BlockDriver:
+        assert self._driver is not None
+        return self._driver
 
-    def _follow(self, stand: int) -> BaseException | None:
+    def _apply_state(self, state: int) -> BaseException | None:
         """Stand where the engine stands; raise what leaves when it is over."""
-        error = self._arrive(stand)
+        error = self._sync_from_engine(state)
         if error is None:
             return None
         try:
@@ -186,16 +188,16 @@ class Attempts(RetryContext):
         finally:
             del error
 
-    def _arrive(self, stand: int) -> BaseException | None:
-        self._stand = stand
-        context = self._engine().execution.context
+    def _sync_from_engine(self, state: int) -> BaseException | None:
+        self._loop_state = state
+        context = self._require_driver().execution.context
         if context is not self:
-            for name in SHOWN:
+            for name in MIRRORED_FIELDS:
                 setattr(self, name, getattr(context, name, None))
-        if stand != OVER:
+        if state != OVER:
             return None
-        value, error = self._engine().taken()
-        self._loop = None  # it leads back here: left in place, that would be a cycle
+        value, error = self._require_driver().take_outcome()
+        self._driver = None  # it leads back here: left in place, that would be a cycle
         if error is None:
             self.result = value
         return error
@@ -203,27 +205,27 @@ class Attempts(RetryContext):
     # -- one attempt -------------------------------------------------------------------------------
 
     def __enter__(self) -> RetryContext:
-        if self._stand == INLINE:
+        if self._loop_state == INLINE:
             if self._outer is not None or _context.any_deadline_entered:
                 return self._enter_nested()
-            self._stand = INSIDE_INLINE
+            self._loop_state = INSIDE_INLINE
             try:
                 self._token = _set([self, None, None, None, None])
             except BaseException:  # a signal: there will be no exit
                 _set(None)
                 raise
             return self
-        if self._stand != RUNNING:
-            raise self._misused()
-        self._stand = INSIDE
-        loop = self._engine()
-        self._enter(loop.attempt_frame())
-        return loop.execution.context
+        if self._loop_state != RUNNING:
+            raise self._misuse_error()
+        self._loop_state = INSIDE
+        driver = self._require_driver()
+        self._enter(driver.attempt_frame())
+        return driver.execution.context
 
     def _enter_nested(self) -> RetryContext:
         outer = self._outer = enclosing_frame()
         deadline = None if outer is None else outer[DEADLINE]
-        self._stand = INSIDE_NESTED
+        self._loop_state = INSIDE_NESTED
         self._enter([self, None, deadline, outer, None])
         return self
 
@@ -237,22 +239,22 @@ class Attempts(RetryContext):
 
     def _on_nested_entry(self, frame: ExecutionFrame) -> None:
         """Something else is entered within the block: it may be left after this."""
-        if self._stand == INSIDE_INLINE:
-            self._frame, self._stand = frame, INSIDE_NESTED
+        if self._loop_state == INSIDE_INLINE:
+            self._frame, self._loop_state = frame, INSIDE_NESTED
 
     async def __aenter__(self) -> RetryContext:
         context = self.__enter__()
-        limit = None if self._loop is None else self._loop.limit
+        limit = None if self._driver is None else self._driver.limit
         if limit is not None:
-            from retrytemplate._internal.cancel_scope import cut_after
+            from retrytemplate._internal.cancel_scope import cancel_after
 
-            cut = cut_after(limit[0])
+            cancel_scope = cancel_after(limit[0])
             try:
-                cut.__enter__()
+                cancel_scope.__enter__()
             except BaseException:
                 self._leave()
                 raise
-            self._cut = cut
+            self._cancel_scope = cancel_scope
         return context
 
     def __exit__(
@@ -261,29 +263,29 @@ class Attempts(RetryContext):
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if self._stand == INSIDE_INLINE:
+        if self._loop_state == INSIDE_INLINE:
             try:  # noqa: SIM105  # suppress() would cost more than all the rest here
                 _reset(self._token)
             except ValueError:  # left in another context
                 pass
             if exception is None:
                 self.closed = True
-                self._stand = OVER
+                self._loop_state = OVER
                 return False
-            if self._passes(exception):
+            if self._ends_inline(exception):
                 return False
             reply = None  # the engine begins with the failure
-        elif self._stand == INSIDE_NESTED:
+        elif self._loop_state == INSIDE_NESTED:
             self._leave()
-            if self._passes(exception):
+            if self._ends_inline(exception):
                 return False
             reply = None  # the engine begins with the failure
         else:
             self._leave()
-            reply = self._engine().reply(self.result, exception)
-        stand = self._engine().advance(reply)
+            reply = self._require_driver().reply(self.result, exception)
+        state = self._require_driver().advance(reply)
         del reply  # what is late is raised from here: that would be a cycle
-        return self._left(stand, exception)
+        return self._finish_attempt(state, exception)
 
     async def __aexit__(
         self,
@@ -291,32 +293,32 @@ class Attempts(RetryContext):
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        cut, self._cut = self._cut, None
+        cancel_scope, self._cancel_scope = self._cancel_scope, None
         given = exception
-        if cut is not None:
+        if cancel_scope is not None:
             try:
-                cut.__exit__(kind, exception, traceback)
+                cancel_scope.__exit__(kind, exception, traceback)
             except BaseException as rest:  # of a group, without the cancellation at the limit
                 exception = rest
-        if self._stand in (INSIDE_INLINE, INSIDE_NESTED):
-            if self._stand == INSIDE_NESTED:
+        if self._loop_state in (INSIDE_INLINE, INSIDE_NESTED):
+            if self._loop_state == INSIDE_NESTED:
                 self._leave()
             else:
                 with suppress(ValueError):
                     _reset(self._token)
-            if self._passes(exception):
+            if self._ends_inline(exception):
                 return False
             reply = None
         else:
             self._leave()
-            fired = cut is not None and cut.fired
-            reply = self._engine().reply(self.result, exception, fired)
+            expired = cancel_scope is not None and cancel_scope.expired
+            reply = self._require_driver().reply(self.result, exception, expired)
         if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
-            stand = self._engine().close(reply)
+            state = self._require_driver().close(reply)
         else:
-            stand = await self._engine().advance_async(reply)
+            state = await self._require_driver().advance_async(reply)
         del reply, exception
-        return self._left(stand, given)
+        return self._finish_attempt(state, given)
 
     def _leave(self) -> None:
         frame, self._frame = self._frame, None  # it leads back here: kept, that would be a cycle
@@ -327,23 +329,23 @@ class Attempts(RetryContext):
                 _set(frame[OUTER])
             raise
 
-    def _passes(self, exception: BaseException | None) -> bool:
+    def _ends_inline(self, exception: BaseException | None) -> bool:
         """Whether an inline attempt ends the loop; if not, the engine takes over."""
         if not isinstance(exception, Exception):
             self.closed = True
-            self._stand = OVER
+            self._loop_state = OVER
             return True
         if self._plan.unbounded:
             warn_unbounded(self._plan)
-        ways = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
-        execution = Execution(self._plan, self, block, (), self._recovery, ways)
+        adapter = ASYNC_BLOCK if self._asynchronous else SYNC_BLOCK
+        execution = Execution(self._plan, self, block, (), self._recovery, adapter)
         frame = [self, self._owner, None, self._outer, self._plan]
-        self._loop = Loop(execution, frame, self._asynchronous, exception)
+        self._driver = BlockDriver(execution, frame, self._asynchronous, exception)
         return False
 
-    def _left(self, stand: int, exception: BaseException | None) -> bool:
+    def _finish_attempt(self, state: int, exception: BaseException | None) -> bool:
         """Whether the block's exception is swallowed; another one that leaves is raised."""
-        error = self._arrive(stand)
+        error = self._sync_from_engine(state)
         if error is None:
             return True
         if error is exception:
@@ -353,10 +355,10 @@ class Attempts(RetryContext):
         finally:
             del error, exception
 
-    def _misused(self) -> MisuseError:
-        if self._stand in (INLINE, RUNNING):
+    def _misuse_error(self) -> MisuseError:
+        if self._loop_state in (INLINE, RUNNING):
             return MisuseError("every turn of the loop needs its block: with attempt: ...")
-        if self._stand in OUT:
+        if self._loop_state in IN_ATTEMPT:
             return MisuseError("the attempt was entered before: each turn has one block")
         return MisuseError(
             "enter an attempt inside the loop: for attempt in attempts: with attempt:"

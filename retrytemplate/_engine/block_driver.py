@@ -19,7 +19,7 @@ from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
     from retrytemplate._engine.context import ExecutionFrame
-    from retrytemplate._engine.execution import Effect, Execution, Reply, Ways
+    from retrytemplate._engine.execution import Driver, Effect, Execution, Reply
 
 __all__ = [
     "ASYNC_BLOCK",
@@ -28,14 +28,14 @@ __all__ = [
     "INSIDE",
     "INSIDE_INLINE",
     "INSIDE_NESTED",
+    "IN_ATTEMPT",
     "NEW",
-    "OUT",
     "OVER",
     "RUNNING",
     "STATEFUL",
     "SYNC_BLOCK",
     "WAITING",
-    "Loop",
+    "BlockDriver",
     "block",
 ]
 
@@ -57,7 +57,7 @@ _get, _set = CURRENT.get, CURRENT.set
     OVER,
 ) = range(10)
 # An attempt is out: neither the next one nor the end can come before its block has ended.
-OUT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
+IN_ATTEMPT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
 
 
 def block() -> None:
@@ -68,22 +68,22 @@ def limited_block() -> None:
     """The same for a block with a limit."""
 
 
-class BlockWays:
+class BlockAdapter:
     """How a block waits and is bounded: the loop sees to the limit itself."""
 
-    def __init__(self, ways: Ways) -> None:
-        self.awaits = ways.awaits
-        self.sleep = ways.sleep
-        self.shielded = ways.shielded
+    def __init__(self, driver: Driver) -> None:
+        self.awaits = driver.awaits
+        self.sleep = driver.sleep
+        self.shielded = driver.shielded
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
         return limited_block, ()
 
 
-SYNC_BLOCK, ASYNC_BLOCK = BlockWays(SYNC), BlockWays(ASYNC)
+SYNC_BLOCK, ASYNC_BLOCK = BlockAdapter(SYNC), BlockAdapter(ASYNC)
 
 
-class Loop:
+class BlockDriver:
     """The third driver: performs the engine's effects between the blocks."""
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Loop:
         "limit",
         "outcome",
         "pending",
-        "stand",
+        "state",
         "steps",
     )
 
@@ -110,7 +110,7 @@ class Loop:
         self.frame = frame
         self.steps = execution.run(failure)
         self.asynchronous = asynchronous
-        self.stand = NEW
+        self.state = NEW
         self.closing = False
         self.limit: tuple[float, bool] | None = None  # of the attempt that is due
         self.began = 0.0
@@ -131,18 +131,18 @@ class Loop:
         finally:
             reset_frame(token, outer)
             del reply
-        return self.stand
+        return self.state
 
     def _perform(self, reply: Any) -> None:
         while True:
             try:
                 function, arguments = self.steps.send(reply)
             except StopIteration as stop:
-                self.stand, self.outcome = OVER, stop.value
+                self.state, self.outcome = OVER, stop.value
                 del reply  # the traceback of what was raised from here leads back to this frame
                 return
             if self._is_block(function):
-                self.stand = DUE
+                self.state = DUE
                 return
             try:
                 value = function(*arguments)
@@ -152,19 +152,19 @@ class Loop:
                 reply = (value, None)
                 if is_awaitable(value):
                     if self.asynchronous and not self.closing:
-                        self.stand, self.pending = WAITING, value
+                        self.state, self.pending = WAITING, value
                         return
                     error = awaitable_error(function, value)
                     reply = (None, None if self.closing else error)
 
     async def advance_async(self, reply: Any) -> int:
         """The same, awaiting what has to be awaited."""
-        stand = self.advance(reply)
-        return await self.go_on() if stand == WAITING else stand
+        state = self.advance(reply)
+        return await self.await_pending() if state == WAITING else state
 
-    async def go_on(self) -> int:
+    async def await_pending(self) -> int:
         """Await what is pending, and whatever comes after it."""
-        while self.stand == WAITING:
+        while self.state == WAITING:
             frame = self.frame.copy()
             token = _set(frame)
             reply: Reply
@@ -180,9 +180,9 @@ class Loop:
                 self.pending = None
             self.advance(reply)
             del reply
-        return self.stand
+        return self.state
 
-    def taken(self) -> Reply:
+    def take_outcome(self) -> Reply:
         """The outcome, which nothing here holds any more: its traceback may lead back to here."""
         outcome, self.outcome = self.outcome, (None, None)
         return outcome
@@ -192,9 +192,9 @@ class Loop:
             self.limit = None
             return True
         if function is limited_block:
-            from retrytemplate._engine.attempt_timeout import limit_of
+            from retrytemplate._engine.attempt_timeout import attempt_limit
 
-            self.limit = limit_of(self.execution)
+            self.limit = attempt_limit(self.execution)
             return True
         return False
 
@@ -209,23 +209,25 @@ class Loop:
         frame = self.frame.copy()
         frame[OUTER] = outer
         if outer is not None and outer[DEADLINE] is not None:
-            from retrytemplate._engine.deadline import guarded
+            from retrytemplate._engine.deadline import with_inherited_guards
 
-            frame[DEADLINE] = guarded(outer[DEADLINE], self.execution.plan.inherited)
+            frame[DEADLINE] = with_inherited_guards(
+                outer[DEADLINE], self.execution.plan.inheritable_guards
+            )
         return frame
 
-    def reply(self, result: Any, exception: BaseException | None, cut: bool = False) -> Any:
+    def reply(self, result: Any, exception: BaseException | None, is_expired: bool = False) -> Any:
         """How the block went, as the engine wants to hear it."""
-        if exception is not None and not cut:
+        if exception is not None and not is_expired:
             return None, exception
         if self.limit is not None:
-            from retrytemplate._engine.attempt_timeout import exceeded, note_overrun
+            from retrytemplate._engine.attempt_timeout import limit_error, record_overrun
 
-            if cut:
-                return None, exceeded(self.execution, *self.limit, exception)
+            if is_expired:
+                return None, limit_error(self.execution, *self.limit, exception)
             elapsed = self.execution.plan.monotonic() - self.began
             try:
-                note_overrun(self.execution, self.limit[0], elapsed)
+                record_overrun(self.execution, self.limit[0], elapsed)
             except AttemptTimeoutError as error:
                 return None, error
         return result, None
@@ -236,10 +238,10 @@ class Loop:
         # The collector may have ended a wait before: then the engine goes on to another attempt.
         while self.advance(reply) == DUE:
             reply = (None, GeneratorExit())
-        return self.stand
+        return self.state
 
     def __del__(self) -> None:
-        if getattr(self, "stand", OVER) in (DUE, WAITING):
+        if getattr(self, "state", OVER) in (DUE, WAITING):
             close_unawaited(self.pending)
             # In a context of its own: the collector may run while this one is being changed.
             copy_context().run(self.close, (None, GeneratorExit()))

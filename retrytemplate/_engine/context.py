@@ -11,9 +11,9 @@ from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.history import (
     HISTORY_FIRST,
     HISTORY_LAST,
-    KEPT_STAMP,
-    NO_PAST,
+    NO_FAILURES,
     NO_TEXT,
+    RESTORED,
     AttemptRecord,
     bounded,
     message_of,
@@ -24,7 +24,7 @@ from retrytemplate.history import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
-    from retrytemplate._engine.plan import Owner, Plan
+    from retrytemplate._engine.plan import ExecutionPlan, Owner
     from retrytemplate.caches.base import Claim
     from retrytemplate.history import Past, Stamp, StopReason
     from retrytemplate.policies.base import RetryPolicy
@@ -271,7 +271,7 @@ class RetryContext:
     _backoff_started: bool = False
     _not_before: float | None = None
 
-    def __init__(self, owner: Owner, outer: ExecutionFrame | None, plan: Plan) -> None:
+    def __init__(self, owner: Owner, outer: ExecutionFrame | None, plan: ExecutionPlan) -> None:
         self._plan = plan
         self._outer = outer
         self._owner = owner
@@ -283,7 +283,7 @@ class RetryContext:
         self._is_exposed = False  # somebody looks at this context
         self._started: float | None = None
         self._last: BaseException | None = None
-        self._earlier_failures: list[Past] = NO_PAST
+        self._earlier_failures: list[Past] = NO_FAILURES
 
     @property
     def name(self) -> str | None:
@@ -332,7 +332,7 @@ class RetryContext:
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
         """The failed attempts, oldest first: the first three, then the last thirteen."""
-        if self._last is None or self._last_stamp is KEPT_STAMP:
+        if self._last is None or self._last_stamp is RESTORED:
             return self._restored_history
         return bounded(self._restored_history + self._records())
 
@@ -444,13 +444,13 @@ class RetryContext:
     def _fail(self, exception: BaseException, started: float | None, now: float) -> None:
         """Count a failure: the one before becomes text, so that only the last is kept alive."""
         previous = self._last
-        if previous is not None and (stamp := self._last_stamp) is not KEPT_STAMP:
+        if previous is not None and (stamp := self._last_stamp) is not RESTORED:
             try:
                 text = str(previous)
             except Exception:
                 text = NO_TEXT
             past = (stamp, type(previous), text)
-            if self._earlier_failures is NO_PAST:
+            if self._earlier_failures is NO_FAILURES:
                 self._earlier_failures = [past]
             else:
                 self._earlier_failures.append(past)
@@ -481,8 +481,8 @@ class RetryContext:
     def _keep(self, records: tuple[AttemptRecord, ...]) -> None:
         """The failures so far are at rest as text."""
         self._restored_history = bounded(self._restored_history + records)
-        self._earlier_failures = NO_PAST
-        self._last_stamp = KEPT_STAMP
+        self._earlier_failures = NO_FAILURES
+        self._last_stamp = RESTORED
 
     def _finish(self) -> None:
         """Let go of every live exception; a context that somebody holds keeps the text."""
@@ -492,9 +492,9 @@ class RetryContext:
         if last is None:
             return
         if self._is_exposed:
-            if self._last_stamp is not KEPT_STAMP:
+            if self._last_stamp is not RESTORED:
                 self._keep(self._records())
             self._last = recorded(last)
         else:
             self._last = None
-            self._earlier_failures = NO_PAST
+            self._earlier_failures = NO_FAILURES

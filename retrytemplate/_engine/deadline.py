@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine import context as _context
 from retrytemplate._engine.context import CURRENT, DEADLINE, enclosing_frame, exit_frame
-from retrytemplate._internal.cancel_scope import cut_after
+from retrytemplate._internal.cancel_scope import cancel_after
 from retrytemplate._internal.validation import duration, limit, text_or_none
-from retrytemplate.clock import given_or_system, ticking
+from retrytemplate.clock import fast_monotonic, given_or_system
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
-from retrytemplate.guards import others
+from retrytemplate.guards import excluding
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from retrytemplate._internal.cancel_scope import Cut
+    from retrytemplate._internal.cancel_scope import CancelScope
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["Deadline", "guarded"]
+__all__ = ["Deadline", "with_inherited_guards"]
 
 
 class Deadline:
@@ -49,11 +49,11 @@ class Deadline:
     is_shortened = False  # by the one around it, which is the limit in force then
     _until: float | None = None
     _outer: Deadline | None = None
-    stops: tuple[Any, ...] = ()  # guards that are asked before every attempt in here
-    endless = False  # it is there for the guards alone
+    inherited_guards: tuple[Any, ...] = ()  # guards that are asked before every attempt in here
+    guards_only = False  # it is there for the guards alone
     _frame: Any = None
     _token: Any = None
-    cut: Cut | None = None  # of the task that entered it
+    cancel_scope: CancelScope | None = None  # of the task that entered it
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Deadline:
         text_or_none("kind", kind)
         self.kind = kind
         self.limit = self.granted = self.seconds  # of whichever is in force, and what it left
-        self._ticks = ticking(given_or_system(clock))
+        self._monotonic_source = fast_monotonic(given_or_system(clock))
 
     @classmethod
     def after(
@@ -90,20 +90,24 @@ class Deadline:
         """One with the same settings that has not begun."""
         made = Deadline.__new__(Deadline)
         made.seconds = made.limit = made.granted = self.seconds
-        made.floor, made.kind, made._ticks = self.floor, self.kind, self._ticks
+        made.floor, made.kind, made._monotonic_source = (
+            self.floor,
+            self.kind,
+            self._monotonic_source,
+        )
         return made
 
     @classmethod
     def current(cls) -> Deadline | None:
         """The deadline in force here, or None."""
         deadline = _in_force()
-        return None if deadline is None or deadline.endless else deadline
+        return None if deadline is None or deadline.guards_only else deadline
 
     def remaining(self) -> float:
         """Seconds left, never negative; the whole budget before entry."""
         if self._until is None:
             return self.seconds
-        left: float = self._until - self._ticks.now()
+        left: float = self._until - self._monotonic_source.now()
         return left if left > 0.0 else 0.0
 
     def expired(self) -> bool:
@@ -112,7 +116,11 @@ class Deadline:
 
     def elapsed(self) -> float:
         """Seconds since entry."""
-        return 0.0 if self._until is None else self._ticks.now() - self._until + self.granted
+        return (
+            0.0
+            if self._until is None
+            else self._monotonic_source.now() - self._until + self.granted
+        )
 
     def fits(self, delay: float = 0.0) -> bool:
         """Whether what begins in so many seconds has time left, and no less than the floor.
@@ -131,7 +139,9 @@ class Deadline:
         (1.0, 0.0)
         """
         until, outer = self._until, self._outer
-        left: float = (self.seconds if until is None else until - self._ticks.now()) - delay
+        left: float = (
+            self.seconds if until is None else until - self._monotonic_source.now()
+        ) - delay
         if left > 0.0 and left >= self.floor and (outer is None or outer.room(delay) > 0.0):
             return left
         return 0.0
@@ -168,10 +178,10 @@ class Deadline:
         """Begin, inside another one or not; the seconds that there are."""
         if self._until is not None:
             raise MisuseError("a Deadline runs once: make a new one for each operation")
-        now, left = self._ticks.now(), self.seconds
+        now, left = self._monotonic_source.now(), self.seconds
         if outer is not None:
-            self.stops = outer.stops
-        if outer is not None and not outer.endless:
+            self.inherited_guards = outer.inherited_guards
+        if outer is not None and not outer.guards_only:
             self._outer = outer  # its floor holds, too, and its error where it is the nearer one
             if outer.remaining() <= left:
                 left, self.kind, self.limit = outer.remaining(), outer.kind, outer.limit
@@ -206,9 +216,9 @@ class Deadline:
         self._leave()
 
     async def __aenter__(self) -> Self:
-        self.cut = cut = cut_after(self._enter())
+        self.cancel_scope = cancel_scope = cancel_after(self._enter())
         try:
-            cut.__enter__()
+            cancel_scope.__enter__()
         except BaseException:
             self._leave()
             raise
@@ -220,13 +230,15 @@ class Deadline:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        cut = self.cut
-        assert cut is not None
+        cancel_scope = self.cancel_scope
+        assert cancel_scope is not None
         try:
-            cut.__exit__(kind, exception, traceback)  # swallows nothing, unless it has fired
+            cancel_scope.__exit__(
+                kind, exception, traceback
+            )  # swallows nothing, unless it has fired
         finally:
             self._leave()
-        if cut.fired:
+        if cancel_scope.expired:
             raise self.error(
                 f"the deadline of {self.limit:g} seconds is over", outcome_unknown=True
             )
@@ -240,20 +252,20 @@ def _in_force() -> Deadline | None:
     return None if frame is None else frame[DEADLINE]
 
 
-class _Endless(Deadline):
+class _GuardScope(Deadline):
     """In the place of a deadline where there is none, and guards are to be asked."""
 
-    endless = True
+    guards_only = True
 
     def __init__(self) -> None:
         super().__init__(inf)
 
 
-def guarded(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | None:
+def with_inherited_guards(deadline: Deadline | None, guards: tuple[Any, ...]) -> Deadline | None:
     """What is in force in a template with these inherited guards."""
     if not guards:
         return deadline
-    made = _Endless() if deadline is None else copy(deadline)
+    made = _GuardScope() if deadline is None else copy(deadline)
     made._frame = made._token = None  # of the block that entered the other one
-    made.stops = (*made.stops, *others(guards, made.stops))
+    made.inherited_guards = (*made.inherited_guards, *excluding(guards, made.inherited_guards))
     return made

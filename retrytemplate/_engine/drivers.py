@@ -6,14 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import PLAIN, close_unawaited, is_awaitable
-from retrytemplate._internal.cancel_scope import Shielded, left_to
+from retrytemplate._internal.cancel_scope import Shielded, deferred_step
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from retrytemplate._engine.execution import Effect, Execution, Reply
-    from retrytemplate._engine.plan import Plan
+    from retrytemplate._engine.plan import ExecutionPlan
 
     Steps = Generator[Effect, Reply, tuple[Any, BaseException | None]]
 
@@ -136,10 +136,10 @@ def _without_waiting(function: Callable[..., Any], arguments: tuple[Any, ...]) -
     return value
 
 
-class _Sync:
+class _SyncDriver:
     awaits = False
 
-    def sleep(self, plan: Plan) -> Callable[[float], Any]:
+    def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]:
         return plan.clock.sleep
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
@@ -149,9 +149,9 @@ class _Sync:
         return effect
 
 
-class _Closed(_Sync):
+class _ClosingDriver(_SyncDriver):
     def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
-        return left_to(cache, effect)
+        return deferred_step(cache, effect)
 
 
 def _bound_sync(execution: Execution, effect: Effect) -> Any:
@@ -163,10 +163,10 @@ def _bound_sync(execution: Execution, effect: Effect) -> Any:
     return value
 
 
-class _Async:
+class _AsyncDriver:
     awaits = True
 
-    def sleep(self, plan: Plan) -> Callable[[float], Any]:
+    def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]:
         return plan.clock.sleep_async
 
     def bound(self, execution: Execution, effect: Effect) -> Effect:
@@ -194,7 +194,7 @@ def _nothing(*_: Any) -> None:
     """Leave it to the end of the lease, where a cache has one."""
 
 
-SYNC = _Sync()
-ASYNC = _Async()
-CLOSED = _Closed()
+SYNC = _SyncDriver()
+ASYNC = _AsyncDriver()
+CLOSED = _ClosingDriver()
 """For what is left where nothing may be waited for, the garbage collector's finalizers, say."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retrytemplate._engine.context import ExecutionFrame
-    from retrytemplate._engine.execution import Ways
-    from retrytemplate._engine.plan import Plan
+    from retrytemplate._engine.execution import Driver
+    from retrytemplate._engine.plan import ExecutionPlan
 
 __all__ = [
     "check_call",
@@ -36,8 +36,8 @@ __all__ = [
     "outcome",
     "outcome_async",
     "prepare",
-    "refuse_blocking",
-    "run_whole",
+    "reject_blocking_cache",
+    "run_from_start",
     "warn_unbounded",
     "without_keywords",
 ]
@@ -52,7 +52,7 @@ def prepare(
     arguments: tuple[Any, ...] | None,
     recovery: Callable[[RetryContext], Any] | None,
     state: RetryState | None,
-    ways: Ways,
+    driver: Driver,
 ) -> tuple[Execution, ExecutionFrame]:
     """An execution that has not begun, and the frame to make current while it runs.
 
@@ -64,8 +64,8 @@ def prepare(
     context = RetryContext(owner, outer, plan)
     context._function = function
     deadline = None if outer is None else outer[DEADLINE]
-    context._is_exposed = arguments is None or not plan.inline
-    limit = None if deadline is None or deadline.endless else deadline
+    context._is_exposed = arguments is None or not plan.inline_first_attempt
+    limit = None if deadline is None or deadline.guards_only else deadline
     if plan.unbounded and limit is None:
         warn_unbounded(plan)
     execution = Execution(
@@ -74,21 +74,21 @@ def prepare(
         function,
         (context,) if arguments is None else arguments,
         owner.recovery if recovery is None else recovery,
-        ways,
+        driver,
     )
     execution.deadline = limit
     if deadline is not None:
-        execution.stops = deadline.stops
+        execution.inherited_guards = deadline.inherited_guards
     if state is None:
         state = owner.state
     if state is not None:
-        _remember(plan, execution, state)
+        _attach_state(plan, execution, state)
     if deadline is None:
-        deadline = plan.shelter
-    elif plan.inherited:
-        from retrytemplate._engine.deadline import guarded
+        deadline = plan.guard_scope
+    elif plan.inheritable_guards:
+        from retrytemplate._engine.deadline import with_inherited_guards
 
-        deadline = guarded(deadline, plan.inherited)
+        deadline = with_inherited_guards(deadline, plan.inheritable_guards)
     return execution, [context, owner, deadline, outer, plan]
 
 
@@ -111,17 +111,17 @@ def check_state(value: Any) -> None:
         raise TypeError(f"state must be a RetryState or None, got {value!r}")
 
 
-def _remember(plan: Plan, execution: Execution, state: Any) -> None:
+def _attach_state(plan: ExecutionPlan, execution: Execution, state: Any) -> None:
     if type(state) is not RetryState:
         state = _state_of(state, execution)
     if state.tracked:
         execution.cache = plan.cache
-        if execution.ways.awaits:
-            refuse_blocking(plan.cache)
+        if execution.driver.awaits:
+            reject_blocking_cache(plan.cache)
     execution.context._state = state
 
 
-def refuse_blocking(cache: Any) -> None:
+def reject_blocking_cache(cache: Any) -> None:
     """Raise where a cache would stop the event loop."""
     if getattr(cache, "blocking", False):
         raise MisuseError(
@@ -152,7 +152,7 @@ def warn_unbounded(plan: Any) -> None:
     )
 
 
-def run_whole(prepared: tuple[Execution, ExecutionFrame]) -> Any:
+def run_from_start(prepared: tuple[Execution, ExecutionFrame]) -> Any:
     execution, frame = prepared
     token = None
     try:
@@ -175,8 +175,8 @@ def outcome(owner: Any, function: Callable[..., Any], args: Any, kwargs: Any) ->
     try:
         function, args = without_keywords(function, args, kwargs)
         execution, frame = prepare(owner, function, args, None, None, SYNC)
-        context = _watched(execution)
-        value = run_whole((execution, frame))
+        context = _expose_context(execution)
+        value = run_from_start((execution, frame))
     except Exception as exc:
         error = exc
     try:
@@ -193,7 +193,7 @@ async def outcome_async(
     try:
         function, args = without_keywords(function, args, kwargs)
         execution, frame = prepare(owner, function, args, None, None, ASYNC)
-        context = _watched(execution)
+        context = _expose_context(execution)
         token = _set(frame)
         try:
             value = await perform_async(execution.run())
@@ -207,7 +207,7 @@ async def outcome_async(
         del error
 
 
-def _watched(execution: Execution) -> RetryContext:
+def _expose_context(execution: Execution) -> RetryContext:
     context = execution.context
     context._is_exposed = True
     context._started = execution.plan.clock.monotonic()

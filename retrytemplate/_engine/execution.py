@@ -14,44 +14,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrytemplate._engine.attempt_timeout import log_failed_hook
-from retrytemplate._engine.backoff_phase import give_back, pause, wait_rest
+from retrytemplate._engine.backoff_phase import (
+    release_reservations,
+    run_backoff,
+    wait_remaining_delay,
+)
 from retrytemplate._engine.failure_rules import (
+    decide_retry,
+    explain_callback_error,
+    explain_signature_error,
     guard_reason,
-    is_barred,
-    judge,
-    leaves_as_it_is,
-    named,
-    reason_to_pass,
+    is_passthrough,
+    is_unlisted_library_error,
+    passthrough_reason,
     stop_reason,
-    unfit,
 )
 from retrytemplate._engine.final_error import (
-    ABSENT,
-    DONE,
+    COMPLETED,
     EXHAUSTED,
-    KEPT,
-    UNTOUCHED,
-    conclusion,
-    from_cause,
-    instead_of,
-    leave,
-    shown,
-    terminated,
-    unusable,
+    NOT_STARTED,
+    RELEASED,
+    RETAINED,
+    final_exception,
+    finalize_error,
+    recording_error,
+    safe_repr,
+    unusable_state_error,
+    with_cause,
+    with_context,
 )
 from retrytemplate._engine.key_claim import (
-    begin_again,
-    let_go,
+    finish_claim,
     load,
     mark_recovering,
+    notify_store_error,
+    reacquire_claim,
+    release_after_error,
     save,
-    settle,
-    share,
-    tell_of,
+    update_shared_record,
 )
 from retrytemplate._engine.plan import awaited_admit
 from retrytemplate._internal.formatting import one_line, with_text
-from retrytemplate.classify.exceptions import ORDINARY, is_hard, is_signal
+from retrytemplate.classify.exceptions import (
+    KNOWN_RETRYABLE_TYPES,
+    is_control_flow,
+    is_never_retried,
+)
 from retrytemplate.errors import (
     AttemptLostError,
     MisuseError,
@@ -60,7 +68,7 @@ from retrytemplate.errors import (
     UnacceptableResultError,
     Veto,
 )
-from retrytemplate.guards import others
+from retrytemplate.guards import excluding
 from retrytemplate.history import message_of, summary
 
 if TYPE_CHECKING:
@@ -68,7 +76,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.deadline import Deadline
-    from retrytemplate._engine.plan import Plan
+    from retrytemplate._engine.plan import ExecutionPlan
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Phase
     from retrytemplate.history import StopReason
@@ -77,20 +85,21 @@ if TYPE_CHECKING:
     Reply = tuple[Any, BaseException | None]
     Steps = Generator[Effect, Reply, Any]
 
-__all__ = ["Execution", "Ways"]
+__all__ = ["Driver", "Execution"]
 
 VETOED = "a listener vetoed the execution"
 
 
-class Ways(Protocol):
+class Driver(Protocol):
     """What the engine needs of a driver: to wait, to bound an attempt, to shield a step.
 
-    A shielded step ends however often its task is cancelled; the waiter's ``cut`` is then set.
+    A shielded step ends however often its task is cancelled; it then sets the waiter's
+    ``cancellation``.
     """
 
     awaits: bool
 
-    def sleep(self, plan: Plan) -> Callable[[float], Any]: ...
+    def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]: ...
 
     def bound(self, execution: Execution, effect: Effect) -> Effect: ...
 
@@ -104,43 +113,43 @@ class Execution:
         "arguments",
         "backoff",
         "cache",
+        "cancellation",
         "context",
-        "cut",
         "deadline",
-        "end",
+        "disposition",
+        "driver",
         "error",
         "function",
-        "last",
-        "lent",
-        "marks",
+        "has_reservation",
+        "inherited_guards",
+        "internal_error",
+        "is_failure_saved",
+        "is_state_restored",
+        "last_failure",
         "overrun",
-        "own",
+        "pending_claim",
+        "pending_close_hooks",
         "phase",
         "plan",
         "policy",
-        "raised",
         "reason",
         "recovery",
-        "refusal",
-        "resumed",
-        "saved",
+        "rejection",
+        "result_error",
+        "shared_snapshot",
         "started",
-        "stops",
-        "taking",
-        "trouble",
-        "untold",
+        "store_error",
         "value",
-        "ways",
     )
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExecutionPlan,
         context: RetryContext,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         recovery: Callable[[RetryContext], Any] | None,
-        ways: Ways,
+        driver: Driver,
     ) -> None:
         self.plan = plan
         self.policy: Any = plan.policy  # deciding or stateful: plan.needs_state tells
@@ -148,28 +157,34 @@ class Execution:
         self.function = function
         self.arguments = arguments
         self.recovery = recovery
-        self.ways = ways
+        self.driver = driver
         self.deadline: Deadline | None = None
-        self.stops: tuple[Any, ...] = ()  # guards of the templates around this one
+        self.inherited_guards: tuple[Any, ...] = ()  # guards of the templates around this one
         self.cache: Any = None  # where the key of a stateful execution is
-        self.cut: BaseException | None = None  # a cancellation during a shielded step
-        self.end: str | None = None
+        self.cancellation: BaseException | None = None  # a cancellation during a shielded step
+        self.disposition: str | None = None
         self.value: Any = None
         self.error: BaseException | None = None
-        self.last: BaseException | None = None  # of this execution, what close is told
-        self.refusal: BaseException | None = None  # what ended the attempts, if not the policy
-        self.raised: BaseException | None = None  # by a rule
+        self.last_failure: BaseException | None = None  # of this execution, what close is told
+        self.rejection: BaseException | None = None  # what ended the attempts, if not the policy
+        self.internal_error: BaseException | None = None  # by a rule
         self.reason: StopReason | None = None  # what ended it, if not the policy
-        self.own: UnacceptableResultError | None = None  # an unacceptable result, made here
-        self.taking: Effect | None = None  # the key, and not known yet whether it was taken
-        self.marks: Any = None  # as they lie in a shared record
+        self.result_error: UnacceptableResultError | None = (
+            None  # an unacceptable result, made here
+        )
+        self.pending_claim: Effect | None = None  # the key, and not known yet whether it was taken
+        self.shared_snapshot: Any = None  # as they lie in a shared record
         self.started: float | None = None  # the attempt under way
         self.overrun: tuple[float, float] | None = None  # set by a driver: limit and elapsed
-        self.resumed = False  # the states of policy and backoff come from a record
-        self.saved = False  # a failure of this execution is in the cache
-        self.lent = False  # guards have granted a wait, and no attempt has come of it yet
-        self.trouble: BaseException | None = None  # of the store, which the listeners hear of once
-        self.untold: Any = iter(plan.close)
+        self.is_state_restored = False  # the states of policy and backoff come from a record
+        self.is_failure_saved = False  # a failure of this execution is in the cache
+        self.has_reservation = (
+            False  # guards have granted a wait, and no attempt has come of it yet
+        )
+        self.store_error: BaseException | None = (
+            None  # of the store, which the listeners hear of once
+        )
+        self.pending_close_hooks: Any = iter(plan.close)
         self.phase: Phase = "idle"  # of the record that stays
         self.backoff = plan.backoff
 
@@ -185,16 +200,21 @@ class Execution:
         try:
             if failure is not None:
                 context.attempt = 1
-            elif self.end is None and not context._opened:
+            elif self.disposition is None and not context._opened:
                 yield from self._begin()
-            while self.end is None:
+            while self.disposition is None:
                 if failure is None:
-                    if plan.careful or self.saved or self.stops or self.deadline is not None:
-                        if not (yield from self._make_ready()):
+                    if (
+                        plan.has_pre_attempt_checks
+                        or self.is_failure_saved
+                        or self.inherited_guards
+                        or self.deadline is not None
+                    ):
+                        if not (yield from self._prepare_attempt()):
                             break
-                        self.lent = False
+                        self.has_reservation = False
                     elif not context._retry_allowed or context.gave_up:
-                        self.end = EXHAUSTED
+                        self.disposition = EXHAUSTED
                         break
                     context.attempt += 1
                     if timed or context._started is not None:
@@ -206,36 +226,36 @@ class Execution:
                         if failure is not None:
                             break
                     else:
-                        self.value, failure = yield self._effect()
+                        self.value, failure = yield self._attempt_effect()
                         if failure is None and self.overrun is not None:
                             failure = yield from self._report_overrun(*self.overrun)
                         if failure is None and plan.result_rules:
-                            failure = self._unacceptable(self.value)
+                            failure = self._check_result(self.value)
                         if failure is None:
                             for hook in plan.on_success:
                                 _, failure = yield hook, (context, self.value)
                                 if failure is not None:
                                     break
                     if failure is None:
-                        self.end, self.last = DONE, None
+                        self.disposition, self.last_failure = COMPLETED, None
                         break
-                yield from self._after(failure)
+                yield from self._handle_failure(failure)
                 failure = None
-            if self.lent:
-                yield from give_back(self)
-            if self.end == EXHAUSTED:
+            if self.has_reservation:
+                yield from release_reservations(self)
+            if self.disposition == EXHAUSTED:
                 yield from self._exhaust()
         except BaseException as exc:  # out of the rules themselves: a policy, a backoff, a signal
-            if self.is_dropped(exc):
+            if self.is_abandoned(exc):
                 raise
             self.error = exc
-            self.end = UNTOUCHED if self.last is None else KEPT
+            self.disposition = RELEASED if self.last_failure is None else RETAINED
         try:
-            if self.lent:
-                yield from give_back(self)
+            if self.has_reservation:
+                yield from release_reservations(self)
             yield from self._end()
         except BaseException as exc:  # a signal: what is still to be done is done
-            if self.is_dropped(exc):
+            if self.is_abandoned(exc):
                 raise
             self.error = exc
             yield from self._end()
@@ -244,29 +264,36 @@ class Execution:
     def recover(self) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
         """The rest of a short execution whose attempts have run out: the recovery's turn."""
         yield from self._exhaust()
-        self.explain()
+        self.publish_stop_reason()
         self.context.closed = True
         return self._outcome()
 
-    def end_with(
-        self, value: Any, first: BaseException | None, untold: Iterable[Callable[..., Any]]
+    def finish_success(
+        self,
+        value: Any,
+        first: BaseException | None,
+        pending_close_hooks: Iterable[Callable[..., Any]],
     ) -> Generator[Effect, Reply, tuple[Any, BaseException | None]]:
         """The rest of an inline success whose closing did not go well.
 
-        :param first: what a listener raised; the *untold* are still to be told.
+        :param first: what a listener raised; the *pending_close_hooks* are still to be told.
         """
-        self.end, self.value, self.untold = DONE, value, untold
+        self.disposition, self.value, self.pending_close_hooks = (
+            COMPLETED,
+            value,
+            pending_close_hooks,
+        )
         yield from self._close(first)
         return self._outcome()
 
-    def raising(self, error: BaseException) -> BaseException:
+    def mark_internal(self, error: BaseException) -> BaseException:
         """The error, for a rule to raise it."""
-        self.raised = error
+        self.internal_error = error
         return error
 
-    def is_dropped(self, exc: BaseException) -> bool:
+    def is_abandoned(self, exc: BaseException) -> bool:
         """Whether nobody drives this generator any more; a rule may raise a ``GeneratorExit``."""
-        return isinstance(exc, GeneratorExit) and exc is not self.raised
+        return isinstance(exc, GeneratorExit) and exc is not self.internal_error
 
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
@@ -274,11 +301,13 @@ class Execution:
         if context._error is not None:
             context._error = None
         # Without a key nothing is to come again; what stops the program is passed on as it is.
-        for_good = self.end == DONE or (
-            error is not None and context._state is None and not is_hard(error)
+        for_good = self.disposition == COMPLETED or (
+            error is not None and context._state is None and not is_never_retried(error)
         )
-        leave(context, error, for_good=for_good)
-        self.value = self.error = self.last = self.refusal = self.own = self.raised = None
+        finalize_error(context, error, for_good=for_good)
+        self.value = self.error = self.last_failure = self.rejection = self.result_error = (
+            self.internal_error
+        ) = None
         return value, error
 
     # -- beginning -------------------------------------------------------------------------------
@@ -291,69 +320,69 @@ class Execution:
                 self.policy = context._policy = plan.policy.resolved()
                 self.backoff = plan.backoff.resolved()
             except Exception as exc:
-                self.end, self.error = ABSENT, exc
+                self.disposition, self.error = NOT_STARTED, exc
                 return
         if context._state is not None or plan.needs_state:
             yield from load(self)
-        if self.end is not None:
+        if self.disposition is not None:
             return
         for hook in plan.open:
             verdict, error = yield hook, (context,)
             if error is not None or verdict is False:
-                self.veto(error)
+                self.reject_by_listener(error)
                 return
         context._opened = True
-        if self.trouble is not None:
-            yield from tell_of(self, self.trouble)
+        if self.store_error is not None:
+            yield from notify_store_error(self, self.store_error)
         claim = context._claim
         if claim is not None and (claim.record is not None or claim.lost is not None):
             yield from self._resume(claim)
         elif context._not_before is not None:  # in a shared record, which nobody claims
-            yield from wait_rest(self, context._not_before - plan.clock.time())
-        elif plan.asks_first:
-            self._ask_first()
+            yield from wait_remaining_delay(self, context._not_before - plan.clock.time())
+        elif plan.policy_may_deny_first_attempt:
+            self._check_first_attempt()
 
-    def _ask_first(self) -> None:
+    def _check_first_attempt(self) -> None:
         """Ask a deciding policy that may allow no attempt at all."""
         try:
             self.context._retry_allowed = bool(self.policy.allows(0, None))
         except Exception as exc:
             error = TerminatedRetryError(f"the policy could not be asked: {summary(exc)}")
-            self.end, self.error = UNTOUCHED, from_cause(error, exc)
+            self.disposition, self.error = RELEASED, with_cause(error, exc)
 
-    def explain(self) -> None:
+    def publish_stop_reason(self) -> None:
         """Let the context show why no further attempt follows."""
         error = self.error
         if (
             self.reason is None
             and isinstance(error, Exception)
-            and error is not self.last
+            and error is not self.last_failure
             and not isinstance(error, RetryLater)
-            and not is_signal(type(error))
+            and not is_control_flow(type(error))
         ):
             self.reason = "terminated"
         self.context._stop = self.reason
 
-    def veto(self, error: BaseException | None) -> None:
+    def reject_by_listener(self, error: BaseException | None) -> None:
         """A listener's ``open`` refused the execution, or raised."""
         if error is None:
             error = TerminatedRetryError(VETOED)
         elif isinstance(error, Veto):
-            error = from_cause(
+            error = with_cause(
                 TerminatedRetryError(with_text(VETOED, one_line(message_of(error)))), error
             )
-        self.end, self.error = UNTOUCHED, error
+        self.disposition, self.error = RELEASED, error
 
-    def refused(self, error: BaseException) -> None:
+    def reject_by_guard(self, error: BaseException) -> None:
         """A guard refused an attempt, or raised."""
         self.reason = guard_reason(error)
-        self.end, self.error = UNTOUCHED, from_cause(error, self.context.last_exception)
+        self.disposition, self.error = RELEASED, with_cause(error, self.context.last_exception)
 
-    def start_policy(self) -> None:
+    def start_policy_state(self) -> None:
         self.context._policy_state = self.policy.start(self.plan.monotonic())
-        self.show()
+        self.publish_policy_state()
 
-    def show(self) -> None:
+    def publish_policy_state(self) -> None:
         """Let the context show what a policy's own state says of counts and attributes."""
         context = self.context
         failures = self.policy.failures(context._policy_state)
@@ -367,61 +396,61 @@ class Execution:
         context = self.context
         context.attempt = context.retry_count
         if claim.record is not None and claim.record.phase == "recovering":
-            self.end = EXHAUSTED
+            self.disposition = EXHAUSTED
         elif claim.lost is not None:
             lost = AttemptLostError(f"the attempt of {claim.lost} was lost", worker=claim.lost)
             context.attempt += 1
-            yield from self._register(lost)
-            if self.end is None:
+            yield from self._record_failure(lost)
+            if self.disposition is None:
                 yield from save(self)
         elif context._not_before is not None:
-            yield from wait_rest(self, context._not_before - self.plan.clock.time())
+            yield from wait_remaining_delay(self, context._not_before - self.plan.clock.time())
 
     # -- an attempt ------------------------------------------------------------------------------
 
-    def _make_ready(self) -> Steps:
+    def _prepare_attempt(self) -> Steps:
         """Ask who may refuse an attempt, and count it where it is the next one in place."""
-        if not (yield from self._allowed()):
-            self.end = EXHAUSTED
+        if not (yield from self._may_attempt()):
+            self.disposition = EXHAUSTED
             return False
-        if self.plan.admit or self.stops or self.deadline is not None:
+        if self.plan.admit or self.inherited_guards or self.deadline is not None:
             yield from self._admit()
-        if self.end is not None:
+        if self.disposition is not None:
             return False
-        if self.saved and self.context._claim is not None:
-            yield from begin_again(self)
-        return self.end is None
+        if self.is_failure_saved and self.context._claim is not None:
+            yield from reacquire_claim(self)
+        return self.disposition is None
 
-    def _effect(self) -> Effect:
+    def _attempt_effect(self) -> Effect:
         """The callback's call, bounded in time where somebody says so."""
         effect = self.function, self.arguments
         if self.plan.attempt_timeout is None and self.deadline is None:
             return effect
-        return self.ways.bound(self, effect)
+        return self.driver.bound(self, effect)
 
-    def _allowed(self) -> Steps:
+    def _may_attempt(self) -> Steps:
         """Whether another attempt may be made: the policy first, then who gave up."""
         context = self.context
         allowed = context._retry_allowed
         if self.plan.needs_state:
             if self.plan.keeps_context and self.cache is not None:
-                decided = yield from share(self, self._decide)
+                decided = yield from update_shared_record(self, self._ask_policy)
             else:
-                decided = self._decide()
+                decided = self._ask_policy()
             allowed = allowed and decided
         return allowed and not context.gave_up
 
-    def _decide(self) -> bool:
+    def _ask_policy(self) -> bool:
         context, policy = self.context, self.policy
         allowed: bool
         now = self.plan.monotonic()
         try:
             allowed, context._policy_state = policy.decide(context._policy_state, now)
-            self.show()
+            self.publish_policy_state()
         except Exception as exc:
-            if not self.resumed:
+            if not self.is_state_restored:
                 raise
-            raise unusable(context, exc) from exc
+            raise unusable_state_error(context, exc) from exc
         context.no_recovery = (
             not allowed
             and context.last_exception is not None
@@ -436,27 +465,27 @@ class Execution:
         if deadline is not None and not deadline.fits():
             left = deadline.remaining()
             when = f"is in {left:.3g} seconds" if left else "is over"
-            error = from_cause(
+            error = with_cause(
                 deadline.error(f"the deadline {when}: no attempt is begun"),
                 context.last_exception,
             )
-            if self.last is not None:
-                self.refuse(error, "deadline")
-            if self.end is None:
+            if self.last_failure is not None:
+                self.stop_retrying(error, "deadline")
+            if self.disposition is None:
                 self.reason = "deadline"
-                self.end, self.error = UNTOUCHED, error
+                self.disposition, self.error = RELEASED, error
             return
-        error = yield from self.tell(self._guards(), context)
+        error = yield from self.call_hooks(self._admission_hooks(), context)
         if error is not None:
-            self.refused(error)
+            self.reject_by_guard(error)
 
-    def _guards(self) -> Iterable[Callable[..., Any]]:
+    def _admission_hooks(self) -> Iterable[Callable[..., Any]]:
         """Who is asked before an attempt: the guards of the templates around, and then ours."""
-        awaits, plan = self.ways.awaits, self.plan
+        awaits, plan = self.driver.awaits, self.plan
         ours = plan.admit_async if awaits else plan.admit
-        if not self.stops:
+        if not self.inherited_guards:
             return ours
-        around = others(self.stops, plan.inherited)
+        around = excluding(self.inherited_guards, plan.inheritable_guards)
         return (*(awaited_admit(each) if awaits else each.admit for each in around), *ours)
 
     def _report_overrun(self, limit: float, elapsed: float) -> Steps:
@@ -466,12 +495,12 @@ class Execution:
             _, error = yield hook, (self.context, limit, elapsed)
             if error is None:
                 continue
-            if is_hard(error) and not isinstance(error, MisuseError):
+            if is_never_retried(error) and not isinstance(error, MisuseError):
                 return error
             yield log_failed_hook, (hook, error)
         return None
 
-    def _unacceptable(self, value: Any) -> BaseException | None:
+    def _check_result(self, value: Any) -> BaseException | None:
         for rule in self.plan.result_rules:
             try:
                 refused = bool(rule.retry_if(value))
@@ -479,13 +508,13 @@ class Execution:
                 return exc
             if refused:
                 failure = UnacceptableResultError(
-                    f"the result is not acceptable: {shown(value)}", value
+                    f"the result is not acceptable: {safe_repr(value)}", value
                 )
-                self.own = failure
+                self.result_error = failure
                 return failure
         return None
 
-    def tell(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
+    def call_hooks(self, hooks: Iterable[Callable[..., Any]], *arguments: Any) -> Steps:
         """Call the hooks in order; return what one raised, the others are not told."""
         for hook in hooks:
             _, error = yield hook, arguments
@@ -493,7 +522,7 @@ class Execution:
                 return error
         return None
 
-    def tell_all(
+    def call_all_hooks(
         self,
         hooks: Iterable[Callable[..., Any]],
         *arguments: Any,
@@ -511,78 +540,80 @@ class Execution:
                 continue
             if first is None:
                 first = error
-            elif is_hard(error) and not is_hard(first):
-                first = instead_of(first, error)
+            elif is_never_retried(error) and not is_never_retried(first):
+                first = with_context(first, error)
         return first
 
     # -- after a failure -------------------------------------------------------------------------
 
-    def _after(self, failure: BaseException) -> Steps:
+    def _handle_failure(self, failure: BaseException) -> Steps:
         """The rules after a failure: count, keep, tell, ask, wait; then rethrow or stay."""
         plan, context = self.plan, self.context
-        self.last = failure
-        failure = named(self.function, context, self.arguments, failure)
-        if type(failure) not in ORDINARY and leaves_as_it_is(self.policy, failure):
-            self.reason = reason_to_pass(failure)
-            self.end, self.error = UNTOUCHED, failure
+        self.last_failure = failure
+        failure = explain_callback_error(self.function, context, self.arguments, failure)
+        if type(failure) not in KNOWN_RETRYABLE_TYPES and is_passthrough(self.policy, failure):
+            self.reason = passthrough_reason(failure)
+            self.disposition, self.error = RELEASED, failure
             return
-        yield from self._register(failure)
-        if context._claim is not None and self.end is None:
+        yield from self._record_failure(failure)
+        if context._claim is not None and self.disposition is None:
             yield from save(self)
-        raised = yield from self.tell(plan.on_error, context, failure)
+        raised = yield from self.call_hooks(plan.on_error, context, failure)
         if raised is not None:
-            self.end, self.error = KEPT, instead_of(failure, raised)
-        if self.end is not None:
+            self.disposition, self.error = RETAINED, with_context(failure, raised)
+        if self.disposition is not None:
             return
-        allowed = yield from self._allowed()
+        allowed = yield from self._may_attempt()
         state = context._state
         rethrown = context.rethrows(failure)
         if allowed and not (yield from self._discard_result(failure)):
             return
-        if allowed and (plan.waits or plan.pausing):
-            yield from pause(self, failure, rethrown)
-        if state is None or self.end is not None:
+        if allowed and (plan.has_backoff or plan.observes_backoff):
+            yield from run_backoff(self, failure, rethrown)
+        if state is None or self.disposition is not None:
             return
         if rethrown:
-            self.end, self.error = KEPT, failure
-            self.lent = False  # the retry comes with the redelivery
+            self.disposition, self.error = RETAINED, failure
+            self.has_reservation = False  # the retry comes with the redelivery
             self.reason = None
             if not (allowed and context._retry_allowed):
                 self.reason = stop_reason(self.policy, context, plan.monotonic)
                 context._recovery = self.recovery  # for the record of what the next delivery does
         elif plan.keeps_context:
-            self.end = EXHAUSTED
-        elif self.refusal is not None:
-            self.end, self.error = KEPT, self.refusal
+            self.disposition = EXHAUSTED
+        elif self.rejection is not None:
+            self.disposition, self.error = RETAINED, self.rejection
 
-    def _register(self, failure: BaseException) -> Steps:
+    def _record_failure(self, failure: BaseException) -> Steps:
         """Count the failure and let the policy record it."""
         plan, context = self.plan, self.context
         context._fail(failure, self.started, plan.monotonic())
         try:
             if not plan.needs_state:
-                context._retry_allowed = judge(self.policy, context, failure, self.own)
+                context._retry_allowed = decide_retry(
+                    self.policy, context, failure, self.result_error
+                )
             elif plan.keeps_context and self.cache is not None:
-                yield from share(self, lambda: self._record(failure))
+                yield from update_shared_record(self, lambda: self._record(failure))
             else:
                 self._record(failure)
         except Exception as exc:
-            self.end, self.error = KEPT, terminated(exc, failure)
+            self.disposition, self.error = RETAINED, recording_error(exc, failure)
 
     def _record(self, failure: BaseException) -> None:
         context = self.context
         context._policy_state = self.policy.record(
             context._policy_state, failure, self.plan.monotonic()
         )
-        if is_barred(self.policy, failure, self.own):
+        if is_unlisted_library_error(self.policy, failure, self.result_error):
             context._retry_allowed = False
-        self.show()
+        self.publish_policy_state()
 
-    def refuse(self, refusal: BaseException, reason: StopReason | None) -> None:
+    def stop_retrying(self, rejection: BaseException, reason: StopReason | None) -> None:
         """No retry here and now: the attempts have run out, or the key waits for its redelivery."""
-        self.refusal, self.reason = refusal, reason
+        self.rejection, self.reason = rejection, reason
         if self.context._state is None:
-            self.end = EXHAUSTED
+            self.disposition = EXHAUSTED
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -590,7 +621,7 @@ class Execution:
         """No attempt is left: recover, or say so."""
         context = self.context
         context.exhausted = True
-        self.end = DONE
+        self.disposition = COMPLETED
         if self.reason is None:
             self.reason = stop_reason(self.policy, context, self.plan.monotonic)
         context._stop = self.reason
@@ -599,14 +630,18 @@ class Execution:
         if of_call is not None:  # which one, and whether any, depends on the call and its failure
             recovery = of_call(recovery, context._last, self.function, self.arguments)
         if recovery is not None:
-            if (yield from self._discard_result(self.last)):
+            if (yield from self._discard_result(self.last_failure)):
                 yield from self._recover(recovery)
         else:
-            own = self.own
-            if own is not None and own is context._last and self._returns_result():
-                self.value = own.result
+            result_error = self.result_error
+            if (
+                result_error is not None
+                and result_error is context._last
+                and self._returns_result()
+            ):
+                self.value = result_error.result
             else:
-                self.error = conclusion(context, self.refusal)
+                self.error = final_exception(context, self.rejection)
 
     def _discard_result(self, failure: BaseException | None) -> Generator[Effect, Reply, bool]:
         """Let the function release a result that is not used; False if that fails."""
@@ -614,7 +649,7 @@ class Execution:
         if discard is not None:
             _, raised = yield discard, (self.function,)
             if raised is not None:
-                self.end, self.error = KEPT, instead_of(failure, raised)
+                self.disposition, self.error = RETAINED, with_context(failure, raised)
                 return False
         return True
 
@@ -629,41 +664,45 @@ class Execution:
             yield from mark_recovering(self)
         value, error = yield recovery, (context,)
         if type(error) is TypeError:
-            error = unfit(recovery, error, "that a recovery gets")
+            error = explain_signature_error(recovery, error, "that a recovery gets")
         if isinstance(error, Exception):
             self.reason = "recovery_failed"
         if error is None:
             context.recovered = True
-            error = yield from self.tell(plan.on_recovery, context, value)
+            error = yield from self.call_hooks(plan.on_recovery, context, value)
             if isinstance(error, Exception):
                 self.reason = "terminated"
             self.value = value if error is None else None
             self.phase = "idle"
         if error is not None:
-            self.error = instead_of(context._last, error)
+            self.error = with_context(context._last, error)
 
     def _end(self) -> Steps:
         """Leave the key as the end wants it, and tell the listeners."""
-        if self.end == ABSENT and self.taking is None and self.context._claim is None:
+        if (
+            self.disposition == NOT_STARTED
+            and self.pending_claim is None
+            and self.context._claim is None
+        ):
             return
         if self.error is not None:
             self.value = None
-            if self.last is not None:
-                instead_of(self.last, self.error)
-        self.context.closed = self.context._state is None or self.end != KEPT
+            if self.last_failure is not None:
+                with_context(self.last_failure, self.error)
+        self.context.closed = self.context._state is None or self.disposition != RETAINED
         if self.cache is not None:
             try:
-                yield from settle(self)
+                yield from finish_claim(self)
             except BaseException as exc:  # what would be written down cannot be; a signal
-                if self.is_dropped(exc):
+                if self.is_abandoned(exc):
                     raise
-                yield from let_go(self, exc)
+                yield from release_after_error(self, exc)
             self.cache = None
-            cut, self.cut = self.cut, None
-            if cut is not None and (self.error is None or not is_hard(self.error)):
-                self.value, self.error = None, instead_of(self.error, cut)
-        self.explain()
-        if self.end != ABSENT:
+            cut, self.cancellation = self.cancellation, None
+            if cut is not None and (self.error is None or not is_never_retried(self.error)):
+                self.value, self.error = None, with_context(self.error, cut)
+        self.publish_stop_reason()
+        if self.disposition != NOT_STARTED:
             yield from self._close()
 
     def _close(self, first: BaseException | None = None) -> Steps:
@@ -673,7 +712,9 @@ class Execution:
         """
         if self.error is not None and self.plan.close:
             self.context._error = self.error
-        first = yield from self.tell_all(self.untold, self.context, self.last, first=first)
+        first = yield from self.call_all_hooks(
+            self.pending_close_hooks, self.context, self.last_failure, first=first
+        )
         if first is not None:
-            self.value, self.error = None, instead_of(self.error, first)
-            self.explain()
+            self.value, self.error = None, with_context(self.error, first)
+            self.publish_stop_reason()

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.context import CONTEXT, OWNER
-from retrytemplate._engine.final_error import conclusion, leave, terminated
+from retrytemplate._engine.final_error import final_exception, finalize_error, recording_error
 from retrytemplate._internal.imports import is_own
-from retrytemplate.classify.exceptions import ORDINARY, is_hard, is_signal, leaves
+from retrytemplate.classify.exceptions import (
+    KNOWN_RETRYABLE_TYPES,
+    is_control_flow,
+    is_never_retried,
+    iter_leaf_exceptions,
+)
 from retrytemplate.errors import (
     AttemptLostError,
     AttemptTimeoutError,
@@ -31,65 +36,70 @@ if TYPE_CHECKING:
 __all__ = [
     "RECOVER",
     "after_failure",
+    "decide_retry",
+    "explain_callback_error",
+    "explain_signature_error",
     "guard_reason",
-    "is_barred",
-    "is_stopped",
-    "judge",
-    "leaves_as_it_is",
-    "named",
-    "reason_to_pass",
+    "is_kill_switch_rejection",
+    "is_passthrough",
+    "is_unlisted_library_error",
+    "passthrough_reason",
     "stop_reason",
     "takes_context",
-    "unfit",
 ]
 
 
 # Errors of this library that an attempt may end with of itself: a store that is away, in the
 # attempt's own complete_in(), is no refusal.
-OF_THE_ATTEMPT = (AttemptTimeoutError, AttemptLostError, CacheUnavailableError)
-MAYBE_BARRED = (RetryError, BaseExceptionGroup)
+ATTEMPT_ERRORS = (AttemptTimeoutError, AttemptLostError, CacheUnavailableError)
+POSSIBLY_UNLISTED = (RetryError, BaseExceptionGroup)
 
 
-def is_stopped(policy: RetryPolicy, exception: BaseException) -> bool:
+def is_kill_switch_rejection(policy: RetryPolicy, exception: BaseException) -> bool:
     """Whether a kill switch has refused it, here or further inside, and no rule names that."""
-    refused = any(isinstance(each, KillSwitchActiveError) for each in leaves(exception))
-    return refused and is_barred(policy, exception, None)
+    refused = any(
+        isinstance(each, KillSwitchActiveError) for each in iter_leaf_exceptions(exception)
+    )
+    return refused and is_unlisted_library_error(policy, exception, None)
 
 
-def leaves_as_it_is(policy: RetryPolicy, failure: BaseException) -> bool:
+def is_passthrough(policy: RetryPolicy, failure: BaseException) -> bool:
     """Whether a failure is none to the rules; of a class in ``ORDINARY`` it is one."""
-    return is_hard(failure) or is_stopped(policy, failure)
+    return is_never_retried(failure) or is_kill_switch_rejection(policy, failure)
 
 
-def judge(
+def decide_retry(
     policy: RetryPolicy,
     context: RetryContext,
     failure: BaseException,
-    own: BaseException | None = None,
+    result_error: BaseException | None = None,
 ) -> bool:
     """Ask a deciding policy, once, while the exception is here."""
     failures = context.retry_count
     allowed = policy.allows(failures, failure)
-    if allowed and isinstance(failure, MAYBE_BARRED):
-        allowed = not is_barred(policy, failure, own)
+    if allowed and isinstance(failure, POSSIBLY_UNLISTED):
+        allowed = not is_unlisted_library_error(policy, failure, result_error)
     if not allowed and policy.forbids_recovery(failures, failure):
         context.no_recovery = True
     return allowed
 
 
-def is_barred(policy: RetryPolicy, failure: BaseException, own: BaseException | None) -> bool:
+def is_unlisted_library_error(
+    policy: RetryPolicy, failure: BaseException, result_error: BaseException | None
+) -> bool:
     """Errors of this library raised by others are retried only where a rule names them.
 
     Nor is a group that holds one, unless a rule is for the group.
     """
     if isinstance(failure, BaseExceptionGroup):
         return not policy.names(failure) and any(
-            is_barred(policy, leaf, own) for leaf in leaves(failure)
+            is_unlisted_library_error(policy, leaf, result_error)
+            for leaf in iter_leaf_exceptions(failure)
         )
     return (
         isinstance(failure, RetryError)
-        and not isinstance(failure, OF_THE_ATTEMPT)
-        and failure is not own
+        and not isinstance(failure, ATTEMPT_ERRORS)
+        and failure is not result_error
         and not policy.names(failure)
     )
 
@@ -104,10 +114,10 @@ def stop_reason(
         return "gave_up"
     failure, failures = context._last, context.retry_count
     try:
-        if isinstance(failure, MAYBE_BARRED) and not isinstance(failure, RecordedFailure):
-            for leaf in leaves(failure):
+        if isinstance(failure, POSSIBLY_UNLISTED) and not isinstance(failure, RecordedFailure):
+            for leaf in iter_leaf_exceptions(failure):
                 if isinstance(leaf, Rejected | DeadlineExceededError) and (
-                    is_barred(policy, failure, None)
+                    is_unlisted_library_error(policy, failure, None)
                 ):
                     return "rejected" if isinstance(leaf, Rejected) else "deadline"
         if context._plan.needs_state:
@@ -118,10 +128,10 @@ def stop_reason(
         return "terminated"
 
 
-def reason_to_pass(failure: BaseException) -> StopReason | None:
+def passthrough_reason(failure: BaseException) -> StopReason | None:
     """Why a failure was re-raised unchanged; None: the execution was cancelled."""
-    parts = list(leaves(failure))
-    if any(not isinstance(each, Exception) or is_signal(type(each)) for each in parts):
+    parts = list(iter_leaf_exceptions(failure))
+    if any(not isinstance(each, Exception) or is_control_flow(type(each)) for each in parts):
         return None
     stopped = all(not isinstance(each, MisuseError) for each in parts)
     return "rejected" if stopped else "not_retryable"
@@ -134,16 +144,18 @@ def guard_reason(rejection: BaseException) -> StopReason | None:
     return "guard" if isinstance(rejection, Rejected) else None
 
 
-def named(
+def explain_callback_error(
     function: Callable[..., Any], context: RetryContext, arguments: Any, failure: BaseException
 ) -> BaseException:
     """A function that takes no argument was given to ``execute``: say so instead of retrying."""
     if type(failure) is not TypeError or not arguments or arguments[0] is not context:
         return failure
-    return unfit(function, failure, "that execute() gives it: use call()")
+    return explain_signature_error(function, failure, "that execute() gives it: use call()")
 
 
-def unfit(function: Callable[..., Any], failure: BaseException, which: str) -> BaseException:
+def explain_signature_error(
+    function: Callable[..., Any], failure: BaseException, which: str
+) -> BaseException:
     """The failure; or, where the function cannot be called with a context, an error that says so.
 
     :param which: context.
@@ -180,25 +192,25 @@ RECOVER = object()
 def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseException) -> Any:
     """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
 
-    What ``Execution._after`` does in such an execution, as one step on plain state: nearly every
-    failing call is one.  Returns None when another attempt is due, RECOVER when it is the
-    recovery's turn, else the exception that leaves.
+    What ``Execution._handle_failure`` does in such an execution, as one step on plain state:
+    nearly every failing call is one.  Returns None when another attempt is due, RECOVER when it
+    is the recovery's turn, else the exception that leaves.
     """
     context: RetryContext = frame[CONTEXT]
     plan = context._plan
     error: BaseException | None = None
-    if type(failure) not in ORDINARY and leaves_as_it_is(policy, failure):
+    if type(failure) not in KNOWN_RETRYABLE_TYPES and is_passthrough(policy, failure):
         error = failure
-        context._stop = reason_to_pass(failure)
+        context._stop = passthrough_reason(failure)
     else:
         started = None if context._last is None else context._last_stamp[2]
         context._fail(failure, started, plan.monotonic())
         try:
-            if judge(policy, context, failure) and not context.gave_up:
+            if decide_retry(policy, context, failure) and not context.gave_up:
                 context.attempt += 1
                 return None
         except Exception as exc:
-            error = terminated(exc, failure)
+            error = recording_error(exc, failure)
             context._stop = "terminated"
     if error is None:
         recovery = context._recovery
@@ -209,7 +221,7 @@ def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseExcep
         context.exhausted = True
         if context._is_exposed or context.retry_count > 1:  # else nothing shows it
             context._stop = stop_reason(policy, context, plan.monotonic)
-        error = conclusion(context)
+        error = final_exception(context)
     context.closed = True
-    leave(context, error, for_good=error is not failure or context.exhausted)
+    finalize_error(context, error, for_good=error is not failure or context.exhausted)
     return error

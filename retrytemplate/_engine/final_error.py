@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from retrytemplate._internal.formatting import one_line, printable, with_text
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import (
     BackoffInterruptedError,
     CacheUnavailableError,
@@ -14,35 +14,42 @@ from retrytemplate.errors import (
     RetryError,
     TerminatedRetryError,
 )
-from retrytemplate.history import HISTORY_FIRST, KEPT_STAMP, WORDS, message_of, summary, type_name
+from retrytemplate.history import HISTORY_FIRST, RESTORED, WORDS, message_of, summary, type_name
 
 if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
 
 __all__ = [
-    "ABSENT",
-    "DONE",
+    "COMPLETED",
     "EXHAUSTED",
-    "KEPT",
-    "UNTOUCHED",
-    "conclusion",
-    "from_cause",
-    "instead_of",
-    "interrupted",
-    "leave",
+    "NOT_STARTED",
+    "RELEASED",
+    "RETAINED",
+    "final_exception",
+    "finalize_error",
+    "interruption_error",
     "put_note",
-    "shown",
-    "terminated",
-    "unusable",
+    "recording_error",
+    "safe_repr",
+    "unusable_state_error",
+    "with_cause",
+    "with_context",
 ]
 
 
-# How an execution ends.  DONE: its key is forgotten.  KEPT: what was counted stays.  UNTOUCHED: the
-# attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.  ABSENT: it never began.
-DONE, KEPT, UNTOUCHED, EXHAUSTED, ABSENT = "done", "kept", "untouched", "exhausted", "absent"
+# How an execution ends.  COMPLETED: its key is forgotten.  RETAINED: what was counted stays.
+# RELEASED: the attempt is given back.  EXHAUSTED: no attempt is left, recovery is next.
+# NOT_STARTED: it never began.
+COMPLETED, RETAINED, RELEASED, EXHAUSTED, NOT_STARTED = (
+    "completed",
+    "retained",
+    "released",
+    "exhausted",
+    "not_started",
+)
 
 
-def conclusion(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
+def final_exception(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
     """The exception of an execution whose attempts have run out while nobody recovers."""
     last = context._last
     if last is None:
@@ -55,10 +62,10 @@ def conclusion(context: RetryContext, refusal: BaseException | None = None) -> B
         f"exhausted after {context.retry_count} failed attempts, nobody recovers; "
         f"the last failure: {with_text(type_name(last), one_line(message_of(last)))}"
     )
-    return from_cause(ExhaustedRetryError(message), last)
+    return with_cause(ExhaustedRetryError(message), last)
 
 
-def leave(context: RetryContext, error: BaseException | None, for_good: bool) -> None:
+def finalize_error(context: RetryContext, error: BaseException | None, for_good: bool) -> None:
     """Write the history on the exception that leaves for good; let go of live exceptions."""
     if error is not None:
         if isinstance(error, RetryError):
@@ -66,11 +73,11 @@ def leave(context: RetryContext, error: BaseException | None, for_good: bool) ->
                 error.history = context.history
                 error.attempts = context.retry_count
         if for_good and context.retry_count > 1:
-            _note(context, error)
+            _add_failures_note(context, error)
     context._finish()
 
 
-def from_cause(error: BaseException, cause: BaseException | None) -> BaseException:
+def with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
     """The error with its cause, unless it has one of its own."""
     if cause is not None and error.__cause__ is None and cause is not error:
         with suppress(Exception):  # an exception that takes no attributes goes without
@@ -78,7 +85,7 @@ def from_cause(error: BaseException, cause: BaseException | None) -> BaseExcepti
     return error
 
 
-def instead_of(failure: BaseException | None, raised: BaseException) -> BaseException:
+def with_context(failure: BaseException | None, raised: BaseException) -> BaseException:
     """What a listener raised; what it stands in the place of stays reachable behind it."""
     if raised.__context__ is None and raised is not failure:
         with suppress(Exception):
@@ -86,7 +93,7 @@ def instead_of(failure: BaseException | None, raised: BaseException) -> BaseExce
     return raised
 
 
-def shown(value: object) -> str:
+def safe_repr(value: object) -> str:
     """A value's representation, whatever its ``__repr__`` does."""
     try:
         return repr(value)
@@ -94,25 +101,25 @@ def shown(value: object) -> str:
         return f"a {type(value).__qualname__}"
 
 
-def terminated(cause: BaseException, failure: BaseException | None) -> BaseException:
+def recording_error(cause: BaseException, failure: BaseException | None) -> BaseException:
     """The failure could not be recorded; it stays reachable behind what prevented it."""
     message = f"the failure could not be recorded: {summary(cause)}"
-    error = from_cause(TerminatedRetryError(message), cause)
-    instead_of(failure, cause)
+    error = with_cause(TerminatedRetryError(message), cause)
+    with_context(failure, cause)
     error.__context__ = failure
     return error
 
 
-def unusable(context: RetryContext, error: Exception) -> CacheUnavailableError:
+def unusable_state_error(context: RetryContext, error: Exception) -> CacheUnavailableError:
     """A policy or a backoff could not use its state from a record: the record is damaged."""
     what = summary(error)
     return CacheUnavailableError(f"the state kept under {context.key!r} cannot be used: {what}")
 
 
-def interrupted(error: BaseException) -> BaseException:
-    if is_hard(error):
+def interruption_error(error: BaseException) -> BaseException:
+    if is_never_retried(error):
         return error
-    return from_cause(
+    return with_cause(
         BackoffInterruptedError(f"the backoff was interrupted: {summary(error)}"), error
     )
 
@@ -123,7 +130,7 @@ REASONS = {None: ""} | {each: f"; reason: {words}" for each, words in WORDS.item
 LONGEST_NOTE = 8 * 1024
 
 
-def _note(context: RetryContext, error: BaseException) -> None:
+def _add_failures_note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
     count = context.retry_count
     earlier = [
@@ -134,7 +141,7 @@ def _note(context: RetryContext, error: BaseException) -> None:
     ]
     # Nearly always these are all there were but the one that leaves.
     if len(earlier) + 1 != count or error is not context._last or context._repeat_count:
-        earlier = _all_but(error, context, earlier)
+        earlier = _earlier_lines(error, context, earlier)
     before = "; before this one:\n  " if earlier else ""
     why = REASONS[getattr(context, "_stop", None)]
     text = f"{NOTE}{count} attempts failed{why}{before}{LINE.join(earlier)}"
@@ -150,7 +157,7 @@ def _line(number: int, kind: str, message: str) -> str:
     return f"{number}. {text}"
 
 
-def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
+def _earlier_lines(error: BaseException, context: RetryContext, past: list[str]) -> list[str]:
     """The failures at rest, those of this execution, and the last one unless it is what leaves."""
     lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._restored_history]
     lines += past
@@ -158,7 +165,7 @@ def _all_but(error: BaseException, context: RetryContext, past: list[str]) -> li
     leaves = error is last or error.__cause__ is last
     untold = context.retry_count - len(lines)
     own = context._repeat_count if leaves else 0  # the very same object is not its own history
-    if last is None or context._last_stamp is KEPT_STAMP:
+    if last is None or context._last_stamp is RESTORED:
         own += leaves
     else:
         untold -= 1

@@ -34,12 +34,12 @@ from retrytemplate._engine.drivers import (
 from retrytemplate._engine.entry import (
     check_call,
     prepare,
-    run_whole,
+    run_from_start,
     warn_unbounded,
     without_keywords,
 )
 from retrytemplate._engine.execution import Execution
-from retrytemplate._engine.failure_rules import RECOVER, after_failure, named
+from retrytemplate._engine.failure_rules import RECOVER, after_failure, explain_callback_error
 from retrytemplate.caches.memory import MemoryRetryContextCache, NewClaim
 from retrytemplate.caches.worker_id import next_number, worker_name
 from retrytemplate.errors import RetryError
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import ExecutionFrame
     from retrytemplate._engine.deadline import Deadline
-    from retrytemplate._engine.execution import Steps, Ways
-    from retrytemplate._engine.plan import Plan
+    from retrytemplate._engine.execution import Driver, Steps
+    from retrytemplate._engine.plan import ExecutionPlan
     from retrytemplate.caches.base import Claim
     from retrytemplate.policies.base import RetryPolicy
 
 __all__ = [
     "call_async",
-    "finished",
-    "repeat",
-    "repeat_async",
+    "finish_inline_success",
+    "inline_time_limit",
+    "retry_after_inline_failure",
+    "retry_after_inline_failure_async",
     "run",
     "run_async",
-    "run_within",
-    "run_within_async",
-    "time_for",
+    "run_under_deadline",
+    "run_under_deadline_async",
 ]
 
 
@@ -82,29 +82,29 @@ def run(
     plan, outer = owner._plan, _get()
     if state is None:
         state = owner.state
-    if plan.direct and (outer is None or outer[DEADLINE] is None):
+    if plan.direct_first_attempt and (outer is None or outer[DEADLINE] is None):
         if state is None:
-            if plan.inline:
+            if plan.inline_first_attempt:
                 return _run_inline(owner, plan, outer, function, arguments, recovery)
-            return _run_told(owner, plan, outer, function, arguments, recovery)
+            return _run_with_hooks(owner, plan, outer, function, arguments, recovery)
         if (
-            plan.inline
+            plan.inline_first_attempt
             and type(state) is RetryState
             and state.tracked
             and type(plan.cache) is MemoryRetryContextCache
         ):
             return _run_stateful(owner, plan, outer, function, arguments, recovery, state)
     elif outer is not None and state is None:
-        limit = time_for(plan, outer[DEADLINE], cut=False)
+        limit = inline_time_limit(plan, outer[DEADLINE], of_this_task=False)
         if limit:
             check_call(function, recovery)
-            return run_within(owner, limit, function, arguments, recovery)
-    return run_whole(prepare(owner, function, arguments, recovery, state, SYNC))
+            return run_under_deadline(owner, limit, function, arguments, recovery)
+    return run_from_start(prepare(owner, function, arguments, recovery, state, SYNC))
 
 
 def _run_inline(
     owner: Any,
-    plan: Plan,
+    plan: ExecutionPlan,
     outer: ExecutionFrame | None,
     function: Callable[..., Any],
     arguments: tuple[Any, ...] | None,
@@ -127,16 +127,16 @@ def _run_inline(
                 context._is_exposed = True
             value = function(*arguments)
         except Exception as exc:
-            frame.append(named(function, context, arguments, exc))
+            frame.append(explain_callback_error(function, context, arguments, exc))
         except BaseException:
             context.closed = True
             raise
         else:
             context.closed = True
             if type(value) not in PLAIN:
-                _no_awaitable(function, value)
+                _reject_awaitable(function, value)
             return value
-        return repeat(frame, function, arguments, {})
+        return retry_after_inline_failure(frame, function, arguments, {})
     finally:
         if token is None:  # a signal came before anybody had it
             reset_frame(token, outer)
@@ -144,9 +144,9 @@ def _run_inline(
             _reset(token)
 
 
-def _run_told(
+def _run_with_hooks(
     owner: Any,
-    plan: Plan,
+    plan: ExecutionPlan,
     outer: ExecutionFrame | None,
     function: Any,
     arguments: tuple[Any, ...] | None,
@@ -164,20 +164,20 @@ def _run_told(
         arguments = (context,)
     value: Any = None
     failure: BaseException | None = None
-    untold = iter(plan.close)
+    pending_close_hooks = iter(plan.close)
     token = None
     try:
-        token = _set([context, owner, plan.shelter, outer, plan])
+        token = _set([context, owner, plan.guard_scope, outer, plan])
         try:
-            value = _first_told(plan, context, function, arguments)
+            value = _first_attempt_with_hooks(plan, context, function, arguments)
         except BaseException as exc:
             failure = exc
         if context.closed:
             try:
-                for hook in untold:
+                for hook in pending_close_hooks:
                     told = hook(context, None)
                     if told is not None:
-                        _no_awaitable(hook, told)
+                        _reject_awaitable(hook, told)
             except BaseException as exc:
                 failure = exc
             else:
@@ -186,7 +186,7 @@ def _run_told(
         if recovery is None:
             recovery = owner.recovery
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
-        steps = _carried_on(execution, value, failure, untold)
+        steps = _continue_in_engine(execution, value, failure, pending_close_hooks)
         failure = None
         return perform(steps)
     except BaseException as exc:
@@ -194,7 +194,7 @@ def _run_told(
             raise
         # A signal, before the engine had it in hand: what was opened is closed.
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
-        execution.refused(exc)
+        execution.reject_by_guard(exc)
         return perform(execution.run())
     finally:
         if token is None:  # a signal came before anybody had it
@@ -203,8 +203,11 @@ def _run_told(
             _reset(token)
 
 
-def _first_told(
-    plan: Plan, context: RetryContext, function: Callable[..., Any], arguments: tuple[Any, ...]
+def _first_attempt_with_hooks(
+    plan: ExecutionPlan,
+    context: RetryContext,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> Any:
     """Open the execution and make its first attempt; the context is closed if all went well."""
     for hook in plan.open:
@@ -212,56 +215,56 @@ def _first_told(
         if told is False:
             return None
         if told is not None:
-            _no_awaitable(hook, told)
+            _reject_awaitable(hook, told)
     context._opened = True
     if context.gave_up:
         return None
     for ask in plan.admit:
         told = ask(context)
         if told is not None:
-            _no_awaitable(ask, told)
+            _reject_awaitable(ask, told)
     context.attempt = 1
     context._started = plan.monotonic()
     for hook in plan.before_attempt:
         told = hook(context)
         if told is not None:
-            _no_awaitable(hook, told)
+            _reject_awaitable(hook, told)
     value = function(*arguments)
     if type(value) not in PLAIN:
-        _no_awaitable(function, value)
+        _reject_awaitable(function, value)
     for hook in plan.on_success:
         told = hook(context, value)
         if told is not None:
-            _no_awaitable(hook, told)
+            _reject_awaitable(hook, told)
     context.closed = True
     return value
 
 
-def _carried_on(
-    execution: Execution, value: Any, failure: BaseException | None, untold: Any
+def _continue_in_engine(
+    execution: Execution, value: Any, failure: BaseException | None, pending_close_hooks: Any
 ) -> Steps:
     """What the engine does after a first attempt that did not go well, or was not made."""
     context = execution.context
     if context.closed:
-        return execution.end_with(value, failure, untold)
+        return execution.finish_success(value, failure, pending_close_hooks)
     if context.attempt:
         execution.started = context._started
         return execution.run(failure)
     if not context._opened:
-        execution.veto(failure)
+        execution.reject_by_listener(failure)
     elif failure is not None:
-        execution.refused(failure)
+        execution.reject_by_guard(failure)
     return execution.run()
 
 
-def _no_awaitable(function: Callable[..., Any], value: Any) -> None:
+def _reject_awaitable(function: Callable[..., Any], value: Any) -> None:
     if is_awaitable(value):
         raise awaitable_error(function, value)
 
 
 def _run_stateful(
     owner: Any,
-    plan: Plan,
+    plan: ExecutionPlan,
     outer: ExecutionFrame | None,
     function: Any,
     arguments: tuple[Any, ...] | None,
@@ -298,7 +301,7 @@ def _run_stateful(
                 failure = exc
             else:
                 if type(value) not in PLAIN:
-                    _no_awaitable(function, value)
+                    _reject_awaitable(function, value)
                 context.closed = True
                 if state.remember is None and not state.force_refresh:
                     cache.end(claim)
@@ -334,14 +337,16 @@ def _run_stateful(
             _reset(token)
 
 
-def repeat(frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def retry_after_inline_failure(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
     """Go on after an inline first attempt that failed, in this thread."""
     failure = frame.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _taken_over(frame, function)
-    if not context._plan.plain:
-        steps = _resumed(frame, function, args, kwargs, SYNC).run(failure)
+    context, policy = _ensure_context(frame, function)
+    if not context._plan.policy_only:
+        steps = _engine_execution(frame, function, args, kwargs, SYNC).run(failure)
         del failure  # kept here, it would live as long as the attempts after it
         return perform(steps)
     while True:
@@ -357,27 +362,27 @@ def repeat(frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwarg
             context.closed = True
             context._finish()
             if type(value) not in PLAIN:
-                _no_awaitable(function, value)
+                _reject_awaitable(function, value)
             return value
     del failure
     if ended is RECOVER:
-        return perform(_resumed(frame, function, args, kwargs, SYNC).recover())
+        return perform(_engine_execution(frame, function, args, kwargs, SYNC).recover())
     try:
         raise ended
     finally:
         del ended
 
 
-async def repeat_async(
+async def retry_after_inline_failure_async(
     frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Any:
     """Go on after an inline first attempt that failed, in this task."""
     failure = frame.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _taken_over(frame, function)
-    if not context._plan.plain:
-        steps = _resumed(frame, function, args, kwargs, ASYNC).run(failure)
+    context, policy = _ensure_context(frame, function)
+    if not context._plan.policy_only:
+        steps = _engine_execution(frame, function, args, kwargs, ASYNC).run(failure)
         del failure
         return await perform_async(steps)
     while True:
@@ -395,14 +400,16 @@ async def repeat_async(
             return value
     del failure
     if ended is RECOVER:
-        return await perform_async(_resumed(frame, function, args, kwargs, ASYNC).recover())
+        return await perform_async(
+            _engine_execution(frame, function, args, kwargs, ASYNC).recover()
+        )
     try:
         raise ended
     finally:
         del ended
 
 
-def _taken_over(
+def _ensure_context(
     frame: ExecutionFrame, function: Callable[..., Any]
 ) -> tuple[RetryContext, RetryPolicy]:
     """The context and the policy of an inline execution that needs them from now on."""
@@ -417,40 +424,42 @@ def _taken_over(
     return context, plan.policy
 
 
-def _resumed(
-    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, ways: Ways
+def _engine_execution(
+    frame: ExecutionFrame, function: Callable[..., Any], args: Any, kwargs: Any, driver: Driver
 ) -> Execution:
     function, args = without_keywords(function, args, kwargs)
     context = frame[CONTEXT]
     recovery = context._recovery
     if recovery is None:
         recovery = frame[OWNER].recovery
-    return Execution(context._plan, context, function, args, recovery, ways)
+    return Execution(context._plan, context, function, args, recovery, driver)
 
 
-def finished(frame: ExecutionFrame, function: Callable[..., Any], value: Any) -> None:
+def finish_inline_success(frame: ExecutionFrame, function: Callable[..., Any], value: Any) -> None:
     """Close the context of an inline success that somebody asked for; refuse an awaitable."""
     close_context(frame)
-    _no_awaitable(function, value)
+    _reject_awaitable(function, value)
 
 
 if TYPE_CHECKING:
     Recovery = Callable[[RetryContext], Any] | None
 
 
-def time_for(plan: Plan, deadline: Deadline | None, *, cut: bool) -> float:
+def inline_time_limit(
+    plan: ExecutionPlan, deadline: Deadline | None, *, of_this_task: bool
+) -> float:
     """The seconds for a first attempt that nobody else has to be asked about; else 0.
 
-    :param cut: whether the deadline has to be one that cuts the task that runs here.
+    :param of_this_task: whether the deadline has to be one that cuts the task that runs here.
     """
-    if deadline is None or deadline.stops or not plan.inline:
+    if deadline is None or deadline.inherited_guards or not plan.inline_first_attempt:
         return 0.0
-    if cut and (deadline.cut is None or not deadline.cut.is_here()):
+    if of_this_task and (deadline.cancel_scope is None or not deadline.cancel_scope.is_here()):
         return 0.0
     return deadline.room()
 
 
-def run_within(
+def run_under_deadline(
     owner: Any,
     limit: float,
     function: Callable[..., Any],
@@ -458,7 +467,7 @@ def run_within(
     recovery: Recovery,
 ) -> Any:
     """Run one execution in this thread."""
-    frame = _begin(owner, function)
+    frame = _new_frame(owner, function)
     if arguments is None:
         arguments = (context_of(frame),)
     failure: Exception | None = None
@@ -470,22 +479,22 @@ def run_within(
         except Exception as exc:
             failure = exc
         except BaseException:
-            _end(frame)
+            _finish_frame(frame)
             raise
         else:
             if type(value) not in PLAIN and is_awaitable(value):
-                _end(frame)
+                _finish_frame(frame)
                 raise awaitable_error(function, value)
-            _succeed(frame, limit)
+            _finish_success(frame, limit)
             return value
-        steps = _rest(frame, function, arguments, recovery, failure, SYNC)
+        steps = _continue_after_failure(frame, function, arguments, recovery, failure, SYNC)
         failure = None
         return perform(steps)
     finally:
         reset_frame(token, frame[OUTER])
 
 
-async def run_within_async(
+async def run_under_deadline_async(
     owner: Any,
     limit: float,
     function: Callable[..., Any],
@@ -493,7 +502,7 @@ async def run_within_async(
     recovery: Recovery,
 ) -> Any:
     """The same in a task, which the deadline cuts by itself."""
-    frame = _begin(owner, function)
+    frame = _new_frame(owner, function)
     if arguments is None:
         arguments = (context_of(frame),)
     failure: Exception | None = None
@@ -507,12 +516,12 @@ async def run_within_async(
         except Exception as exc:
             failure = exc
         except BaseException:
-            _end(frame)
+            _finish_frame(frame)
             raise
         else:
-            _succeed(frame, limit)
+            _finish_success(frame, limit)
             return value
-        steps = _rest(frame, function, arguments, recovery, failure, ASYNC)
+        steps = _continue_after_failure(frame, function, arguments, recovery, failure, ASYNC)
         failure = None
         return await perform_async(steps)
     finally:
@@ -522,21 +531,21 @@ async def run_within_async(
             exit_frame(frame, token)
 
 
-def _begin(owner: Any, function: Callable[..., Any]) -> ExecutionFrame:
+def _new_frame(owner: Any, function: Callable[..., Any]) -> ExecutionFrame:
     outer: Any = CURRENT.get()
     plan = owner._plan
-    return [None, owner, outer[DEADLINE], outer, plan, function, plan.ticks.now()]
+    return [None, owner, outer[DEADLINE], outer, plan, function, plan.monotonic_source.now()]
 
 
-def _succeed(frame: ExecutionFrame, limit: float) -> None:
+def _finish_success(frame: ExecutionFrame, limit: float) -> None:
     """End an execution whose first attempt returned, and report it if that was too late."""
-    elapsed = frame[PLAN].ticks.now() - frame[STARTED]
+    elapsed = frame[PLAN].monotonic_source.now() - frame[STARTED]
     if elapsed > limit:
         warn_of_overrun(frame[CONTEXT] or first_context(frame), limit, elapsed)
-    _end(frame)
+    _finish_frame(frame)
 
 
-def _end(frame: ExecutionFrame) -> None:
+def _finish_frame(frame: ExecutionFrame) -> None:
     """The execution is over, and time stands still for whoever holds its context."""
     context = frame[CONTEXT]
     close_context(frame)
@@ -544,13 +553,13 @@ def _end(frame: ExecutionFrame) -> None:
         context._finish()
 
 
-def _rest(
+def _continue_after_failure(
     frame: ExecutionFrame,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     recovery: Recovery,
     failure: Exception,
-    ways: Ways,
+    driver: Driver,
 ) -> Steps:
     """The rules after a first attempt that failed."""
     context = frame[CONTEXT]
@@ -558,7 +567,7 @@ def _rest(
         context = first_context(frame)
     if recovery is None:
         recovery = frame[OWNER].recovery
-    execution = Execution(frame[PLAN], context, function, arguments, recovery, ways)
+    execution = Execution(frame[PLAN], context, function, arguments, recovery, driver)
     execution.deadline, execution.started = frame[DEADLINE], frame[STARTED]
     return execution.run(failure)
 
@@ -573,10 +582,10 @@ async def run_async(
     """Run one execution in this task, from the beginning."""
     outer = _get()
     if outer is not None and state is None and owner.state is None:
-        limit = time_for(owner._plan, outer[DEADLINE], cut=True)
+        limit = inline_time_limit(owner._plan, outer[DEADLINE], of_this_task=True)
         if limit:
             check_call(function, recovery)
-            return await run_within_async(owner, limit, function, arguments, recovery)
+            return await run_under_deadline_async(owner, limit, function, arguments, recovery)
     execution, frame = prepare(owner, function, arguments, recovery, state, ASYNC)
     token = _set(frame)
     try:

@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.final_error import (
-    ABSENT,
-    DONE,
-    KEPT,
-    from_cause,
-    instead_of,
+    COMPLETED,
+    NOT_STARTED,
+    RETAINED,
     put_note,
-    terminated,
+    recording_error,
+    with_cause,
+    with_context,
 )
-from retrytemplate._internal.cancel_scope import UnfinishedStepError, left_to
+from retrytemplate._internal.cancel_scope import UnfinishedStepError, deferred_step
 from retrytemplate.caches.snapshot import changeable, refresh, restore, snapshot
 from retrytemplate.caches.worker_id import worker_name
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import (
     CacheUnavailableError,
     LeaseLostError,
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from retrytemplate.caches.base import Claim
 
 __all__ = [
-    "begin_again",
-    "let_go",
+    "finish_claim",
     "load",
     "mark_recovering",
+    "notify_store_error",
+    "reacquire_claim",
+    "release_after_error",
     "save",
-    "settle",
-    "share",
-    "tell_of",
+    "update_shared_record",
 ]
 
 
@@ -53,19 +53,19 @@ def load(execution: Execution) -> Steps:
             error = yield from _load_shared(execution, state.force_refresh)
         elif context._claim is None:
             begin = partial(cache.begin, worker=worker_name(), fresh=state.force_refresh)
-            error = yield from _take(execution, begin, plan.scope + state.encoded)
+            error = yield from _acquire(execution, begin, plan.scope + state.encoded)
         else:  # held already: the first attempt might have been an inline one
             error = None
         if error is None:
             if not plan.keeps_context:
                 _resume(execution)
             return
-        if not _goes_unguarded(execution, error):
-            execution.end, execution.error = ABSENT, error
+        if not _continue_unguarded(execution, error):
+            execution.disposition, execution.error = NOT_STARTED, error
             return
-        execution.trouble = error  # to be told when the listeners have been asked
+        execution.store_error = error  # to be told when the listeners have been asked
     if plan.needs_state:
-        execution.start_policy()
+        execution.start_policy_state()
 
 
 def _resume(execution: Execution) -> None:
@@ -77,54 +77,54 @@ def _resume(execution: Execution) -> None:
         restore(context, record)
     if record is None or record.fingerprint != plan.fingerprint:
         if plan.needs_state:
-            execution.start_policy()
+            execution.start_policy_state()
         elif record is not None:
             context._retry_allowed = execution.policy.allows(
                 context.retry_count, context.last_exception
             )
     else:
-        execution.resumed = True
+        execution.is_state_restored = True
 
 
 def _load_shared(execution: Execution, fresh: bool) -> Steps:
     try:
-        yield from share(execution, lambda: None, first=True, fresh=fresh)
+        yield from update_shared_record(execution, lambda: None, first=True, fresh=fresh)
     except BaseException as exc:
-        if execution.is_dropped(exc):
+        if execution.is_abandoned(exc):
             raise
         return exc
     return None
 
 
-def _take(execution: Execution, begin: Callable[..., Any], key: str) -> Steps:
+def _acquire(execution: Execution, begin: Callable[..., Any], key: str) -> Steps:
     """Take the key's claim; return what prevents it."""
-    execution.taking = begin, (key,)
-    claim, error = yield _shielded(execution, execution.taking)
+    execution.pending_claim = begin, (key,)
+    claim, error = yield _shielded(execution, execution.pending_claim)
     if error is None:
         execution.context._claim = claim
-    if not _cut_in(error):
-        execution.taking = None
-    return execution.cut or error
+    if not _is_interruption(error):
+        execution.pending_claim = None
+    return execution.cancellation or error
 
 
 def _shielded(execution: Execution, step: Effect) -> Effect:
-    """A step on the key that no cancellation interrupts: ``execution.cut`` is set instead."""
-    return execution.ways.shielded(step, execution, execution.cache)
+    """A step on the key that no cancellation interrupts: it sets ``execution.cancellation``."""
+    return execution.driver.shielded(step, execution, execution.cache)
 
 
-def _ended(execution: Execution, step: Effect) -> Steps:
+def _perform_final_step(execution: Execution, step: Effect) -> Steps:
     """Make a step that ends a claim; nothing is waited for where the execution was closed."""
     if isinstance(execution.error, GeneratorExit):
-        return (yield left_to(execution.cache, step))
+        return (yield deferred_step(execution.cache, step))
     return (yield _shielded(execution, step))
 
 
-def _cut_in(error: BaseException | None) -> bool:
+def _is_interruption(error: BaseException | None) -> bool:
     """Whether a signal or a cancellation cut in: it is not known what the cache did."""
     return error is not None and not isinstance(error, RetryError | GeneratorExit)
 
 
-def _goes_unguarded(execution: Execution, error: BaseException) -> bool:
+def _continue_unguarded(execution: Execution, error: BaseException) -> bool:
     """Whether the execution goes on without its key, which the store cannot keep now."""
     wanted = getattr(execution.cache, "on_store_error", "raise")
     if wanted != "run_unguarded" or not isinstance(error, CacheUnavailableError):
@@ -134,30 +134,34 @@ def _goes_unguarded(execution: Execution, error: BaseException) -> bool:
     return True
 
 
-def tell_of(execution: Execution, trouble: BaseException) -> Steps:
+def notify_store_error(execution: Execution, store_error: BaseException) -> Steps:
     """Tell the listeners what the store failed to do; what one of them raises is raised."""
-    execution.trouble = trouble
-    raised = yield from execution.tell(execution.plan.on_store_error, execution.context, trouble)
+    execution.store_error = store_error
+    raised = yield from execution.call_hooks(
+        execution.plan.on_store_error, execution.context, store_error
+    )
     if raised is not None:
-        raise execution.raising(instead_of(execution.last or trouble, raised))
+        raise execution.mark_internal(with_context(execution.last_failure or store_error, raised))
 
 
-def begin_again(execution: Execution) -> Steps:
+def reacquire_claim(execution: Execution) -> Steps:
     """Count the next attempt in place, before it runs."""
     context = execution.context
     held: Any = context._claim
     begin = partial(execution.cache.begin, worker=held.worker)
-    error = yield from _take(execution, begin, held.key)
+    error = yield from _acquire(execution, begin, held.key)
     taken: Any = context._claim
-    if taken is not held and not _goes_on(held, taken):
+    if taken is not held and not _is_claim_unchanged(held, taken):
         context._claim = held
-        yield from _ended(execution, (execution.cache.release, (taken,)))
+        yield from _perform_final_step(execution, (execution.cache.release, (taken,)))
         error = error or LeaseLostError(f"{held.key!r} was taken over between two attempts")
     if error is not None:
-        yield from _uncounted(execution, error, "no further attempt could be counted")
+        yield from _handle_uncounted_attempt(
+            execution, error, "no further attempt could be counted"
+        )
 
 
-def _goes_on(held: Claim, taken: Claim) -> bool:
+def _is_claim_unchanged(held: Claim, taken: Claim) -> bool:
     """Whether nobody has had the key since the failure was written down under it."""
     record = taken.record
     return (
@@ -174,42 +178,42 @@ def save(execution: Execution) -> Steps:
     try:
         record = snapshot(context, execution.plan.fingerprint, "idle", held=True)
     except Exception as exc:
-        execution.end, execution.error = KEPT, terminated(exc, context._last)
+        execution.disposition, execution.error = RETAINED, recording_error(exc, context._last)
         return
     _, error = yield _shielded(execution, (execution.cache.fail, (claim, record)))
-    if execution.cut is not None:
-        execution.saved = error is None or isinstance(error, CacheUnavailableError)
-        raise execution.raising(execution.cut)
+    if execution.cancellation is not None:
+        execution.is_failure_saved = error is None or isinstance(error, CacheUnavailableError)
+        raise execution.mark_internal(execution.cancellation)
     if error is None:
-        execution.saved = True
+        execution.is_failure_saved = True
     elif isinstance(error, CacheUnavailableError):
-        execution.saved = True  # the end tries it again
-        yield from _uncounted(execution, error, "the failure could not be recorded")
+        execution.is_failure_saved = True  # the end tries it again
+        yield from _handle_uncounted_attempt(execution, error, "the failure could not be recorded")
     elif isinstance(error, LeaseLostError) and claim.completed:
-        _leave(execution, "the attempt was completed before it failed")
-    elif isinstance(error, LeaseLostError) or is_hard(error):
-        raise execution.raising(from_cause(error, context._last))
+        _end_with_failure(execution, "the attempt was completed before it failed")
+    elif isinstance(error, LeaseLostError) or is_never_retried(error):
+        raise execution.mark_internal(with_cause(error, context._last))
     else:
-        execution.end, execution.error = KEPT, terminated(error, context._last)
+        execution.disposition, execution.error = RETAINED, recording_error(error, context._last)
 
 
-def _uncounted(execution: Execution, error: BaseException, what: str) -> Steps:
+def _handle_uncounted_attempt(execution: Execution, error: BaseException, what: str) -> Steps:
     """The store is away between two attempts: the failure leaves, unless they go on unguarded."""
     away = isinstance(error, CacheUnavailableError)
-    if _goes_unguarded(execution, error):
+    if _continue_unguarded(execution, error):
         pass
-    elif away and execution.last is not None:
-        _leave(execution, f"{what}: {summary(error)}")
+    elif away and execution.last_failure is not None:
+        _end_with_failure(execution, f"{what}: {summary(error)}")
     else:
-        raise execution.raising(from_cause(error, execution.context._last))
-    yield from tell_of(execution, error)
+        raise execution.mark_internal(with_cause(error, execution.context._last))
+    yield from notify_store_error(execution, error)
 
 
-def _leave(execution: Execution, note: str) -> None:
+def _end_with_failure(execution: Execution, note: str) -> None:
     """End with the callback's own failure."""
-    execution.end, execution.error = KEPT, execution.last
-    if execution.last is not None:
-        put_note(execution.last, note)
+    execution.disposition, execution.error = RETAINED, execution.last_failure
+    if execution.last_failure is not None:
+        put_note(execution.last_failure, note)
 
 
 def mark_recovering(execution: Execution) -> Steps:
@@ -222,16 +226,16 @@ def mark_recovering(execution: Execution) -> Steps:
     record = snapshot(context, execution.plan.fingerprint, "recovering", held=True)
     step = execution.cache.fail, (context._claim, record)
     _, error = yield _shielded(execution, step)
-    if execution.cut is not None:
-        raise execution.raising(execution.cut)
+    if execution.cancellation is not None:
+        raise execution.mark_internal(execution.cancellation)
     if error is not None:
         if not isinstance(error, CacheUnavailableError | RetryContextCacheFullError):
-            raise execution.raising(error)
-        yield from tell_of(execution, error)
+            raise execution.mark_internal(error)
+        yield from notify_store_error(execution, error)
     execution.phase = "recovering"
 
 
-def share(
+def update_shared_record(
     execution: Execution, step: Callable[[], Any], *, first: bool = False, fresh: bool = False
 ) -> Steps:
     """Apply a step to the shared record: compare-and-set, again until it was the latest.
@@ -248,87 +252,89 @@ def share(
         version = 0 if record is None else record.version
         if error is None:
             if record is None or fresh:
-                execution.start_policy()
+                execution.start_policy_state()
             else:
                 (restore if first else refresh)(context, record)
-                execution.resumed = True
+                execution.is_state_restored = True
         answer = step()
         if error is None:
             updated = snapshot(context, plan.fingerprint, "idle", held=False, version=version)
             done, error = yield cache.swap, (key, updated, version)
         if error is not None:
             if first or not isinstance(error, CacheUnavailableError):
-                raise execution.raising(error)
+                raise execution.mark_internal(error)
             execution.cache = None
-            yield from tell_of(execution, error)
+            yield from notify_store_error(execution, error)
             break
-    execution.marks = changeable(context)
+    execution.shared_snapshot = changeable(context)
     return answer
 
 
-def settle(execution: Execution) -> Steps:
+def finish_claim(execution: Execution) -> Steps:
     """Leave the key as the execution's end wants it."""
     context = execution.context
-    if execution.taking is not None:
+    if execution.pending_claim is not None:
         # A signal cut in, and it is not known whether the key was taken: the same worker may
         # begin again.
-        claim, error = yield from _ended(execution, execution.taking)
+        claim, error = yield from _perform_final_step(execution, execution.pending_claim)
         if error is None:
             context._claim = claim
     if context._claim is not None:
-        if execution.end != DONE or not context._claim.completed:
+        if execution.disposition != COMPLETED or not context._claim.completed:
             yield from _end_claim(execution)
     elif (
         execution.plan.keeps_context
-        and execution.marks != changeable(context)
+        and execution.shared_snapshot != changeable(context)
         and not isinstance(execution.error, GeneratorExit)
     ):
-        yield from share(execution, lambda: None)
+        yield from update_shared_record(execution, lambda: None)
 
 
-def let_go(execution: Execution, cause: BaseException) -> Steps:
+def release_after_error(execution: Execution, cause: BaseException) -> Steps:
     """The record could not be made: give the key back as it was, and say so."""
     if execution.context._claim is not None:
-        yield from _ended(execution, (execution.cache.release, (execution.context._claim,)))
-    make = instead_of if is_hard(cause) else _unrecorded
+        yield from _perform_final_step(
+            execution, (execution.cache.release, (execution.context._claim,))
+        )
+    make = with_context if is_never_retried(cause) else _recording_error
     execution.value, execution.error = None, make(execution.error, cause)
 
 
-def _unrecorded(failure: BaseException | None, cause: BaseException) -> BaseException:
-    return terminated(cause, failure)
+def _recording_error(failure: BaseException | None, cause: BaseException) -> BaseException:
+    return recording_error(cause, failure)
 
 
 def _end_claim(execution: Execution) -> Steps:
-    step = _last_step(execution)
-    _, error = yield from _ended(execution, step)
+    step = _final_step(execution)
+    _, error = yield from _perform_final_step(execution, step)
     if error is None or isinstance(error, UnfinishedStepError):
         return
-    if _cut_in(error):
-        yield from _ended(execution, step)  # it is not known whether the step was made
+    if _is_interruption(error):
+        yield from _perform_final_step(execution, step)  # it is not known whether the step was made
     failure, away = execution.error, isinstance(error, CacheUnavailableError)
-    if is_hard(error) or (failure is None and not away):
-        execution.value, execution.error = None, instead_of(failure, error)
+    if is_never_retried(error) or (failure is None and not away):
+        execution.value, execution.error = None, with_context(failure, error)
         return
     if failure is not None:
         put_note(failure, f"the key could not be left as it should be: {summary(error)}")
-    if execution.trouble is not None:
+    if execution.store_error is not None:
         return
     plan, context = execution.plan, execution.context
-    raised = yield from execution.tell(plan.on_store_error, context, error)
+    raised = yield from execution.call_hooks(plan.on_store_error, context, error)
     if raised is not None:
-        execution.value, execution.error = None, instead_of(failure or error, raised)
+        execution.value, execution.error = None, with_context(failure or error, raised)
 
 
-def _last_step(execution: Execution) -> Effect:
+def _final_step(execution: Execution) -> Effect:
     """What becomes of the key."""
     context, fingerprint = execution.context, execution.plan.fingerprint
     cache, claim = execution.cache, context._claim
     if execution.phase == "recovering":
         return cache.fail, (claim, snapshot(context, fingerprint, "recovering", held=False))
-    if execution.end == DONE:
+    if execution.disposition == COMPLETED:
         remember = context._remember if execution.error is None else None
         succeed = cache.succeed if remember is None else partial(cache.succeed, remember=remember)
         return succeed, (claim,)
-    if execution.saved:
+    if execution.is_failure_saved:
         return cache.fail, (claim, snapshot(context, fingerprint, "idle", held=False))
     return cache.release, (claim,)

@@ -8,7 +8,7 @@ import attrs
 
 from retrytemplate._engine.attempt_timeout import warn_of_overrun
 from retrytemplate._internal.imports import is_own
-from retrytemplate.clock import ticking
+from retrytemplate.clock import fast_monotonic
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS, RetryListener
 from retrytemplate.policies.base import RetryPolicy
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from retrytemplate.clock import Clock
     from retrytemplate.state import RetryState
 
-__all__ = ["Plan", "SurroundingSettings", "TemplateSettings", "awaited_admit", "fingerprint_of"]
+__all__ = [
+    "ExecutionPlan",
+    "SurroundingSettings",
+    "TemplateSettings",
+    "awaited_admit",
+    "fingerprint_of",
+]
 
 
 if TYPE_CHECKING:
@@ -63,37 +69,40 @@ if TYPE_CHECKING:
         @property
         def label(self) -> str | None: ...
         @property
-        def _plan(self) -> Plan: ...
+        def _plan(self) -> ExecutionPlan: ...
         @property
-        def _inline(self) -> Plan | None: ...
+        def _inline_plan(self) -> ExecutionPlan | None: ...
 
 
 FORWARD = ("open", "before_attempt")
 
 
-class Plan:
+class ExecutionPlan:
     """The settings of a template, and the hooks that its listeners and guards override."""
 
     __slots__ = (
         "_fingerprint",
         "admit",
         "admit_async",
-        "asks_first",
         "attempt_timeout",
         "backoff",
         "before_attempt",
         "cache",
-        "careful",
         "clock",
         "close",
-        "direct",
+        "direct_first_attempt",
         "dynamic",
-        "inherited",
-        "inline",
+        "guard_scope",
+        "has_backoff",
+        "has_pre_attempt_checks",
+        "inheritable_guards",
+        "inline_first_attempt",
         "keeps_context",
         "measured",
         "monotonic",
+        "monotonic_source",
         "needs_state",
+        "observes_backoff",
         "on_backoff",
         "on_error",
         "on_overrun",
@@ -101,18 +110,15 @@ class Plan:
         "on_store_error",
         "on_success",
         "open",
-        "pausing",
-        "plain",
         "policy",
+        "policy_may_deny_first_attempt",
+        "policy_only",
         "raise_last",
         "random",
         "reserve",
         "result_rules",
         "scope",
-        "shelter",
-        "ticks",
         "unbounded",
-        "waits",
     )
 
     open: Hooks
@@ -132,7 +138,7 @@ class Plan:
         self.scope = template._scope
         self.clock = template.clock
         self.monotonic = template.clock.monotonic
-        self.ticks = ticking(template.clock)
+        self.monotonic_source = fast_monotonic(template.clock)
         self.random = template.random
         self.raise_last = template.raise_last
         self.attempt_timeout = template.attempt_timeout
@@ -140,7 +146,7 @@ class Plan:
         self.keeps_context: bool = policy.keeps_context
         self.result_rules = policy.result_rules()
         self.dynamic = policy.dynamic or template.backoff.dynamic
-        self.waits = not template.backoff.never_waits
+        self.has_backoff = not template.backoff.never_waits
         for name in HOOKS:
             hooks = tuple(overridden(listeners, name, RetryListener))
             setattr(self, name, hooks if name in FORWARD else hooks[::-1])
@@ -148,16 +154,18 @@ class Plan:
         self.on_success += tuple(overridden(guards, "on_success", Guard))
         self.admit: Hooks = tuple(guard.admit for guard in guards)
         self.admit_async: Hooks = tuple(map(awaited_admit, guards))
-        self.inherited: tuple[Any, ...] = tuple(guard for guard in guards if guard.inherited)
-        self.shelter = _shelter(self.inherited)
+        self.inheritable_guards: tuple[Any, ...] = tuple(
+            guard for guard in guards if guard.inherited
+        )
+        self.guard_scope = _guard_scope(self.inheritable_guards)
         self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.
-        self.pausing = bool(self.on_backoff or self.reserve)
-        if self.random is None and (self.waits or self.pausing):
+        self.observes_backoff = bool(self.on_backoff or self.reserve)
+        if self.random is None and (self.has_backoff or self.observes_backoff):
             from random import Random
 
             self.random = Random()
-        self.unbounded = policy.never_ends and not self.waits
+        self.unbounded = policy.never_ends and not self.has_backoff
         hooked = any(getattr(self, name) for name in HOOKS)
         asked = bool(
             self.needs_state
@@ -168,14 +176,14 @@ class Plan:
         if not any(getattr(each, "logs_overruns", False) for each in listeners):
             self.on_overrun += (warn_of_overrun,)
         self.measured = bool(asked or hooked or guards)
-        self.careful = bool(self.needs_state or guards)
+        self.has_pre_attempt_checks = bool(self.needs_state or guards)
         # The first attempt is made directly where nobody but guards has to be asked before it and
         # nobody times it, and inline where nobody has to be told either; the short rules go on from
         # there where only the policy has to be asked after a failure.
-        self.asks_first = not self.needs_state and not _is_ours(policy)
-        self.direct = not asked and not self.asks_first
-        self.inline = self.direct and not (hooked or guards)
-        self.plain = self.inline and not self.waits
+        self.policy_may_deny_first_attempt = not self.needs_state and not _is_own_policy(policy)
+        self.direct_first_attempt = not asked and not self.policy_may_deny_first_attempt
+        self.inline_first_attempt = self.direct_first_attempt and not (hooked or guards)
+        self.policy_only = self.inline_first_attempt and not self.has_backoff
         self._fingerprint: str | None = None
 
     @property
@@ -186,16 +194,16 @@ class Plan:
         return self._fingerprint
 
 
-def _shelter(guards: tuple[Any, ...]) -> Deadline | None:
+def _guard_scope(guards: tuple[Any, ...]) -> Deadline | None:
     """What stands for a deadline where there is none, and these are asked in templates inside."""
     if not guards:
         return None
-    from retrytemplate._engine.deadline import guarded
+    from retrytemplate._engine.deadline import with_inherited_guards
 
-    return guarded(None, guards)
+    return with_inherited_guards(None, guards)
 
 
-def _is_ours(policy: Any) -> bool:
+def _is_own_policy(policy: Any) -> bool:
     """Whether every policy of the tree is the library's: those always allow the first attempt."""
     if not is_own(type(policy).__module__):
         return False
@@ -203,7 +211,7 @@ def _is_ours(policy: Any) -> bool:
         return False
     members = (getattr(policy, field.name) for field in attrs.fields(type(policy)))
     return all(
-        _is_ours(each)
+        _is_own_policy(each)
         for member in members
         for each in (member if isinstance(member, tuple) else (member,))
         if isinstance(each, RetryPolicy)

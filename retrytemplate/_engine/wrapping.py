@@ -18,13 +18,13 @@ from retrytemplate._engine.context import (
 )
 from retrytemplate._engine.entry import without_keywords
 from retrytemplate._engine.first_attempt import (
-    finished,
-    repeat,
-    repeat_async,
+    finish_inline_success,
+    inline_time_limit,
+    retry_after_inline_failure,
+    retry_after_inline_failure_async,
     run,
     run_async,
-    run_within_async,
-    time_for,
+    run_under_deadline_async,
 )
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate.errors import MisuseError
@@ -79,7 +79,14 @@ if TYPE_CHECKING:
         def __call__(self, fn: Callable[P, T], /) -> WrappedFunction[P, T]: ...
 
 
-__all__ = ["RetryWith", "check_not_wrapped", "decorated", "descriptor", "kind_of", "wrap"]
+__all__ = [
+    "RetryWith",
+    "apply_to_callable",
+    "callable_kind",
+    "check_not_wrapped",
+    "descriptor",
+    "wrap",
+]
 
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
@@ -122,11 +129,11 @@ def wrap(owner: Any, fn: Any, *, nested: bool = False) -> Any:
         def remake(changes: Any) -> Any:
             return wrap(owner._changed(changes), inner, nested=nested)
 
-        wrapped = WRAPPERS[kind_of(inner)](owner, inner)
+        wrapped = WRAPPERS[callable_kind(inner)](owner, inner)
         wrapped.retry_with = RetryWith(remake, wrapped)
         return wrapped
 
-    return decorated(fn, made)
+    return apply_to_callable(fn, made)
 
 
 def check_not_wrapped(
@@ -154,10 +161,10 @@ def check_not_wrapped(
         )
 
 
-def decorated(fn: Any, make: Callable[[Any], Any]) -> Any:
+def apply_to_callable(fn: Any, make: Callable[[Any], Any]) -> Any:
     """What *make* makes of the function, in its place."""
     if isinstance(fn, classmethod | staticmethod):
-        return descriptor(type(fn), decorated(fn.__func__, make))
+        return descriptor(type(fn), apply_to_callable(fn.__func__, make))
     if not callable(fn):
         raise TypeError(f"wrap() takes a function or another callable, got {fn!r}")
     if isinstance(fn, type):
@@ -166,7 +173,7 @@ def decorated(fn: Any, make: Callable[[Any], Any]) -> Any:
     retry_with, inner = RetryWith.of(made), RetryWith.of(fn)
     if retry_with is None and inner is not None:
         # The copy of fn's own would leave out what is around it now.
-        retry_with = RetryWith(lambda changes: decorated(inner(**changes), make), made)
+        retry_with = RetryWith(lambda changes: apply_to_callable(inner(**changes), make), made)
     update_wrapper(made, fn, updated=_updated(fn))
     if retry_with is not None:
         made.retry_with = retry_with
@@ -187,7 +194,7 @@ def _updated(fn: Any) -> tuple[str, ...]:
     return ("__dict__",) if inspect.isfunction(fn) else ()
 
 
-def kind_of(fn: Any) -> Kind:
+def callable_kind(fn: Any) -> Kind:
     """What kind of function it is, as the words for it."""
     target = fn.func if isinstance(fn, partial) else fn
     if not (inspect.isroutine(target) or inspect.isfunction(target)):
@@ -208,7 +215,7 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal kind
         outer = _get()
-        plan = template._inline
+        plan = template._inline_plan
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
             if kwargs:
                 return run(owner, partial(fn, *args, **kwargs), ())
@@ -231,11 +238,11 @@ def _function(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
             _reset(token)
             if type(value) is kind and frame[CONTEXT] is None:
                 return value
-            finished(frame, fn, value)
+            finish_inline_success(frame, fn, value)
             kind = type(value)
             return value
         try:
-            return repeat(frame, fn, args, kwargs)
+            return retry_after_inline_failure(frame, fn, args, kwargs)
         finally:
             _reset(token)
 
@@ -249,14 +256,14 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         outer = _get()
-        plan = template._inline
+        plan = template._inline_plan
         if plan is None or (outer is not None and outer[DEADLINE] is not None):
             if kwargs:
                 return await run_async(owner, partial(fn, *args, **kwargs), ())
             if plan is not None and outer is not None:
-                limit = time_for(plan, outer[DEADLINE], cut=True)
+                limit = inline_time_limit(plan, outer[DEADLINE], of_this_task=True)
                 if limit:
-                    return await run_within_async(owner, limit, fn, args, None)
+                    return await run_under_deadline_async(owner, limit, fn, args, None)
             return await run_async(owner, fn, args)
         frame = [None, owner, None, outer, plan, fn]
         token = _set(frame)
@@ -271,7 +278,7 @@ def _coroutine(owner: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 close_context(frame)
                 return value
-            return await repeat_async(frame, fn, args, kwargs)
+            return await retry_after_inline_failure_async(frame, fn, args, kwargs)
         finally:
             try:
                 _reset(token)

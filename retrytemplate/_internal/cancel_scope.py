@@ -21,27 +21,38 @@ if TYPE_CHECKING:
 
     Effect = tuple[Callable[..., Any], tuple[Any, ...]]
 
-__all__ = ["Cut", "Shielded", "UnfinishedStepError", "cut_after", "left_to", "over"]
+__all__ = [
+    "CancelScope",
+    "Shielded",
+    "UnfinishedStepError",
+    "cancel_after",
+    "deferred_step",
+    "wait_shielded",
+]
 
 
-def cut_after(seconds: float) -> Cut:
+def cancel_after(seconds: float) -> CancelScope:
     """Around a part of this task, as ``with``: cancel it after so many seconds.
 
-    ``fired`` tells afterwards whether it did; a cancellation from outside wins and passes.
+    ``expired`` tells afterwards whether it did; a cancellation from outside wins and passes.
 
     :raises RuntimeError: outside of a task.
     """
-    return _TrioCut(seconds) if "trio" in sys.modules and in_trio() else _AsyncioCut(seconds)
+    return (
+        _TrioCancelScope(seconds)
+        if "trio" in sys.modules and in_trio()
+        else _AsyncioCancelScope(seconds)
+    )
 
 
-class Cut:
+class CancelScope:
     """What is left in time for a part of a task.
 
     :param task: the one that entered it; None again when it is left: the task may come to hold
         an exception that leads back here.
     """
 
-    fired = False
+    expired = False
     task: Any = None
     current_task: Callable[[], Any]
 
@@ -67,7 +78,7 @@ class Cut:
         raise NotImplementedError
 
 
-class _AsyncioCut(Cut):
+class _AsyncioCancelScope(CancelScope):
     _over = False
     _handle: Any = None
 
@@ -100,14 +111,14 @@ class _AsyncioCut(Cut):
         if self._over:
             others = self.task.uncancel() > self._cancelling
             if kind is None:  # the body has swallowed it: it is over all the same
-                self.fired = True
+                self.expired = True
             elif not others:
-                self.fired = issubclass(kind, sys.modules["asyncio"].CancelledError)
+                self.expired = issubclass(kind, sys.modules["asyncio"].CancelledError)
         self.task = None
-        return self.fired
+        return self.expired
 
 
-class _TrioCut(Cut):
+class _TrioCancelScope(CancelScope):
     def __enter__(self) -> None:
         import trio
 
@@ -126,11 +137,11 @@ class _TrioCut(Cut):
             swallowed = bool(self._scope.__exit__(kind, exception, traceback))
         finally:  # it raises the rest of a group that had its cancellation in it
             self.task = None
-        self.fired = self._scope.cancelled_caught
+        self.expired = self._scope.cancelled_caught
         return swallowed
 
 
-async def over(tasks: Collection[Task[Any]], *, grace: float = inf) -> None:
+async def wait_shielded(tasks: Collection[Task[Any]], *, grace: float = inf) -> None:
     """Wait for the end of the tasks, however often this task is cancelled; then raise that.
 
     :param grace: seconds that the tasks have from the first cancellation on; then they are
@@ -172,7 +183,7 @@ class UnfinishedStepError(CacheUnavailableError):
 class Shielded:
     """A step that is awaited to its end, however often the task is cancelled meanwhile.
 
-    :param waiter: its ``cut`` is set to a cancellation that came meanwhile, for it to raise later.
+    :param waiter: its ``cancellation`` is set to one that came meanwhile, for it to raise later.
     :param grace: seconds that the step has from the first cancellation on; then it is cancelled.
     :param leave: called where the end of the step cannot be waited for: the grace is over, or the
         coroutine that awaits it is closed.
@@ -201,9 +212,9 @@ class Shielded:
 
         running = asyncio.ensure_future(self.step)
         try:
-            await over([running], grace=self.grace)
+            await wait_shielded([running], grace=self.grace)
         except asyncio.CancelledError as exc:
-            self.waiter.cut = exc
+            self.waiter.cancellation = exc
             if running.cancelled():
                 raise self._unfinished() from None
         except GeneratorExit:
@@ -244,7 +255,7 @@ class Shielded:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled as exc:
-            self.waiter.cut = exc
+            self.waiter.cancellation = exc
         try:
             if shield.cancelled_caught:
                 raise self._unfinished()
@@ -261,7 +272,7 @@ class Shielded:
         )
 
 
-def left_to(cache: Any, step: Effect) -> Effect:
+def deferred_step(cache: Any, step: Effect) -> Effect:
     """The step; or, of a cache that can make it later, its note of the step.
 
     For an execution that the garbage collector may be ending: nothing can be awaited there, and

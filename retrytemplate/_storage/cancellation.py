@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.cancel_scope import over
+from retrytemplate._internal.cancel_scope import wait_shielded
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["over", "whole"]
+__all__ = ["wait_shielded", "whole"]
 
 
 async def whole(work: Coroutine[Any, Any, T], *, cut: bool = False) -> T:
@@ -26,7 +26,7 @@ async def whole(work: Coroutine[Any, Any, T], *, cut: bool = False) -> T:
 
     running = asyncio.ensure_future(work)
     try:
-        await over([running], grace=0.0 if cut else inf)
+        await wait_shielded([running], grace=0.0 if cut else inf)
     except asyncio.CancelledError:
         if not running.cancelled():
             running.exception()  # seen: it has no other reader

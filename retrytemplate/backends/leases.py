@@ -11,7 +11,7 @@ from weakref import ref
 
 from attrs import define
 
-from retrytemplate._storage.cancellation import over
+from retrytemplate._storage.cancellation import wait_shielded
 from retrytemplate.caches.base import Claim
 from retrytemplate.errors import LeaseLostError
 
@@ -259,7 +259,7 @@ class RenewingTask:
         if self._changed is not None:
             self._changed.set()
         if task is not None and not task.done():
-            await over([task])
+            await wait_shielded([task])
 
     async def _run(self, changed: asyncio.Event) -> None:
         import asyncio

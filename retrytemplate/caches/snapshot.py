@@ -9,7 +9,7 @@ from attrs import evolve
 
 from retrytemplate.caches.worker_id import host_name, place_of
 from retrytemplate.errors import AttemptLostError, RecordedFailure
-from retrytemplate.history import KEPT_STAMP, recorded
+from retrytemplate.history import RESTORED, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def snapshot(
 
     last, claim, cache = context._last, context._claim, context._plan.cache
     redact = getattr(cache, "redact", None)
-    if last is not None and context._last_stamp is not KEPT_STAMP:
+    if last is not None and context._last_stamp is not RESTORED:
         context._keep(_at_rest(context._records(), last, redact))
     record = Record(
         phase=phase,
@@ -159,6 +159,6 @@ def refresh(context: RetryContext, record: Record) -> None:
         context.max_attempts = record.max_attempts
     if context._last is None:
         context._last = None if record.last is None else _redacted(record.last, None)
-        context._last_stamp, context._repeat_count = KEPT_STAMP, 0
+        context._last_stamp, context._repeat_count = RESTORED, 0
     context._retry_allowed = record.verdict
     context._policy_state = record.policy_state

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 __all__ = [
-    "ORDINARY",
+    "KNOWN_RETRYABLE_TYPES",
     "ExceptionClassifier",
     "attribute",
     "by_class",
-    "causes",
     "copied",
+    "is_control_flow",
     "is_exception_class",
-    "is_hard",
-    "is_signal",
-    "leaves",
+    "is_never_retried",
+    "iter_causes",
+    "iter_leaf_exceptions",
 ]
 
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Steps = Generator["Steps", Answer, Answer]
 
 
-def causes(exc: BaseException | None) -> Iterator[BaseException]:
+def iter_causes(exc: BaseException | None) -> Iterator[BaseException]:
     """The exception, its ``__cause__``, the cause's cause ...; a cycle ends where it closes.
 
     >>> [type(e).__name__ for e in causes(ValueError())]
@@ -47,7 +47,7 @@ def causes(exc: BaseException | None) -> Iterator[BaseException]:
         exc = exc.__cause__
 
 
-def leaves(
+def iter_leaf_exceptions(
     exc: BaseException, whole: Callable[[BaseExceptionGroup[Any]], bool] | None = None
 ) -> Iterator[BaseException]:
     """The exceptions of a group and of the groups in it; an exception that is no group: itself.
@@ -68,10 +68,13 @@ def leaves(
 
 
 # By name: nobody else's library is loaded only to know its class.
-SIGNALS = {("concurrent.futures._base", "CancelledError"), ("langgraph.errors", "GraphBubbleUp")}
+CONTROL_FLOW_EXCEPTIONS = {
+    ("concurrent.futures._base", "CancelledError"),
+    ("langgraph.errors", "GraphBubbleUp"),
+}
 
 
-def is_signal(kind: type) -> bool:
+def is_control_flow(kind: type) -> bool:
     """Whether instances of this ``Exception`` are no failures, but how somebody steers: a future's
     cancellation, or the interrupts and jumps of a LangGraph graph.
 
@@ -79,7 +82,10 @@ def is_signal(kind: type) -> bool:
     >>> is_signal(CancelledError), is_signal(OSError)
     (True, False)
     """
-    return any((attribute(base, "__module__"), base.__name__) in SIGNALS for base in kind.__mro__)
+    return any(
+        (attribute(base, "__module__"), base.__name__) in CONTROL_FLOW_EXCEPTIONS
+        for base in kind.__mro__
+    )
 
 
 def attribute(holder: Any, name: str) -> Any:
@@ -225,14 +231,14 @@ class ExceptionClassifier(Value):
 
     def parts(self, exc: BaseException) -> Iterator[BaseException]:
         """What is judged on its own: the exception, or of a group without a rule what it holds."""
-        return leaves(exc, self._rules_group)
+        return iter_leaf_exceptions(exc, self._rules_group)
 
     def _rules_group(self, group: BaseExceptionGroup[Any]) -> bool:
         match = self._nearest(type(group))
         return match is not None and issubclass(match[0], BaseExceptionGroup)
 
     def _walk(self, exc: BaseException | None, groups: dict[int, Answer]) -> Steps:
-        for link in causes(exc):
+        for link in iter_causes(exc):
             if isinstance(link, BaseExceptionGroup) and not self._rules_group(link):
                 if id(link) not in groups:
                     # A group that is the cause of its own member comes back here.
@@ -279,27 +285,27 @@ class ExceptionClassifier(Value):
 
 # Classes of failures met before that are neither hard nor groups nor of a kill switch: they need no
 # second look.
-ORDINARY: set[type] = set()
+KNOWN_RETRYABLE_TYPES: set[type] = set()
 MOST_ORDINARY = 1024
 
 
-def is_hard(exception: BaseException) -> bool:
+def is_never_retried(exception: BaseException) -> bool:
     """Whether nothing may be done but to pass it on: no retry, no count, no recovery.
 
     Everything that is no ``Exception``; both kinds of ``CancelledError`` and what steers a graph,
     also inside a group; misuse.
     """
-    if type(exception) in ORDINARY:
+    if type(exception) in KNOWN_RETRYABLE_TYPES:
         return False
     if not isinstance(exception, Exception):
         return True
     if isinstance(exception, BaseExceptionGroup):
-        return any(map(is_hard, leaves(exception)))
-    if isinstance(exception, MisuseError) or is_signal(type(exception)):
+        return any(map(is_never_retried, iter_leaf_exceptions(exception)))
+    if isinstance(exception, MisuseError) or is_control_flow(type(exception)):
         return True
     if isinstance(exception, KillSwitchActiveError):
         return False
-    if len(ORDINARY) >= MOST_ORDINARY:
-        ORDINARY.clear()
-    ORDINARY.add(type(exception))
+    if len(KNOWN_RETRYABLE_TYPES) >= MOST_ORDINARY:
+        KNOWN_RETRYABLE_TYPES.clear()
+    KNOWN_RETRYABLE_TYPES.add(type(exception))
     return False

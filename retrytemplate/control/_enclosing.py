@@ -14,7 +14,7 @@ from retrytemplate._engine.context import (
     exit_frame,
     reset_frame,
 )
-from retrytemplate._engine.deadline import guarded
+from retrytemplate._engine.deadline import with_inherited_guards
 from retrytemplate._engine.plan import awaited_admit
 from retrytemplate._internal.awaitables import is_awaitable
 
@@ -46,7 +46,7 @@ async def ask_async() -> None:
 def _stops() -> tuple[Any, ...]:
     frame = CURRENT.get()
     deadline = None if frame is None else frame[DEADLINE]
-    return () if deadline is None else deadline.stops
+    return () if deadline is None else deadline.inherited_guards
 
 
 def under(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def _frame(guard: Any) -> ExecutionFrame:
         True  # there is something to look for, as where a deadline is entered
     )
     outer = enclosing_frame()
-    deadline = guarded(None if outer is None else outer[DEADLINE], (guard,))
+    deadline = with_inherited_guards(None if outer is None else outer[DEADLINE], (guard,))
     return [None, None, deadline, outer, None]
 
 

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.deadline import Deadline
-from retrytemplate._engine.failure_rules import is_barred, is_stopped
-from retrytemplate._engine.final_error import from_cause
-from retrytemplate.classify.exceptions import ExceptionClassifier, is_hard
+from retrytemplate._engine.failure_rules import is_kill_switch_rejection, is_unlisted_library_error
+from retrytemplate._engine.final_error import with_cause
+from retrytemplate.classify.exceptions import ExceptionClassifier, is_never_retried
 from retrytemplate.errors import Rejected
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
 
@@ -34,9 +34,13 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
         rules = SimpleRetryPolicy(2, retry_on=wanted)
 
     def covers(exc: BaseException) -> bool:
-        if is_stopped(rules, exc):
+        if is_kill_switch_rejection(rules, exc):
             return False
-        if not refusals and isinstance(exc, Rejected) and is_barred(rules, exc, None):
+        if (
+            not refusals
+            and isinstance(exc, Rejected)
+            and is_unlisted_library_error(rules, exc, None)
+        ):
             return False
         return rules.allows(1, exc)
 
@@ -49,9 +53,9 @@ def ending(covers: Callable[[BaseException], Any], failure: BaseException) -> Ba
     try:
         return None if covers(failure) else failure
     except Exception as exc:
-        if is_hard(exc):
+        if is_never_retried(exc):
             raise
-        return from_cause(exc, failure)
+        return with_cause(exc, failure)
 
 
 def _cancellations() -> Iterator[type[BaseException]]:
@@ -78,10 +82,12 @@ def failure_in(exc: BaseException) -> BaseException | None:
     what remains without them.  Of a cancellation alone: the error of the limit in force, where its
     time is over.
     """
-    if not is_hard(exc):
+    if not is_never_retried(exc):
         return exc
     if isinstance(exc, BaseExceptionGroup):
-        rest = exc.split(lambda each: not isinstance(each, BaseExceptionGroup) and is_hard(each))[1]
+        rest = exc.split(
+            lambda each: not isinstance(each, BaseExceptionGroup) and is_never_retried(each)
+        )[1]
         if rest is not None:
             return rest
     deadline = Deadline.current()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from retrytemplate._engine.wrapping import decorated, kind_of
+from retrytemplate._engine.wrapping import apply_to_callable, callable_kind
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate.errors import MisuseError
 
@@ -51,11 +51,11 @@ class Wraps:
         :raises TypeError: for a generator function: wrap the function that goes through it; for a
             class: wrap its methods.
         """
-        wrapped: F = decorated(fn, self._wrapped)
+        wrapped: F = apply_to_callable(fn, self._wrapped)
         return wrapped
 
     def _wrapped(self, fn: Any) -> Any:
-        kind = kind_of(fn)
+        kind = callable_kind(fn)
         if kind == "function":
             return self._function(fn)
         if kind == "coroutine function":

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import field, frozen
 
-from retrytemplate._engine.final_error import shown
+from retrytemplate._engine.final_error import safe_repr
 from retrytemplate._internal.awaitables import is_async, is_awaitable
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.validation import checked_by, plain, text
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._enclosing import ask, ask_async
 from retrytemplate.control._failures import failed_together
@@ -172,7 +172,7 @@ class Fallback(Wraps):
                     refuse_awaitable(value, each)
                     self._check(value)
                 except Exception as exc:
-                    if is_hard(exc):
+                    if is_never_retried(exc):
                         raise
                     failures.append(exc)
                     if not self._goes_on(failures):
@@ -208,7 +208,7 @@ class Fallback(Wraps):
                         value = await value
                     self._check(value)
                 except Exception as exc:
-                    if is_hard(exc):
+                    if is_never_retried(exc):
                         raise
                     failures.append(exc)
                     if not self._goes_on(failures):
@@ -242,7 +242,9 @@ class Fallback(Wraps):
 
     def _check(self, value: Any) -> None:
         if self.accept is not None and not self.accept(value):
-            raise UnacceptableResultError(f"the answer is not acceptable: {shown(value)}", value)
+            raise UnacceptableResultError(
+                f"the answer is not acceptable: {safe_repr(value)}", value
+            )
 
     def _goes_on(self, failures: list[BaseException]) -> bool:
         """Whether the last failure is worth falling back for; else the call ends with the last."""

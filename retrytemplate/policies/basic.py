@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 from retrytemplate._internal import validation
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.policies.base import JSON, NumberOfAttempts, RetryPolicy, StatefulRetryPolicy
-from retrytemplate.policies.exception_rules import Judge
+from retrytemplate.policies.exception_rules import ExceptionRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,14 +112,14 @@ class PredicateRetryPolicy(RetryPolicy):
     predicate: Callable[[BaseException], Any] = field(
         validator=validation.checked_by(validation.plain)
     )
-    _judge: Judge = field(init=False, eq=False, repr=False)
+    _judge: ExceptionRules = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         classifier = getattr(self.predicate, "__self__", None)
         if isinstance(classifier, ExceptionClassifier) and self.predicate == classifier.classify:
-            judge = Judge(classifier)
+            judge = ExceptionRules(classifier)
         else:
-            judge = Judge(ExceptionClassifier({}), self.predicate)
+            judge = ExceptionRules(ExceptionClassifier({}), self.predicate)
         object.__setattr__(self, "_judge", judge)
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:

@@ -10,7 +10,7 @@ from retrytemplate._internal import validation
 from retrytemplate.classify.exceptions import ExceptionClassifier, by_class
 from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
 from retrytemplate.policies.basic import NeverRetryPolicy
-from retrytemplate.policies.exception_rules import only_counts
+from retrytemplate.policies.exception_rules import is_count_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,7 +119,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
         return {"chosen": None, "members": {}}
 
     def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
-        if only_counts(failure) and not self._choice.names(failure):
+        if is_count_only(failure) and not self._choice.names(failure):
             return self._told(state, map(str, range(len(self._parts))), failure, now)
         choices = [(part, self._place(part)) for part in self._choice.parts(failure)]
         if len({place for _, place in choices}) == 1:

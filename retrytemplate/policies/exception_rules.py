@@ -19,14 +19,14 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NOT_ASKED", "Judge", "only_counts"]
+__all__ = ["COUNT_ONLY_ERRORS", "ExceptionRules", "is_count_only"]
 
-NOT_ASKED = (AttemptLostError, UnacceptableResultError, RecordedFailure)
+COUNT_ONLY_ERRORS = (AttemptLostError, UnacceptableResultError, RecordedFailure)
 """Failures that only count: no rule is asked about them unless it names them."""
 
 
 @frozen(eq=False, repr=False)
-class Judge:
+class ExceptionRules:
     """Rules first; where none matches the predicate, if there is one, else the rules' default.
 
     A predicate goes with rules on classes alone, which look at no causes.
@@ -42,7 +42,7 @@ class Judge:
         exact: dict[type, bool] = {}
         if type(self.classifier) is ExceptionClassifier:
             exact = {kind: bool(value) for kind, value in self.classifier.rules.items()}
-            for kind in NOT_ASKED:
+            for kind in COUNT_ONLY_ERRORS:
                 if not self.classifier.names_class(kind):
                     exact[kind] = True
         object.__setattr__(self, "exact", exact)
@@ -57,7 +57,7 @@ class Judge:
             if kind in exact:
                 return exact[kind]
         if not self._plain:
-            if only_counts(failure) and not self.classifier.names(failure):
+            if is_count_only(failure) and not self.classifier.names(failure):
                 return True
             return bool(self.classifier.classify(failure))
         return bool(self.predicate(failure) if self.predicate else self.classifier.default)
@@ -80,6 +80,6 @@ class Judge:
         )
 
 
-def only_counts(failure: BaseException) -> bool:
+def is_count_only(failure: BaseException) -> bool:
     """Whether the failure counts but is not classified."""
-    return isinstance(failure, NOT_ASKED)
+    return isinstance(failure, COUNT_ONLY_ERRORS)

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal import validation
-from retrytemplate.classify.exceptions import ExceptionClassifier, is_exception_class, is_signal
+from retrytemplate.classify.exceptions import (
+    ExceptionClassifier,
+    is_control_flow,
+    is_exception_class,
+)
 from retrytemplate.policies.base import NumberOfAttempts
-from retrytemplate.policies.exception_rules import Judge, only_counts
+from retrytemplate.policies.exception_rules import ExceptionRules, is_count_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +53,7 @@ def check_retryable(name: str, value: Any) -> None:
         )
     _exception_types(name, value, others=", or a predicate of the exception")
     for kind in value:
-        if not issubclass(kind, Exception) or is_signal(kind):
+        if not issubclass(kind, Exception) or is_control_flow(kind):
             raise ValueError(
                 f"{name} must hold subclasses of Exception that are no cancellation, "
                 f"got {kind.__name__}: it is never retried"
@@ -122,7 +126,7 @@ class SimpleRetryPolicy(NumberOfAttempts):
         default=None, validator=validation.checked_by(_rule)
     )
     _limit: int = field(init=False, eq=False, repr=False)
-    _judge: Judge = field(init=False, eq=False, repr=False)
+    _judge: ExceptionRules = field(init=False, eq=False, repr=False)
     _exact: dict[type, bool] = field(init=False, eq=False, repr=False)
     _hopeless: ExceptionClassifier = field(init=False, eq=False, repr=False)
 
@@ -137,7 +141,7 @@ class SimpleRetryPolicy(NumberOfAttempts):
         object.__setattr__(self, "_exact", judge.exact)
         object.__setattr__(self, "_hopeless", hopeless)
 
-    def _make_judge(self) -> Judge:
+    def _make_judge(self) -> ExceptionRules:
         fatal = dict.fromkeys(self.not_on, False)
         if self.classifier is not None:
             if fatal or self.traverse_causes or self.retry_on != EVERY_EXCEPTION:
@@ -145,15 +149,15 @@ class SimpleRetryPolicy(NumberOfAttempts):
                     "classifier must be given without retry_on, not_on and traverse_causes: "
                     "put them into the classifier"
                 )
-            return Judge(self.classifier)
+            return ExceptionRules(self.classifier)
         if not isinstance(self.retry_on, tuple):
             if self.traverse_causes:
                 raise ValueError(
                     "traverse_causes must be False with a predicate: it sees the whole exception"
                 )
-            return Judge(ExceptionClassifier(fatal), self.retry_on)
+            return ExceptionRules(ExceptionClassifier(fatal), self.retry_on)
         rules = dict.fromkeys(self.retry_on, True) | fatal
-        return Judge(ExceptionClassifier(rules, traverse_causes=self.traverse_causes))
+        return ExceptionRules(ExceptionClassifier(rules, traverse_causes=self.traverse_causes))
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         if failures >= self._limit:
@@ -167,7 +171,7 @@ class SimpleRetryPolicy(NumberOfAttempts):
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
         if not self.not_recoverable:
             return False
-        if only_counts(failure) and not self._hopeless.names(failure):
+        if is_count_only(failure) and not self._hopeless.names(failure):
             return False
         return self._hopeless.explicit(failure)[0]
 

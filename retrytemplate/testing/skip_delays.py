@@ -83,7 +83,7 @@ class no_waiting:
     def _switch_on(self, clock: VirtualClock) -> None:
         self._mine.append(clock)
         _switched_on.append(clock)
-        system.put_in_place(clock)
+        system.install_override(clock)
 
     def __exit__(
         self,
@@ -97,8 +97,8 @@ class no_waiting:
         clock = self._mine.pop()
         _remove_last(_switched_on, clock)
         # A measurement across this moment must not see the time go back.
-        system.ahead = max(system.ahead, clock.monotonic() - time.monotonic())
-        system.put_in_place(_switched_on[-1] if _switched_on else None)
+        system._offset = max(system._offset, clock.monotonic() - time.monotonic())
+        system.install_override(_switched_on[-1] if _switched_on else None)
 
     def __call__(self, function: F) -> F:
         import inspect

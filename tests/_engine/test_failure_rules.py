@@ -16,7 +16,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
     TimeoutRetryPolicy,
 )
-from retrytemplate.classify.exceptions import MOST_ORDINARY, ORDINARY, is_hard
+from retrytemplate.classify.exceptions import KNOWN_RETRYABLE_TYPES, MOST_ORDINARY, is_never_retried
 from tests.support.runners import Script, every_way, made
 
 CANCELLED = concurrent.futures.CancelledError
@@ -45,7 +45,7 @@ INTERRUPT = type("GraphInterrupt", (BUBBLE,), {})
 )
 def test_signals_cancellations_and_misuse_are_hard_alone_and_in_a_group(exception, hard):
     for _ in range(2):
-        assert is_hard(exception) is hard
+        assert is_never_retried(exception) is hard
 
 
 def test_a_program_that_knows_no_futures_is_none_the_worse():
@@ -96,6 +96,6 @@ def test_a_group_is_retried_where_a_rule_names_what_it_holds_or_the_group(way):
 
 def test_of_classes_that_a_program_makes_as_it_goes_not_all_are_remembered():
     for number in range(2 * MOST_ORDINARY):
-        assert not is_hard(type(f"Made{number}", (Exception,), {})())
-        assert len(ORDINARY) <= MOST_ORDINARY
-    assert ORDINARY
+        assert not is_never_retried(type(f"Made{number}", (Exception,), {})())
+        assert len(KNOWN_RETRYABLE_TYPES) <= MOST_ORDINARY
+    assert KNOWN_RETRYABLE_TYPES

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrytemplate._internal.cancel_scope import cut_after
+from retrytemplate._internal.cancel_scope import cancel_after
 from retrytemplate.testing import VirtualClock, run, run_trio
 from tests.support.gc_probe import left_by
 
@@ -35,14 +35,14 @@ class Task:
                     raise
         return "done"
 
-    async def cut(self, limits):
+    async def scope(self, limits):
         if not limits:
             return await self.work()
         ended = None
-        cut = cut_after(limits[0])
-        with cut:
-            ended = await self.cut(limits[1:])
-        self.seen.append((len(limits), cut.fired, ended))
+        scope = cancel_after(limits[0])
+        with scope:
+            ended = await self.scope(limits[1:])
+        self.seen.append((len(limits), scope.expired, ended))
         return ended
 
     async def timeout(self, limits):
@@ -81,7 +81,7 @@ class Task:
 )
 def test_it_is_the_same_as_with_asyncio_timeout(limits, body, cancelled_after):
     mine, theirs = Task(limits, body, cancelled_after), Task(limits, body, cancelled_after)
-    assert mine.run(mine.cut) == theirs.run(theirs.timeout)
+    assert mine.run(mine.scope) == theirs.run(theirs.timeout)
 
 
 @pytest.mark.parametrize("runs", [run_trio, lambda main, clock: run(main(), clock=clock)])
@@ -89,24 +89,24 @@ def test_it_cuts_at_its_time_in_both_kinds_of_tasks(runs):
     clock = VirtualClock()
 
     async def main():
-        cut = cut_after(2.0)
-        with cut:
-            assert cut.is_here()
+        scope = cancel_after(2.0)
+        with scope:
+            assert scope.is_here()
             await clock.sleep_async(60)
-        return cut.fired, clock.monotonic()
+        return scope.expired, clock.monotonic()
 
     assert runs(main, clock=clock) == (True, 2.0)
 
 
 def test_a_task_knows_its_own_cut_from_another_ones():
     async def main():
-        cut = cut_after(60.0)
+        scope = cancel_after(60.0)
 
         async def here():
-            return cut.is_here()
+            return scope.is_here()
 
-        with cut:
-            return cut.is_here(), await asyncio.ensure_future(here())
+        with scope:
+            return scope.is_here(), await asyncio.ensure_future(here())
 
     assert run(main(), clock=VirtualClock()) == (True, False)
 
@@ -117,7 +117,7 @@ def test_outside_of_a_task_there_is_nothing_to_cut():
 
         def called_back():
             try:
-                cut_after(1.0).__enter__()
+                cancel_after(1.0).__enter__()
             except RuntimeError as error:
                 refused.set_result(str(error))
 
@@ -130,7 +130,7 @@ def test_outside_of_a_task_there_is_nothing_to_cut():
 @pytest.mark.parametrize("seconds", [0.001, 60.0])
 def test_it_leaves_no_garbage(seconds):
     async def main():
-        with cut_after(seconds):
+        with cancel_after(seconds):
             await asyncio.sleep(0.002)
 
     with asyncio.Runner() as runner:

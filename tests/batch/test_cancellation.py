@@ -9,7 +9,7 @@ from sqlalchemy import event
 
 from retrytemplate import NeverRetryPolicy
 from retrytemplate._internal.threads import Threads
-from retrytemplate._storage.cancellation import over, whole
+from retrytemplate._storage.cancellation import wait_shielded, whole
 from retrytemplate.batch import ForwardReader, JobRepository, JobRepositoryError, Runs, SkipPolicy
 from retrytemplate.batch.journal import engines
 from retrytemplate.batch.runner.signals import uncut
@@ -113,7 +113,7 @@ async def test_a_step_that_is_cancelled_by_somebody_else_is_cancelled():
 async def test_several_tasks_are_over_before_the_cancellation_goes_on():
     tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(3)]
     with pytest.raises(asyncio.CancelledError):
-        await (await cancelled(over(tasks)))
+        await (await cancelled(wait_shielded(tasks)))
     assert all(task.done() for task in tasks)
 
 

@@ -11,7 +11,7 @@ from retrytemplate import (
     RetryError,
     SimpleRetryPolicy,
 )
-from retrytemplate.classify.exceptions import causes, leaves
+from retrytemplate.classify.exceptions import iter_causes, iter_leaf_exceptions
 
 
 class Base(Exception):
@@ -113,7 +113,7 @@ def test_a_cycle_of_causes_comes_to_an_end():
     chain(one, two, one)
     rules = ExceptionClassifier({Base: True}, traverse_causes=True)
     assert rules.classify(one) is False
-    assert [*causes(one)] == [one, two]
+    assert [*iter_causes(one)] == [one, two]
 
 
 def test_explicit_tells_a_match_from_the_default():
@@ -225,8 +225,8 @@ def test_a_rule_names_an_error_of_the_library_only_by_such_a_class():
 def test_leaves_come_in_order():
     one, two, three = OSError(), KeyError(), ValueError()
     nested = ExceptionGroup("o", [one, ExceptionGroup("i", [two]), three])
-    assert [*leaves(nested)] == [one, two, three]
-    assert [*leaves(one)] == [one]
+    assert [*iter_leaf_exceptions(nested)] == [one, two, three]
+    assert [*iter_leaf_exceptions(one)] == [one]
 
 
 def test_it_is_frozen_and_a_copy_of_the_rules_given():

@@ -23,9 +23,9 @@ def real_waiting_is_a_failure(monkeypatch):
         raise AssertionError(f"a real wait: {args}")
 
     monkeypatch.setattr(time, "sleep", wait)
-    monkeypatch.setattr(system, "ahead", system.ahead)
+    monkeypatch.setattr(system, "_offset", system._offset)
     yield
-    assert system.stand_in is None
+    assert system._override is None
 
 
 def test_a_clock_made_before_does_not_wait():
@@ -47,7 +47,7 @@ def test_a_clock_waits_again_afterwards():
 def test_a_clock_waits_again_after_an_error():
     with pytest.raises(ZeroDivisionError), no_waiting():
         SystemClock().sleep(1 / 0)
-    assert system.stand_in is None
+    assert system._override is None
 
 
 def test_time_goes_on_by_what_was_skipped_and_by_what_really_passed():
@@ -157,7 +157,7 @@ def test_it_decorates_functions():
     def napping(delay, *, times):
         for _ in range(times):
             SystemClock().sleep(delay)
-        return system.stand_in.sleeps
+        return system._override.sleeps
 
     assert napping(HOUR, times=2) == [HOUR, HOUR]
     assert napping(HOUR, times=1) == [HOUR]
@@ -169,7 +169,7 @@ def test_it_decorates_coroutine_functions():
     async def napping():
         await asyncio.sleep(0)
         await SystemClock().sleep_async(HOUR)
-        return system.stand_in.sleeps
+        return system._override.sleeps
 
     assert asyncio.run(napping()) == [HOUR]
 

@@ -27,7 +27,7 @@ def real_waiting_is_a_failure(monkeypatch):
         raise AssertionError(f"a real wait of {delay} seconds")
 
     monkeypatch.setattr(time, "sleep", wait)
-    monkeypatch.setattr(clock, "ahead", clock.ahead)
+    monkeypatch.setattr(clock, "_offset", clock._offset)
 
 
 # As if in another module, imported long ago.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from retrytemplate._internal.awaitables import is_async, is_awaitable
-from retrytemplate._storage.cancellation import over
+from retrytemplate._storage.cancellation import wait_shielded
 from retrytemplate.batch import outbox
 from retrytemplate.batch.engine.effects import (
     After,
@@ -26,7 +26,7 @@ from retrytemplate.batch.engine.effects import (
 )
 from retrytemplate.batch.runner.base import _Driver, _logged, _unstopped
 from retrytemplate.batch.runner.failure_capture import AsyncWatched, record_of
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import Outcome
 
@@ -164,7 +164,7 @@ class AsyncDriver(_Driver):
             try:
                 return None, Outcome(await attempts.make(), None, 1, (), 0.0)
             except Exception as exc:
-                if effect.once and not is_hard(exc):
+                if effect.once and not is_never_retried(exc):
                     record = record_of(exc, self._redact)
                     return None, Outcome(None, exc, 1, (record,), 0.0)
                 failure = exc
@@ -228,7 +228,7 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-        await over(tasks)
+        await wait_shielded(tasks)
     for task in ended:
         task.result()
 

@@ -77,7 +77,7 @@ class _Driver:
         self._sending = self.template.with_(policy=policy, recovery=None)
         self._writing = self._sending.with_(attempt_timeout=None)
         self._once = self._writing.with_(policy=NeverRetryPolicy())
-        self._whole = not self.template._plan.inline
+        self._whole = not self.template._plan.inline_first_attempt
 
     @property
     def _redact(self) -> Callable[[str], str] | None:

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from retrytemplate._internal.threads import Threads, ticks
-from retrytemplate._storage.cancellation import over
+from retrytemplate._storage.cancellation import wait_shielded
 from retrytemplate.batch.errors import RunLostError
 
 if TYPE_CHECKING:
@@ -107,4 +107,4 @@ class AsyncHeartbeat:
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
         if self._task is not None:  # a renewal under way comes to its end
-            await over([self._task])
+            await wait_shielded([self._task])

@@ -35,7 +35,7 @@ from retrytemplate.batch.runner.base import (
     _no_awaitable,
 )
 from retrytemplate.batch.runner.failure_capture import Watched, record_of
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import Outcome
 
@@ -204,7 +204,7 @@ class Driver(_Driver):
             try:
                 return None, Outcome(attempts.make(), None, 1, (), 0.0)
             except Exception as exc:
-                if effect.once and not is_hard(exc):
+                if effect.once and not is_never_retried(exc):
                     record = record_of(exc, self._redact)
                     return None, Outcome(None, exc, 1, (record,), 0.0)
                 failure = exc

@@ -21,8 +21,8 @@ from retrytemplate._internal.validation import (
     text,
     text_or_none,
 )
-from retrytemplate.classify.exceptions import is_hard
-from retrytemplate.clock import SystemClock, check_clock, ticking
+from retrytemplate.classify.exceptions import is_never_retried
+from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
 from retrytemplate.control._predicates import failure_in, judge_of
 from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control._threads import in_thread, to_its_end
@@ -222,7 +222,7 @@ class CircuitBreaker(Wraps):
 
             store("random", Random())
         store("_covers", judge_of("failures", self.failures, refusals=False))
-        store("_ticks", ticking(self.clock))
+        store("_ticks", fast_monotonic(self.clock))
         store("_slow", inf if self.slow_call is None else self.slow_call)
         store("_timed", self.slow_call is not None or isinstance(self.window, Seconds))
         rules = Rules(
@@ -291,7 +291,7 @@ class CircuitBreaker(Wraps):
                 value = fn(*args, **kwargs)
                 refuse_awaitable(value, fn)
         except BaseException as exc:
-            if is_hard(exc):
+            if is_never_retried(exc):
                 raise
             return Outcome(None, exc, 1, (), permit.elapsed)
         return Outcome(value, None, 1, (), permit.elapsed)
@@ -323,7 +323,7 @@ class CircuitBreaker(Wraps):
                     if is_awaitable(value):
                         value = await value
         except BaseException as exc:
-            if is_hard(exc):
+            if is_never_retried(exc):
                 raise
             return Outcome(None, exc, 1, (), permit.elapsed)
         return Outcome(value, None, 1, (), permit.elapsed)

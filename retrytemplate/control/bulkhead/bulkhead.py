@@ -20,7 +20,7 @@ from retrytemplate._internal.validation import (
     text,
     whole,
 )
-from retrytemplate.clock import SystemClock, check_clock, ticking
+from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
 from retrytemplate.control._enclosing import ask, ask_async
 from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
 from retrytemplate.control.bulkhead.priority_semaphore import Room, Ticket
@@ -155,7 +155,7 @@ class Bulkhead(Wraps):
 
     def __attrs_post_init__(self) -> None:
         room = Room(self.limit, self.queue, len(self.priorities), self.per_key, self.fairness)
-        object.__setattr__(self, "_ticks", ticking(self.clock))
+        object.__setattr__(self, "_ticks", fast_monotonic(self.clock))
         object.__setattr__(self, "_room", room)
         self._monitor.forked = room.clear  # the calls are the parent's
 

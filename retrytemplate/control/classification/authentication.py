@@ -12,7 +12,12 @@ from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.validation import checked_by, instance_of, plain
-from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes, leaves
+from retrytemplate.classify.exceptions import (
+    ExceptionClassifier,
+    attribute,
+    iter_causes,
+    iter_leaf_exceptions,
+)
 from retrytemplate.control.classification.codes import OwnClassifier
 from retrytemplate.control.classification.libraries import CorrectedClassifier, said_at_login
 from retrytemplate.listeners.base import RetryListener
@@ -109,8 +114,8 @@ class AuthenticationAlert(RetryListener):
     _mark: str = field(init=False, repr=False, factory=lambda: uuid4().hex)
 
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
-        for member in leaves(exception):
-            refused = [each for each in causes(member) if self.failures.classify(each)]
+        for member in iter_leaf_exceptions(exception):
+            refused = [each for each in iter_causes(member) if self.failures.classify(each)]
             if not refused:
                 continue
             if not context.rethrows(exception):  # what leaves is not retried here

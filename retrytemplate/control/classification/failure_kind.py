@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal.validation import instance_of
-from retrytemplate.classify.exceptions import causes
+from retrytemplate.classify.exceptions import iter_causes
 from retrytemplate.control.classification.codes import (
     CodeClassifier,
     OwnClassifier,
@@ -241,7 +241,7 @@ def is_distrust(exc: BaseException) -> bool:
     ssl = sys.modules.get("ssl")
     return ssl is not None and any(
         isinstance(part, ssl.SSLCertVerificationError)
-        for each in causes(exc)
+        for each in iter_causes(exc)
         for part in wrapped(each)
     )
 

@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.backoff.retry_after import header
-from retrytemplate.classify.exceptions import attribute, causes
+from retrytemplate.classify.exceptions import attribute, iter_causes
 from retrytemplate.control.classification.codes import (
     DerivedClassifier,
     OwnNames,
@@ -108,7 +108,7 @@ def _redis(exc: BaseException) -> bool | None:
 
 def _postgresql(exc: BaseException) -> bool | None:
     """Whether the server was there and would not have us; else by the code."""
-    said = (words for each in causes(exc) for words in said_at_login(each))
+    said = (words for each in iter_causes(exc) for words in said_at_login(each))
     return False if any(map(TURNED_AWAY.search, said)) else None
 
 
@@ -122,7 +122,7 @@ def said_at_login(exc: BaseException) -> Iterator[str]:
 def _model(exc: BaseException) -> bool | None:
     if is_distrust(exc):
         return False
-    for each in causes(exc):
+    for each in iter_causes(exc):
         headers = attribute(attribute(each, "response"), "headers")
         if header(headers, "x-should-retry") == "false" or any(map(UNPAID.__contains__, _of(each))):
             return False

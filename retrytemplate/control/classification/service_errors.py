@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import checked_by, plain
-from retrytemplate.classify.exceptions import causes, is_exception_class
+from retrytemplate.classify.exceptions import is_exception_class, iter_causes
 from retrytemplate.control._strategy import Wraps, refuse_awaitable
 from retrytemplate.control.classification.timeouts import timeout_kind
 from retrytemplate.history import message_of
@@ -90,7 +90,7 @@ class ServiceErrors(Wraps):
 
         For a policy: ``SimpleRetryPolicy(3, retry_on=errors.is_retryable)``.
         """
-        for each in causes(exc):
+        for each in iter_causes(exc):
             rule = self._rule(each)
             if rule is not None:
                 return rule[1]

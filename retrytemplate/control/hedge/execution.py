@@ -10,7 +10,7 @@ from attrs import define, field
 
 from retrytemplate._engine.context import current_context
 from retrytemplate._internal.awaitables import is_awaitable
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.control._predicates import but_cancelled, ending
 from retrytemplate.control._strategy import refuse_awaitable
 from retrytemplate.control.budget.budget import COUNTED, RetryBudget
@@ -171,7 +171,7 @@ class Race:
             self.winner, self.is_open = runner, False
             self._won = self.clock.monotonic()
             return
-        self.error = error if is_hard(error) else ending(self.covers, error)
+        self.error = error if is_never_retried(error) else ending(self.covers, error)
         self.is_open = self.error is None
         if self.is_open:
             self._hedge(start, error)

@@ -16,7 +16,7 @@ from retrytemplate._internal.validation import (
     has_methods,
     text,
 )
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control._enclosing import ask, ask_async
 from retrytemplate.control._failures import failed_together
@@ -253,7 +253,7 @@ class Hedge(Wraps):
             del first, others, rest
         started = race.started
         race.forget()
-        if error is not None and is_hard(error):
+        if error is not None and is_never_retried(error):
             try:
                 raise error
             finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from retrytemplate._engine.attempt_timeout import takes_stop
+from retrytemplate._engine.attempt_timeout import accepts_stop
 from retrytemplate._internal.awaitables import in_trio
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.threads import uninterrupted
@@ -79,7 +79,7 @@ class _AsyncioLanes:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        from retrytemplate._storage.cancellation import over
+        from retrytemplate._storage.cancellation import wait_shielded
 
         closed = kind is not None and issubclass(kind, GeneratorExit)
         if closed:  # nothing can be awaited any more, and the loop may be closed, too
@@ -89,7 +89,7 @@ class _AsyncioLanes:
         elif self._tasks:
             for task in self._tasks:
                 task.cancel()
-            await over(self._tasks)
+            await wait_shielded(self._tasks)
 
 
 class _TrioLanes:
@@ -176,7 +176,7 @@ class PoolLanes:
 
         self._pool = pool
         self._race = race
-        self._stops = takes_stop(partial(race.fn, **race.kwargs), race.args)
+        self._stops = accepts_stop(partial(race.fn, **race.kwargs), race.args)
         self._places: list[_Place] = []  # of those that have not been heard of
         self._ended: SimpleQueue[_Place] = SimpleQueue()
         self._monitor = Monitor()

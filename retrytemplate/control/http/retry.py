@@ -11,7 +11,7 @@ from retrytemplate._internal.validation import checked_by, instance_of, text
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
-from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, causes
+from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, iter_causes
 from retrytemplate.control.classification.codes import DerivedClassifier, OwnClassifier, wrapped
 from retrytemplate.control.classification.failure_kind import TRANSIENT_ERRORS
 from retrytemplate.control.idempotency.keys import HEADER
@@ -157,12 +157,12 @@ class RepeatableClassifier(DerivedClassifier):
 
 
 def _never_sent(exc: BaseException) -> bool:
-    return any(NEVER_SENT.classify(part) for each in causes(exc) for part in wrapped(each))
+    return any(NEVER_SENT.classify(part) for each in iter_causes(exc) for part in wrapped(each))
 
 
 def _request(exc: BaseException) -> Any:
     """The request that the failed call began with; None if it is unknown."""
-    for each in causes(exc):
+    for each in iter_causes(exc):
         response = attribute(each, "response")
         for holder in (response, each, *_in_frames(each.__traceback__)):
             # After a redirect the last request may be a GET that a POST has led to.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
-from retrytemplate._engine.final_error import instead_of, put_note
+from retrytemplate._engine.final_error import put_note, with_context
 from retrytemplate.control.events import ControlEvent, tell
 from retrytemplate.control.idempotency.keys import Named, derived
 from retrytemplate.control.idempotency.reservation import NOTHING, Reservation, harder, is_unknown
@@ -206,7 +206,7 @@ class Operation:
         except GeneratorExit:
             raise
         except BaseException as exc:
-            return (yield from self._ending(instead_of(error, exc), ways))
+            return (yield from self._ending(with_context(error, exc), ways))
 
     def _beginning(self, fingerprint: Any, ways: Any) -> Steps:
         reservation = self._reservation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
-from retrytemplate._engine.entry import refuse_blocking
+from retrytemplate._engine.entry import reject_blocking_cache
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import (
     checked_by,
@@ -141,7 +141,7 @@ class Operations:
 
     async def start_once_async(self, key: Any, *, fingerprint: Any = None) -> Operation:
         """The same with an asynchronous store, or one in memory."""
-        refuse_blocking(self.cache)
+        reject_blocking_cache(self.cache)
         operation = Operation(self, key)
         await perform_async(operation._whole(operation._beginning(fingerprint, ASYNC), ASYNC))
         return operation
@@ -157,7 +157,7 @@ class Operations:
         self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Any:
         """The same for functions that may be asynchronous."""
-        refuse_blocking(self.cache)
+        reject_blocking_cache(self.cache)
         return await perform_async(self._call(key, None, partial(fn, *args, **kwargs), ASYNC))
 
     def once(self, key: Callable[..., Any], *, fingerprint: Any = None) -> Once:
@@ -236,7 +236,7 @@ class Once(Wraps):
 
     async def call_async(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The same for functions that may be asynchronous."""
-        refuse_blocking(self.operations.cache)
+        reject_blocking_cache(self.operations.cache)
         return await perform_async(self._steps(fn, args, kwargs, ASYNC))
 
     def _steps(self, fn: Callable[..., Any], args: Any, kwargs: Any, ways: Any) -> Steps:

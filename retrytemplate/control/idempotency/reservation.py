@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.final_error import instead_of
+from retrytemplate._engine.final_error import with_context
 from retrytemplate.caches.record import Record, json_value
 from retrytemplate.caches.record_limit import fitting
 from retrytemplate.caches.worker_id import worker_name
@@ -63,7 +63,7 @@ def harder(error: BaseException, problem: BaseException | None) -> BaseException
     """Which of the two leaves: a signal or a cancellation that came after the error, else that."""
     if problem is None or isinstance(problem, Exception):
         return error
-    return instead_of(error, problem)
+    return with_context(error, problem)
 
 
 def hashed(fingerprint: Any) -> str | None:
@@ -87,7 +87,7 @@ class Reservation:
         "_given_back",
         "_taking",
         "_ttl",
-        "cut",
+        "cancellation",
         "failures",
         "key",
         "unknown",
@@ -97,7 +97,7 @@ class Reservation:
         self.key = key
         self.failures = 0
         self.unknown = False
-        self.cut: BaseException | None = None  # a cancellation during a shielded step
+        self.cancellation: BaseException | None = None  # a cancellation during a shielded step
         self._cache = cache
         self._ttl = ttl
         self._fingerprint: str | None = None
@@ -143,12 +143,12 @@ class Reservation:
         return self._cut_in() or error
 
     def _shielded(self, step: Any, ways: Any) -> Any:
-        """The step, which no cancellation interrupts: ``cut`` is set instead."""
+        """The step, which no cancellation interrupts: ``cancellation`` is set instead."""
         return ways.shielded(step, self, self._cache)
 
     def _cut_in(self) -> BaseException | None:
-        cut, self.cut = self.cut, None
-        return cut
+        cancellation, self.cancellation = self.cancellation, None
+        return cancellation
 
     def _found(self, record: Record | None, error: BaseException | None) -> Any:
         """The result, and what speaks against it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import frozen
 
-from retrytemplate._engine.wrapping import decorated
+from retrytemplate._engine.wrapping import apply_to_callable
 from retrytemplate._internal.awaitables import is_async, is_awaitable
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.control._strategy import Strategy, Wraps
@@ -268,7 +268,7 @@ class FromArguments:
 
 def _decorator(wrap: Callable[[Any], Any]) -> Callable[[F], F]:
     def decorate(node: F) -> F:
-        wrapped = decorated(_function(node), wrap)
+        wrapped = apply_to_callable(_function(node), wrap)
         if not hasattr(node, "__name__"):
             wrapped.__name__ = type(node).__name__  # as a graph names an object
         return wrapped  # type: ignore[no-any-return]  # a node as before

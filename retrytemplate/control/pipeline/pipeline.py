@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from attrs import frozen
 
-from retrytemplate._engine.wrapping import check_not_wrapped, decorated
+from retrytemplate._engine.wrapping import apply_to_callable, check_not_wrapped
 from retrytemplate._internal.validation import text
-from retrytemplate.classify.exceptions import is_hard
+from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._strategy import Strategy, apply, apply_async, fixed
 from retrytemplate.control.breaker.breaker import CircuitBreaker
@@ -157,7 +157,7 @@ class Pipeline:
         try:
             value = self.call(counted, *args, **kwargs)
         except BaseException as exc:
-            if is_hard(exc):
+            if is_never_retried(exc):
                 raise
             error = exc
         try:
@@ -184,7 +184,7 @@ class Pipeline:
         try:
             value = await self.call_async(counted, *args, **kwargs)
         except BaseException as exc:
-            if is_hard(exc):
+            if is_never_retried(exc):
                 raise
             error = exc
         try:
@@ -205,7 +205,7 @@ class Pipeline:
         """
         if not nested and any(isinstance(each, Entrances) for each in self.layers):
             check_not_wrapped(fn)
-        wrapped: F = decorated(fn, lambda inner: _wrapped(self.layers, inner))
+        wrapped: F = apply_to_callable(fn, lambda inner: _wrapped(self.layers, inner))
         return wrapped
 
     # Looking.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate._engine.failure_rules import is_barred
+from retrytemplate._engine.failure_rules import is_unlisted_library_error
 from retrytemplate.policies.base import keeping_state
 from retrytemplate.policies.basic import AlwaysRetryPolicy
 from retrytemplate.simulation import simulate, worst_case
@@ -78,7 +78,7 @@ def is_retried(policy: RetryPolicy, failure: Exception) -> bool:
     try:
         _, state = member.decide(member.start(0.0), 0.0)
         allowed, _ = member.decide(member.record(state, failure, 0.0), 0.0)
-        return allowed and not is_barred(policy, failure, None)
+        return allowed and not is_unlisted_library_error(policy, failure, None)
     except Exception:  # a predicate of the user's that knows nothing of this one
         return False
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
-from retrytemplate._engine.plan import Plan
+from retrytemplate._engine.plan import ExecutionPlan
 from retrytemplate._internal.validation import checked_by, text, whole
 from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
 from retrytemplate.errors import NestedRetryError
@@ -68,7 +68,7 @@ def around(frame: ExecutionFrame | None) -> Nesting:
             frame = context._outer
         else:
             # A first attempt has no context while nobody has asked for it.
-            if owner is not None and isinstance(began_with, Plan):
+            if owner is not None and isinstance(began_with, ExecutionPlan):
                 depth += began_with.policy.attempt_limit != 1
             frame = frame[OUTER]
     return Nesting(depth, 1 + retries)
