@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 
 import pytest
 
@@ -12,8 +11,8 @@ from tests.support.sql_caches import SQLStore
 
 KINDS = ("sqlite", "postgresql", "valkey")
 
-# Workers that die, and many of them at once: on one version, and where a process can be forked.
-if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
+# Processes that are forked.
+if not hasattr(os, "fork"):
     collect_ignore = [
         "test_acknowledgements.py",
         "test_crashes.py",

@@ -27,6 +27,7 @@ def store(request):
     made.close()
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(60 + SIZE / 50)
 def test_attempts_are_counted_once_and_no_two_overlap_while_workers_die_and_stand_still(
     store, tmp_path

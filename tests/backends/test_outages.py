@@ -92,6 +92,7 @@ async def test_a_server_that_falls_silent_is_given_up_by_the_asynchronous_cache(
             await cache.forget("any")
 
 
+@pytest.mark.stress
 def test_attempts_are_counted_once_while_the_server_dies_and_comes_back(server, tmp_path):
     def restart():
         server.kill()
@@ -103,6 +104,7 @@ def test_attempts_are_counted_once_while_the_server_dies_and_comes_back(server, 
     assert hearing.of("unavailable")
 
 
+@pytest.mark.stress
 def test_attempts_are_counted_once_while_connections_are_cut(store, tmp_path):
     place = urlsplit(store.url)
     with Proxy(place.port, place.hostname) as proxy:

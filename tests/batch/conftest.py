@@ -1,7 +1,6 @@
 """Worlds to run steps in."""
 
 import os
-import sys
 from itertools import count
 
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from tests.support.process_pool import nursery
 from tests.support.step_fixture import World
 
-# Processes that die: on one version, and where a process can be forked.
-if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
+# Processes that are forked.
+if not hasattr(os, "fork"):
     collect_ignore = ["test_crashes.py", "test_kills.py", "test_takeover.py"]
 
 _worlds = count(1)

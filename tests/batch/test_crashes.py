@@ -18,6 +18,8 @@ SEEDS = int(os.environ.get("RETRYTEMPLATE_SEEDS", "20"))
 MOST_STARTS = 30
 DIED = "retrytemplate.batch.errors.ProcessDiedError"
 
+SYNC_AND_ASYNC = ["sync", pytest.param("async", marks=pytest.mark.stress)]
+
 turns = count(1)
 
 
@@ -51,8 +53,14 @@ def poisoned(plan, mill, turn):
 
 
 @pytest.mark.parametrize("place", ["process", "write"])
-@pytest.mark.parametrize("death", ["exits", "is killed", "segfaults"])
-@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize(
+    "death",
+    [
+        "is killed",
+        *(pytest.param(each, marks=pytest.mark.stress) for each in ("exits", "segfaults")),
+    ],
+)
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_an_item_that_kills_its_process_costs_three_deaths(mills, supervise, way, death, place):
     mill, turn = mills[way], next(turns)
     plan = Plan(items=120, chunk_size=100, deadly={57: death}, place=place)
@@ -67,7 +75,13 @@ def test_an_item_that_kills_its_process_costs_three_deaths(mills, supervise, way
     assert (row.deaths, row.dead, row.skipped, row.read) == (3, 1, 0, 120)
 
 
-@pytest.mark.parametrize("items", [[1], [1, 2], [30, 99, 100], [1, 50, 51, 52, 100]])
+@pytest.mark.parametrize(
+    "items",
+    [
+        [30, 99],
+        *(pytest.param(each, marks=pytest.mark.stress) for each in ([1, 2], [1, 50, 51, 52, 100])),
+    ],
+)
 def test_several_in_one_chunk_cost_one_death_and_two_each(mills, supervise, items):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(items=120, chunk_size=100, deadly=dict.fromkeys(items, "is killed"))
@@ -75,6 +89,7 @@ def test_several_in_one_chunk_cost_one_death_and_two_each(mills, supervise, item
     assert poisoned(plan, mill, turn)
 
 
+@pytest.mark.stress
 def test_it_is_the_same_in_a_chunk_of_a_thousand(mills, supervise):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(items=1000, chunk_size=1000, deadly={700: "is killed"})
@@ -82,10 +97,11 @@ def test_it_is_the_same_in_a_chunk_of_a_thousand(mills, supervise):
     assert poisoned(plan, mill, turn)
 
 
+@pytest.mark.parametrize("seeds", [1, pytest.param(SEEDS // 2, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_of_many_in_flight_only_the_deadly_one_is_given_up(mills, supervise, way):
+def test_of_many_in_flight_only_the_deadly_one_is_given_up(mills, supervise, way, seeds):
     mill = mills[way]
-    for seed in range(SEEDS // 2):
+    for seed in range(seeds):
         turn = next(turns)
         deadly = {1 + seed * 7 % 24: "is killed"}
         plan = Plan(items=24, chunk_size=24, deadly=deadly, concurrency=16, seed=seed)
@@ -110,7 +126,7 @@ def test_records_of_them_that_cannot_be_read_are_no_items_after_a_death_either(m
     assert letter.error_message == "items, record 4: is torn"
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_where_reading_kills_the_process_the_run_ends_after_some_deaths(mills, supervise, way):
     mill, turn = mills[way], next(turns)
     plan = Plan(items=9, chunk_size=4, deadly={6: "is killed"}, place="read")
@@ -138,7 +154,7 @@ def blames_nobody(mill, turn):
     return not marker.careful and marker.alone is None and mill.row(turn).worker is None
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("way", SYNC_AND_ASYNC)
 def test_a_run_that_was_interrupted_suspects_nobody(mills, forked, way):
     mill, turn = mills[way], next(turns)
     plan = Plan(deadly={3: "is killed"}, max_crashes=9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.crash_worker import ALWAYS, Mill, Plan, go_to
 
-EXAMPLES = int(os.environ.get("RETRYTEMPLATE_KILLS", "50"))
+MANY = int(os.environ.get("RETRYTEMPLATE_KILLS", "50"))
 KILLED = -9
 
 turns = count(1)
@@ -58,15 +58,21 @@ def ended(mill, plan, turn):
 
 # Killed once, everywhere.
 
+SOME = range(4, 60, 13)
 SCENARIO_E = Plan(
     items=7, chunk_size=5, max_crashes=9, process={6: 1}, write={3: ALWAYS}, filtered=frozenset([4])
 )
 
 
+@pytest.mark.parametrize(
+    "boundaries",
+    [SOME, pytest.param(range(1, 1000), marks=pytest.mark.stress)],
+    ids=["some", "all"],
+)
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_e_a_run_killed_at_any_boundary_ends_as_one_that_nobody_killed(mills, forked, way):
+def test_run_killed_at_a_boundary_ends_as_one_that_was_not(mills, forked, way, boundaries):
     mill = mills[way]
-    for boundary in count(1):
+    for boundary in boundaries:
         turn = next(turns)
         was_killed = die(forked, mill, SCENARIO_E, turn, boundary)
         ended(mill, SCENARIO_E, turn)
@@ -113,28 +119,35 @@ WAYS = st.sampled_from(["sync", "async"])
 BOUNDARIES = st.lists(st.integers(5, 60), min_size=1, max_size=3)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(plan=plans() | streams(), way=WAYS, boundaries=BOUNDARIES)
-def test_whatever_fails_and_wherever_it_is_killed_each_item_is_in_one_place_once(
-    mills, forked, plan, way, boundaries
-):
-    mill, turn = mills[way], next(turns)
-    for boundary in boundaries:
-        die(forked, mill, plan, turn, boundary)
-    report = ended(mill, plan, turn)
-    assert mill.result(turn) == [plan.written, plan.dead]
-    assert report.written == len(plan.written)
+EXAMPLES = [3, pytest.param(MANY, marks=pytest.mark.stress)]
 
 
-@settings(max_examples=EXAMPLES // 3, deadline=None)
-@given(plan=plans(elsewhere=True), way=WAYS, boundaries=BOUNDARIES)
-def test_into_another_database_every_item_is_written_at_least_once(
-    mills, forked, plan, way, boundaries
-):
-    mill, turn = mills[way], next(turns)
-    for boundary in boundaries:
-        die(forked, mill, plan, turn, boundary)
-    report = ended(mill, plan, turn)
-    written, dead = mill.result(turn)
-    assert (sorted(set(written)), dead) == (plan.written, plan.dead)
-    assert not report.exactly_once
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_after_kills_each_item_is_in_one_place_once(mills, forked, examples):
+    @settings(max_examples=examples)
+    @given(plan=plans() | streams(), way=WAYS, boundaries=BOUNDARIES)
+    def holds(plan, way, boundaries):
+        mill, turn = mills[way], next(turns)
+        for boundary in boundaries:
+            die(forked, mill, plan, turn, boundary)
+        report = ended(mill, plan, turn)
+        assert mill.result(turn) == [plan.written, plan.dead]
+        assert report.written == len(plan.written)
+
+    holds()
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_into_another_database_each_item_is_written_after_kills(mills, forked, examples):
+    @settings(max_examples=examples)
+    @given(plan=plans(elsewhere=True), way=WAYS, boundaries=BOUNDARIES)
+    def holds(plan, way, boundaries):
+        mill, turn = mills[way], next(turns)
+        for boundary in boundaries:
+            die(forked, mill, plan, turn, boundary)
+        report = ended(mill, plan, turn)
+        written, dead = mill.result(turn)
+        assert (sorted(set(written)), dead) == (plan.written, plan.dead)
+        assert not report.exactly_once
+
+    holds()

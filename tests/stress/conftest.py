@@ -1,7 +1,6 @@
-"""Processes that are killed: on one version, and if a process can be forked."""
+"""Processes that are killed, if a process can be forked."""
 
 import os
-import sys
 
-if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
+if not hasattr(os, "fork"):
     collect_ignore = ["test_outbox_kills.py"]

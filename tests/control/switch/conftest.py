@@ -1,14 +1,13 @@
 """The places where the stores of a kill switch are tried."""
 
 import os
-import sys
 
 import pytest
 
 from tests.control.switch import places
 
-# Processes that die: on one version, and where a process can be forked.
-if sys.version_info[:2] != (3, 11) or not hasattr(os, "fork"):
+# Processes that are forked.
+if not hasattr(os, "fork"):
     collect_ignore = ["test_processes.py"]
 
 

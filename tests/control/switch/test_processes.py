@@ -142,6 +142,7 @@ def replayed(records):
     return stopped
 
 
+@pytest.mark.stress
 @pytest.mark.statement("S4-73")
 def test_all_stop_and_nothing_is_lost_while_those_who_command_and_watch_are_killed(crew):
     watching = [crew.start("watch") for _ in range(5)]
