@@ -29,6 +29,8 @@ def running(kind, request, fixture, name):
     """The URL of a server: one that is named, or one of the tests' own."""
     named = os.environ.get(kind.NAMED)
     if named:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            pytest.fail(f"{kind.NAMED} names a server that workers cannot share: add -n 0")
         yield named
         return
     folder = request.getfixturevalue("tmp_path_factory").mktemp(name)

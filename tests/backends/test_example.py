@@ -28,7 +28,7 @@ def documented():
     return block.splitlines()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.stress)])
 def test_every_order_is_stored_once_and_the_poison_is_dead_lettered(kind, tmp_path, request):
     url = f"sqlite:///{tmp_path}/messages.db"
     if kind == "postgresql":

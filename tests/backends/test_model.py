@@ -30,8 +30,6 @@ KEYS = ("a",)
 OLDER = st.sampled_from([0, 0, 0, 1, 2])  # how many later claims there are
 WORKERS = ("one", "two", "three")
 
-EXAMPLES = 300
-
 examples = count(1)
 
 
@@ -219,8 +217,9 @@ class Claims(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(180)  # to find a short example where it fails
+@pytest.mark.parametrize("number", [60, pytest.param(300, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "valkey", "memory"])
-def test_every_cache_does_what_the_model_says(kind, request):
+def test_every_cache_does_what_the_model_says(kind, number, request):
     if kind == "memory":
         caches, age = [MemoryRetryContextCache()] * 2, None
     else:
@@ -231,5 +230,5 @@ def test_every_cache_does_what_the_model_says(kind, request):
     caches[0].peek("any")  # the tables are there
     run_state_machine_as_test(
         lambda: Claims(caches, age),
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=30),
+        settings=settings(max_examples=number, stateful_step_count=30),
     )

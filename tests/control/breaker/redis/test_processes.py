@@ -49,8 +49,9 @@ def half_open(sharing, mode):
 
 
 @pytest.mark.parametrize(
-    ("mode", "number", "kills"), [("strict", 2, 1), ("strict", 8, 2), ("cached", 8, 2)]
+    ("number", "kills"), [(2, 1), pytest.param(8, 2, marks=pytest.mark.stress)]
 )
+@pytest.mark.parametrize("mode", ["strict", "cached"])
 def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
     sharing, mode, number, kills
 ):
@@ -80,7 +81,7 @@ def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
     entries.client.close()
 
 
-@pytest.mark.parametrize("number", [2, 8])
+@pytest.mark.parametrize("number", [2, pytest.param(8, marks=pytest.mark.stress)])
 def test_a_call_that_begins_after_the_circuit_is_known_to_be_open_is_not_made(sharing, number):
     """Pain 20: the state of one process is not that of the others."""
     with running([Caller(sharing.url, sharing.prefix, 5)] * number) as workers:
