@@ -125,6 +125,16 @@ def pytest_collection_finish() -> None:
         sys.modules["tests.support.forked_python"].server()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage among thousands of tests that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What is there by now, thousands of tests and reports, no collection has to go through."""
