@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker.breaker import CircuitBreaker
     from retrytemplate.control.breaker.events import (
         CircuitChanged,
-        CircuitStoreBack,
         CircuitStoreLost,
+        CircuitStoreRecovered,
         LateResult,
     )
     from retrytemplate.control.breaker.permit import Permit
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from retrytemplate.control.classification.service_errors import ServiceErrors
     from retrytemplate.control.classification.timeouts import timeout_kind, timeouts_of
     from retrytemplate.control.events import CallRejected, ControlEvent, ControlListener
-    from retrytemplate.control.fallback import Fallback, FallbackOutcome, FellBack
+    from retrytemplate.control.fallback import Fallback, FallbackOutcome, FallbackUsed
     from retrytemplate.control.hedge.delay import Quantile
     from retrytemplate.control.hedge.events import (
-        CallLeftBehind,
-        CallLost,
+        AttemptAbandoned,
+        AttemptFailed,
         HedgeRefused,
         HedgeSnapshot,
         HedgeStarted,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         OperationUnknown,
         OperationUnrecorded,
     )
-    from retrytemplate.control.idempotency.operations import Once, Operations
+    from retrytemplate.control.idempotency.operations import IdempotentExecution, Operations
     from retrytemplate.control.langgraph.nodes import (
         with_breaker,
         with_bulkhead,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         with_switch,
         with_timeout,
     )
-    from retrytemplate.control.pipeline.lint import Remark
+    from retrytemplate.control.pipeline.lint import LintWarning
     from retrytemplate.control.pipeline.pipeline import Pipeline
     from retrytemplate.control.presets.catalog import (
         AIOHTTP,
@@ -135,7 +135,7 @@ __getattr__ = lazily(
         "retrytemplate.control.breaker.breaker": ("CircuitBreaker",),
         "retrytemplate.control.breaker.events": (
             "CircuitChanged",
-            "CircuitStoreBack",
+            "CircuitStoreRecovered",
             "CircuitStoreLost",
             "LateResult",
         ),
@@ -183,12 +183,12 @@ __getattr__ = lazily(
         "retrytemplate.control.fallback": (
             "Fallback",
             "FallbackOutcome",
-            "FellBack",
+            "FallbackUsed",
         ),
         "retrytemplate.control.hedge.delay": ("Quantile",),
         "retrytemplate.control.hedge.events": (
-            "CallLeftBehind",
-            "CallLost",
+            "AttemptAbandoned",
+            "AttemptFailed",
             "HedgeRefused",
             "HedgeSnapshot",
             "HedgeStarted",
@@ -218,7 +218,7 @@ __getattr__ = lazily(
             "OperationUnrecorded",
         ),
         "retrytemplate.control.idempotency.operations": (
-            "Once",
+            "IdempotentExecution",
             "Operations",
         ),
         "retrytemplate.control.langgraph.nodes": (
@@ -228,7 +228,7 @@ __getattr__ = lazily(
             "with_switch",
             "with_timeout",
         ),
-        "retrytemplate.control.pipeline.lint": ("Remark",),
+        "retrytemplate.control.pipeline.lint": ("LintWarning",),
         "retrytemplate.control.pipeline.pipeline": ("Pipeline",),
         "retrytemplate.control.presets.catalog": (
             "AIOHTTP",
@@ -314,6 +314,8 @@ __all__ = [
     "STREAMING",
     "STRICT",
     "TRANSIENT_ERRORS",
+    "AttemptAbandoned",
+    "AttemptFailed",
     "AuditRecord",
     "AuthenticationAlert",
     "AuthenticationFailed",
@@ -321,15 +323,13 @@ __all__ = [
     "BudgetSnapshot",
     "Bulkhead",
     "BulkheadSnapshot",
-    "CallLeftBehind",
-    "CallLost",
     "CallRejected",
     "Calls",
     "CircuitBreaker",
     "CircuitChanged",
     "CircuitSnapshot",
-    "CircuitStoreBack",
     "CircuitStoreLost",
+    "CircuitStoreRecovered",
     "CodeClassifier",
     "Consecutive",
     "ControlEvent",
@@ -339,20 +339,21 @@ __all__ = [
     "FailureKinds",
     "Fallback",
     "FallbackOutcome",
-    "FellBack",
+    "FallbackUsed",
     "Hedge",
     "HedgeOutcome",
     "HedgeRefused",
     "HedgeSnapshot",
     "HedgeStarted",
     "HedgeWon",
+    "IdempotentExecution",
     "KillSwitch",
     "LateResult",
+    "LintWarning",
     "MemorySwitchStore",
     "NestedRetries",
     "NestedRetry",
     "Nesting",
-    "Once",
     "OpenTransaction",
     "Operation",
     "OperationReplayed",
@@ -367,7 +368,6 @@ __all__ = [
     "Quantile",
     "RedisCircuitStore",
     "RedisSwitchStore",
-    "Remark",
     "ReportLine",
     "RequireIdempotency",
     "RetryBudget",

@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
-__all__ = ["Fallback", "FallbackOutcome", "FellBack"]
+__all__ = ["Fallback", "FallbackOutcome", "FallbackUsed"]
 
 T = TypeVar("T")
 PRIMARY = "primary"
 
 
 @frozen(kw_only=True)
-class FellBack(ControlEvent):
+class FallbackUsed(ControlEvent):
     """A call was not answered by whom it was made to.
 
-    :param answered_by: who did; None: nobody.
+    :param source: who did; None: nobody.
     :param error: why the first one did not.
     """
 
-    answered_by: str | None
+    source: str | None
     error: BaseException
 
 
@@ -51,15 +51,15 @@ class FellBack(ControlEvent):
 class FallbackOutcome(Outcome[T]):
     """How a call ended, and who answered.
 
-    :param answered_by: ``"primary"``, or the name of the link; None: nobody.
+    :param source: ``"primary"``, or the name of the link; None: nobody.
     :param failures: what those before have raised, in order.
     """
 
-    answered_by: str | None = None
+    source: str | None = None
     failures: tuple[BaseException, ...] = ()
 
     @property
-    def fell_back(self) -> bool:
+    def used_fallback(self) -> bool:
         """Whether the answer is another's: partial, old, or none at all, perhaps."""
         return self.ok and bool(self.failures)
 
@@ -106,7 +106,7 @@ class Fallback(Wraps):
     >>> weather = Fallback(cached, refusal)
     >>> weather.call(provider, "Rome"), weather.call(provider, "Oslo")
     (31, 'not known at the moment')
-    >>> weather.outcome(provider, "Oslo").answered_by
+    >>> weather.outcome(provider, "Oslo").source
     'refusal'
     """
 
@@ -267,12 +267,12 @@ class Fallback(Wraps):
         if who is not None:
             self._monitor.post(self._count, who)
         if failures:
-            event = FellBack(name=self.name, answered_by=who, error=failures[0])
+            event = FallbackUsed(name=self.name, source=who, error=failures[0])
             tell(self.listeners, [event])
         calls = len(failures) + (not any(error is each for each in failures))
         elapsed = self._clock.monotonic() - began
         return FallbackOutcome(
-            value, error, calls, (), elapsed, answered_by=who, failures=tuple(failures)
+            value, error, calls, (), elapsed, source=who, failures=tuple(failures)
         )
 
     def _all_of(self, failures: list[BaseException]) -> BaseException:

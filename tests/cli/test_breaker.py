@@ -40,7 +40,7 @@ def test_breakers_are_compared_on_one_recording(recording, capsys):
     assert code == 0
     head, names, _, *rows = out.splitlines()
     assert head == "60 calls in 59 s, 4 of them failures (6.7%)"
-    assert names.split() == "breaker opened again open for refused good failures".split()
+    assert names.split() == "breaker opened again open for rejected good failures".split()
     assert rows[0].split()[:3] == ["consecutive:2", "1", "0"]
     assert rows[1].split() == ["calls:50,reset_jitter=0", "0", "0", "0:00", "0", "0", "4"]
 
@@ -58,9 +58,9 @@ def test_machines_get_every_figure(recording, capsys):
                 "opened": 1,
                 "reopened": 0,
                 "seconds": pytest.approx(8.0),
-                "refused": 5,
-                "refused_successes": 3,
-                "refused_failures": 2,
+                "rejected": 5,
+                "rejected_successes": 3,
+                "rejected_failures": 2,
             }
         ],
     )
@@ -171,7 +171,7 @@ def test_the_status_shows_every_circuit_in_the_store(circuits, capsys):
     names, _, *rows = [line.split() for line in out.splitlines()]
     assert names == "circuit state for left calls failures slow permits by reason".split()
     assert rows[0] == ["billing", "open", "0", "s", "29", "s", "3", "3", "0", "0"]
-    assert rows[1][:4] == ["mail", "forced", "open", "0"]
+    assert rows[1][:4] == ["mail", "forced_open", "0", "s"]
     assert rows[1][-5:] == ["kim", "they", "asked", "us", "to"]
     assert rows[2][:2] == ["search", "closed"]
 
@@ -181,7 +181,7 @@ def test_the_status_is_json_for_machines(circuits, capsys):
     code, out, _ = status(capsys, *circuits, "--json", "mail", "billing")
     mail, billing = json.loads(out)
     assert code == 0
-    assert (mail["name"], mail["state"], mail["gauge"]) == ("mail", "forced open", 3)
+    assert (mail["name"], mail["state"], mail["gauge"]) == ("mail", "forced_open", 3)
     assert (mail["by"], mail["reason"]) == ("kim", "they asked us to")
     assert 7199 < mail["left"] <= 7200
     assert mail["until"] == pytest.approx(mail["since"] + 7200)

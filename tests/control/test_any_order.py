@@ -43,7 +43,7 @@ class Guards:
         return Pipeline(*(getattr(self, name) for name in order))
 
     def at_rest(self):
-        return (self.bulkhead.snapshot().inside, self.breaker.snapshot().probes) == (0, 0)
+        return (self.bulkhead.snapshot().in_use, self.breaker.snapshot().probes) == (0, 0)
 
 
 class Service:

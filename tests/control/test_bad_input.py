@@ -34,7 +34,7 @@ NEEDED = {
     control.KillSwitch: {},
     control.MemorySwitchStore: {},
     control.NestedRetries: {},
-    control.Once: {"operations": Operations(), "key": repr},
+    control.IdempotentExecution: {"operations": Operations(), "key": repr},
     control.OpenTransaction: {"current": print},
     control.Operations: {},
     control.Pipeline: {"layers": Timeout(1)},
@@ -63,7 +63,7 @@ GIVEN = {
         "CircuitSnapshot",
         "HedgeSnapshot",
     ),
-    *("Nesting", "Operation", "OperationResult", "Permit", "Remark", "Slot", "Strategy"),
+    *("Nesting", "Operation", "OperationResult", "Permit", "LintWarning", "Slot", "Strategy"),
     *("AuditRecord", "Decision", "ReportLine", "StoredRecord", "SwitchEntry", "SwitchGuard"),
     *("SwitchReport", "SwitchScope", "SwitchSnapshot", "SwitchStore", "UnreadableRecord"),
 }

@@ -61,7 +61,7 @@ def bulkhead(clock, listeners):
 def budget(clock, listeners):
     made = RetryBudget.tokens(capacity=5, clock=clock, listeners=listeners)
     template = RetryTemplate(SimpleRetryPolicy(3), guards=[made], clock=clock)
-    return made, lambda: [outcome(template.call, failing), made.put_back()]
+    return made, lambda: [outcome(template.call, failing), made.refund()]
 
 
 def fallback(clock, listeners):

@@ -18,7 +18,7 @@ from retrytemplate.control import (
     Consecutive,
     ControlListener,
     Fallback,
-    FellBack,
+    FallbackUsed,
     Strategy,
 )
 from retrytemplate.testing import VirtualClock
@@ -61,9 +61,9 @@ def test_links_are_asked_in_order_and_the_first_answer_counts():
 def test_an_answer_says_whose_it_is():
     weather = Fallback(cached, refusal)
     own = weather.outcome(str.upper, "rome")
-    assert (own.answered_by, own.fell_back, own.attempts) == ("primary", False, 1)
+    assert (own.source, own.used_fallback, own.attempts) == ("primary", False, 1)
     other = weather.outcome(primary, "Oslo")
-    assert (other.answered_by, other.fell_back, other.attempts) == ("refusal", True, 3)
+    assert (other.source, other.used_fallback, other.attempts) == ("refusal", True, 3)
     assert [type(each) for each in other.failures] == [Down, Missing]
 
 
@@ -102,7 +102,7 @@ def test_what_is_not_worth_it_leaves_at_once():
     with pytest.raises(Down):
         weather.call(primary, "Rome")
     outcome = weather.outcome(primary, "Rome")
-    assert (type(outcome.exception), outcome.answered_by, outcome.attempts) == (Down, None, 1)
+    assert (type(outcome.exception), outcome.source, outcome.attempts) == (Down, None, 1)
     assert not asked
 
 
@@ -122,7 +122,7 @@ def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_
     ):
         assert type(outcome.exception) is ZeroDivisionError
         assert type(outcome.exception.__cause__) is Down
-        assert (outcome.attempts, outcome.answered_by, outcome.failures) == (1, None, ())
+        assert (outcome.attempts, outcome.source, outcome.failures) == (1, None, ())
 
 
 def test_the_error_of_a_predicate_keeps_the_failure_where_another_one_is_handled():
@@ -169,7 +169,7 @@ def test_it_answers_for_the_call_that_fails_and_for_the_open_circuit():
     guarded, answered = breaker.wrap(primary), Fallback(refusal)
     outcomes = [answered.outcome(guarded, "Rome") for _ in range(3)]
     assert [type(each.failures[0]) for each in outcomes] == [Down, Down, CircuitOpenError]
-    assert all(each.answered_by == "refusal" for each in outcomes)
+    assert all(each.source == "refusal" for each in outcomes)
 
 
 @pytest.mark.statement("S4-39")
@@ -186,7 +186,7 @@ def test_an_asynchronous_link_is_awaited(loop):
     async def main():
         weather = Fallback(cached, other)
         outcome = await weather.outcome_async(down, "Oslo")
-        assert outcome.answered_by == "other"
+        assert outcome.source == "other"
         assert await weather.wrap(down)("Rome") == 31
         return await weather.call_async(primary, "Oslo")
 
@@ -214,7 +214,7 @@ def test_a_link_has_its_own_guards():
         return "at the third attempt"
 
     assert Fallback(other).call(primary, "Rome") == "at the third attempt"
-    assert Fallback(other).outcome(primary, "Rome").answered_by == "other"
+    assert Fallback(other).outcome(primary, "Rome").source == "other"
 
 
 def test_a_fallback_is_told_and_what_a_listener_raises_changes_nothing():
@@ -229,9 +229,9 @@ def test_a_fallback_is_told_and_what_a_listener_raises_changes_nothing():
     weather.call(str.upper, "rome")
     weather.call(primary, "Rome")
     weather.outcome(primary, "Oslo")
-    assert [(type(each), each.name, each.answered_by) for each in heard] == [
-        (FellBack, "weather", "cached"),
-        (FellBack, "weather", None),
+    assert [(type(each), each.name, each.source) for each in heard] == [
+        (FallbackUsed, "weather", "cached"),
+        (FallbackUsed, "weather", None),
     ]
     assert all(type(each.error) is Down for each in heard)
 
@@ -300,9 +300,9 @@ def test_a_link_may_be_called_what_the_first_one_is():
     def primary(city):
         return "from elsewhere"
 
-    assert Fallback(primary).outcome(globals()["primary"], "Rome").fell_back
-    assert not Fallback(refusal).outcome(primary, "Rome").fell_back
-    assert not Fallback(cached).outcome(cached, "Oslo").fell_back
+    assert Fallback(primary).outcome(globals()["primary"], "Rome").used_fallback
+    assert not Fallback(refusal).outcome(primary, "Rome").used_fallback
+    assert not Fallback(cached).outcome(cached, "Oslo").used_fallback
 
 
 @pytest.mark.parametrize(

@@ -128,14 +128,14 @@ def attack_bulkhead(bulkhead):
     abandon(bulkhead.slot(key="a"))
     tried(bulkhead.wrap(well))
     bulkhead.resize(2)
-    assert bulkhead.snapshot().inside <= 2
+    assert bulkhead.snapshot().in_use <= 2
 
 
 def check_bulkhead(bulkhead):
     shown = bulkhead.snapshot()
-    assert (shown.inside, shown.waiting, shown.keys) == (0, 0, 0), shown
+    assert (shown.in_use, shown.waiting, shown.keys) == (0, 0, 0), shown
     with bulkhead.slot(key="a"), bulkhead.slot(key="b"):
-        assert bulkhead.snapshot().inside == 2
+        assert bulkhead.snapshot().in_use == 2
 
 
 def use_breaker(breaker):
@@ -173,26 +173,26 @@ def use_budget(budget):
     template = RetryTemplate(SimpleRetryPolicy(2), FixedBackoff(0), guards=[budget])
     tried(template.call, int)
     tried(template.call, fail)
-    tried(budget.take)
-    budget.put_back()
+    tried(budget.withdraw)
+    budget.refund()
     budget.snapshot()
 
 
 def attack_budget(budget):
     try:
-        budget.take()
+        budget.withdraw()
     except Rejected:
         return
     finally:
         assert budget.snapshot().available >= 0
-    budget.put_back()
+    budget.refund()
 
 
 def check_budget(budget):
     before = budget.snapshot().granted
-    budget.take()
+    budget.withdraw()
     assert budget.snapshot().granted == before + 1
-    budget.put_back()
+    budget.refund()
 
 
 def use_fallback(fallback):
@@ -230,10 +230,10 @@ def attack_hedge(hedge):
 
 
 def check_hedge(hedge):
-    before = hedge.snapshot().refused
+    before = hedge.snapshot().rejected
     # Not the number of calls: a call that a hedge has answered may never have begun.
     hedge._steward.refused(ConnectionError())
-    assert (hedge.call(int), hedge.snapshot().refused) == (0, before + 1)
+    assert (hedge.call(int), hedge.snapshot().rejected) == (0, before + 1)
     assert sorted(hedge.delay._last) == hedge.delay._sorted
 
 

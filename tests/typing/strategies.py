@@ -134,7 +134,7 @@ class Loose:
 
 
 def all_are_strategies() -> None:
-    once = operations.once(str)
+    once = operations.idempotent(str)
     given: list[Strategy] = [RetryTemplate(), breaker, bulkhead, guard, errors, hedge, timeout]
     given += [fallback, pipeline, once, Loose()]
     assert_type(with_switch(once)(add)(1), int)
@@ -166,7 +166,7 @@ def mistakes_are_found() -> None:
     pipeline.call(add, 1).upper()  # type: ignore[union-attr]
     pipeline.outcome(add)  # type: ignore[call-arg]
     operations.call("order-17", add, "1")  # type: ignore[arg-type]
-    operations.once(str).call(add, "1")  # type: ignore[arg-type]
+    operations.idempotent(str).call(add, "1")  # type: ignore[arg-type]
     FAST_IO.with_(max_attempts="5")  # type: ignore[arg-type]
     FAST_IO.with_(max_attemps=5)  # type: ignore[call-arg]
     FAST_IO.template(name=5)  # type: ignore[arg-type]
@@ -184,4 +184,4 @@ async def mistakes_are_found_asynchronously() -> None:
     await timeout.call_async(add_async, "1")  # type: ignore[call-overload]
     await pipeline.call_async(add_async, "1")  # type: ignore[call-overload]
     await operations.call_async("order-17", add_async, "1")  # type: ignore[arg-type]
-    await operations.once(str).call_async(add_async, "1")  # type: ignore[arg-type]
+    await operations.idempotent(str).call_async(add_async, "1")  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ The store is the one that your CircuitBreaker has.  A breaker without one is of 
 and nobody else can look at it.  Looking changes nothing: a circuit whose time is over stays open
 until the next call.
 
-gauge: 0 closed, 1 half-open, 2 open, 3 forced open, -1 disabled, -2 metrics only
+gauge: 0 closed, 1 half_open, 2 open, 3 forced_open, -1 disabled, -2 metrics_only
 """
 
 REPLAY_EPILOG = """\
@@ -158,10 +158,10 @@ def _print_json(seen: dict[str, Replayed]) -> None:
     print_json([{"breaker": spec} | asdict(each) for spec, each in seen.items()])
 
 
-HEADS = ("breaker", "opened", "again", "open for", "refused", "good", "failures")
+HEADS = ("breaker", "opened", "again", "open for", "rejected", "good", "failures")
 LEGEND = (
     "again: opened once more when it looked; open for: until it closed again;",
-    "good: refused, and went well without the breaker; failures: let through",
+    "good: rejected, and went well without the breaker; failures: let through",
 )
 
 
@@ -180,8 +180,8 @@ def _show(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
             str(each.opened),
             str(each.reopened),
             clock(each.seconds),
-            str(each.refused),
-            str(each.refused_successes),
+            str(each.rejected),
+            str(each.rejected_successes),
             str(each.failures),
         )
         for spec, each in seen.items()

@@ -209,12 +209,12 @@ class Local:
 
 # Above 0: calls are refused.
 GAUGES = {
-    "metrics only": -2,
+    "metrics_only": -2,
     "disabled": -1,
     "closed": 0,
-    "half-open": 1,
+    "half_open": 1,
     "open": 2,
-    "forced open": 3,
+    "forced_open": 3,
 }
 
 
@@ -250,7 +250,7 @@ class CircuitSnapshot:
     def gauge(self) -> int:
         """The state as a number for metrics, above 0 where calls are refused.
 
-        0 closed, 1 half-open, 2 open, 3 forced open; -1 disabled, -2 metrics only.
+        0 closed, 1 half_open, 2 open, 3 forced_open; -1 disabled, -2 metrics_only.
 
         >>> from retrytemplate.control import CircuitBreaker
         >>> breaker = CircuitBreaker("billing")

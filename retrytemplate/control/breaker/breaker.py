@@ -283,7 +283,7 @@ class CircuitBreaker(Wraps):
         A refusal costs least so: nothing is raised.
         """
         permit = Permit(self)
-        refused = permit.take()
+        refused = permit.acquire()
         if refused is not None:
             return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
@@ -311,7 +311,7 @@ class CircuitBreaker(Wraps):
     ) -> Outcome[Any]:
         """The same for functions that may be asynchronous."""
         permit = Permit(self)
-        refused = await permit.take_async() if self._keeper.waits else permit.take()
+        refused = await permit.acquire_async() if self._keeper.waits else permit.acquire()
         if refused is not None:
             return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
@@ -541,7 +541,7 @@ class CircuitBreaker(Wraps):
         :param by: who does it, and *reason*: why; both are in events and in the snapshot.
         :param seconds: when it ends by itself, closed; None: never.
         """
-        self._by_hand("forced open", by, reason, seconds)
+        self._by_hand("forced_open", by, reason, seconds)
 
     def disable(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
         """Make every call, count none."""
@@ -549,7 +549,7 @@ class CircuitBreaker(Wraps):
 
     def only_measure(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
         """Make every call and count it; never open."""
-        self._by_hand("metrics only", by, reason, seconds)
+        self._by_hand("metrics_only", by, reason, seconds)
 
     def reset(self, *, by: str | None = None, reason: str | None = None) -> None:
         """Close it, as if it were new."""

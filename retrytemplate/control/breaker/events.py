@@ -6,7 +6,7 @@ from attrs import frozen
 
 from retrytemplate.control.events import ControlEvent
 
-__all__ = ["CircuitChanged", "CircuitStoreBack", "CircuitStoreLost", "LateResult"]
+__all__ = ["CircuitChanged", "CircuitStoreLost", "CircuitStoreRecovered", "LateResult"]
 
 
 @frozen(kw_only=True)
@@ -45,10 +45,10 @@ class CircuitStoreLost(ControlEvent):
 
 
 @frozen(kw_only=True)
-class CircuitStoreBack(ControlEvent):
+class CircuitStoreRecovered(ControlEvent):
     """The store of a shared circuit is there again, and in use.
 
-    :param lost_for: seconds since it was lost.
+    :param outage: seconds since it was lost.
     """
 
-    lost_for: float
+    outage: float

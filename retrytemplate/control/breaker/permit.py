@@ -47,7 +47,7 @@ class Permit:
         self._open = False
         self.elapsed = 0.0
 
-    def take(self) -> RetryError | None:
+    def acquire(self) -> RetryError | None:
         """Ask for the call; the error, if it may not be made."""
         if self._open:
             return None
@@ -64,7 +64,7 @@ class Permit:
                 breaker._report(*self._unused(admission))
             raise
 
-    async def take_async(self) -> RetryError | None:
+    async def acquire_async(self) -> RetryError | None:
         """The same, where a shared circuit is asked in a thread."""
         if self._open:
             return None
@@ -123,7 +123,7 @@ class Permit:
                 breaker._report(self._generation, self._number, self._began, ended, verdict)
 
     def __enter__(self) -> Self:
-        return self._entered(self.take())
+        return self._entered(self.acquire())
 
     def _entered(self, refused: RetryError | None) -> Self:
         if refused is not None:
@@ -148,7 +148,7 @@ class Permit:
         if not self._breaker._keeper.waits:
             return self.__enter__()
         self._said = []
-        return self._entered(await self.take_async())
+        return self._entered(await self.acquire_async())
 
     async def __aexit__(
         self,

@@ -76,8 +76,8 @@ class Replayed:
     :param calls: all that were recorded, and ``recorded_failures``: those of them that failed.
     :param opened: how often it would have opened, and ``reopened``: how often again when it looked.
     :param seconds: for which it would not have been closed, in all.
-    :param refused: calls that would not have been made; of them ``refused_successes`` went well,
-        which the breaker would have cost, and ``refused_failures`` did not.
+    :param rejected: calls that would not have been made; of them ``rejected_successes`` went well,
+        which the breaker would have cost, and ``rejected_failures`` did not.
     """
 
     calls: int
@@ -85,14 +85,14 @@ class Replayed:
     opened: int
     reopened: int
     seconds: float
-    refused: int
-    refused_successes: int
-    refused_failures: int
+    rejected: int
+    rejected_successes: int
+    rejected_failures: int
 
     @property
     def failures(self) -> int:
         """Those that it would have let through."""
-        return self.recorded_failures - self.refused_failures
+        return self.recorded_failures - self.rejected_failures
 
 
 def replay(
@@ -110,7 +110,7 @@ def replay(
     >>> breaker = CircuitBreaker("billing", window=Consecutive(2), reset_timeout=5, reset_jitter=0)
     >>> calls = [(each, 0.1, "failure" if each in (3, 4) else "success") for each in range(20)]
     >>> seen = replay(breaker, calls)
-    >>> seen.opened, seen.refused_successes, round(seen.seconds, 1)
+    >>> seen.opened, seen.rejected_successes, round(seen.seconds, 1)
     (1, 5, 8.0)
     """
     if not isinstance(breaker, CircuitBreaker):
@@ -119,15 +119,15 @@ def replay(
     watch, tape = _Watch(clock), _Tape(clock)
     other: dict[str, Any] = {"clock": clock, "listeners": (watch,), "store": None}
     tried = evolve(breaker, **other)
-    recorded, refused = Counter[str](), Counter[str]()
+    recorded, rejected = Counter[str](), Counter[str]()
     for call in sorted(map(_call, calls), key=attrgetter("time")):
         tape.wind(call.time)
         recorded[call.outcome] += 1
         permit = tried.permit()
-        if permit.take() is None:
+        if permit.acquire() is None:
             tape.begin(call, permit)
         else:
-            refused[call.outcome] += 1
+            rejected[call.outcome] += 1
     tape.wind(inf)
     return Replayed(
         calls=recorded.total(),
@@ -135,9 +135,9 @@ def replay(
         opened=watch.opened,
         reopened=watch.reopened,
         seconds=watch.in_all(),
-        refused=refused.total(),
-        refused_successes=refused["success"],
-        refused_failures=refused["failure"],
+        rejected=rejected.total(),
+        rejected_successes=rejected["success"],
+        rejected_failures=rejected["failure"],
     )
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker.window import Calls, Counter, Seconds
 
     Verdict = Literal["success", "failure", "ignored", "cancelled"]
-    State = Literal["closed", "open", "half-open", "forced open", "disabled", "metrics only"]
+    State = Literal["closed", "open", "half_open", "forced_open", "disabled", "metrics_only"]
 
 __all__ = ["OPEN_TO_ALL", "Change", "Circuit", "Manual", "Rules", "code_of"]
 
-OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics only")
+OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics_only")
 """The states in which a call needs no permit."""
 
 # How often the open time has grown before it stops growing: no float is too small for it.
@@ -107,7 +107,7 @@ class Circuit:
         self.look(now)
         if self.state in OPEN_TO_ALL:
             return 0
-        if self.state == "half-open":
+        if self.state == "half_open":
             self._expire(now)
             if len(self.probes) < self.rules.half_open_calls:
                 self.issued += 1
@@ -127,7 +127,7 @@ class Circuit:
                 self.manual = None
                 self._close()
         elif self.state == "open" and now >= self.until:
-            self._become("half-open")
+            self._become("half_open")
 
     def _expire(self, now: float) -> None:
         """A permit that nobody gave back is free again; what it may report is late."""
@@ -141,13 +141,13 @@ class Circuit:
         if self.state == "open":
             return max(0.0, self.until - now)
         manual = self.manual
-        if self.state == "forced open" and manual is not None and manual.until is not None:
+        if self.state == "forced_open" and manual is not None and manual.until is not None:
             return max(0.0, manual.until - now)
         return None
 
     def counted(self, now: float) -> Counter:
         """What is in the window now."""
-        if self.state in ("closed", "metrics only"):
+        if self.state in ("closed", "metrics_only"):
             self.counter.look(now)
         return self.counter
 
@@ -160,7 +160,7 @@ class Circuit:
         if generation != self.generation:
             self.late += 1
             return False
-        if self.state == "half-open":
+        if self.state == "half_open":
             if self.probes.pop(permit, None) is None:
                 self.late += 1
                 return False
@@ -175,7 +175,7 @@ class Circuit:
         if self.state == "closed":
             if self._is_bad():
                 self._open(now)
-        elif self.state == "half-open":
+        elif self.state == "half_open":
             if verdict == "failure" or (slow and verdict == "success"):
                 self._open(now)
             elif self.successes >= self.rules.required_successes:
@@ -216,7 +216,7 @@ class Circuit:
         self.successes = 0
         self.probes.clear()
         self.counter.quiet = -inf  # a call that is under way is late from now on
-        if state not in ("open", "half-open"):
+        if state not in ("open", "half_open"):
             self.counter = self.rules.window.counter()
             self.counter.generation = self.generation
         self.closed = self.counter if state == "closed" else None

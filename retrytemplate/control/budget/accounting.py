@@ -32,11 +32,11 @@ class Fund(Protocol):
         """The balance at the last update; changes nothing."""
         ...
 
-    def take(self, cost: float, now: float) -> bool:
+    def withdraw(self, cost: float, now: float) -> bool:
         """Pay for a retry; False: there is not enough, and nothing is taken."""
         ...
 
-    def put_back(self, amount: float, now: float) -> None:
+    def refund(self, amount: float, now: float) -> None:
         """Give back, as far as there is room."""
         ...
 
@@ -97,13 +97,13 @@ class Share:
         earned = self.ratio * sum(self._calls.steps) + self.floor
         return max(0.0, earned - sum(self._taken.steps))
 
-    def take(self, cost: float, now: float) -> bool:
+    def withdraw(self, cost: float, now: float) -> bool:
         if self.available(now) < cost - ROUNDING:
             return False
         self._taken.add(cost, now)
         return True
 
-    def put_back(self, amount: float, now: float) -> None:
+    def refund(self, amount: float, now: float) -> None:
         """It may have been taken in an earlier step: what has left the window is not given back."""
         self._taken.add(-min(amount, self._taken.look(now)), now)
 
@@ -137,13 +137,13 @@ class Bucket:
     def left(self) -> float:
         return self.tokens
 
-    def take(self, cost: float, now: float) -> bool:
+    def withdraw(self, cost: float, now: float) -> bool:
         if self.available(now) < cost - ROUNDING:
             return False
         self.tokens = max(0.0, self.tokens - cost)
         return True
 
-    def put_back(self, amount: float, now: float) -> None:
+    def refund(self, amount: float, now: float) -> None:
         self.tokens = min(self.capacity, self.available(now) + amount)
 
     def wait_for(self, cost: float, now: float) -> float | None:

@@ -40,13 +40,13 @@ class BudgetSnapshot:
     """How a budget stands.
 
     :param available: what is left, in retries or in tokens.
-    :param granted: retries so far, and ``refused``: those that were not granted.
+    :param granted: retries so far, and ``rejected``: those that were not granted.
     """
 
     name: str
     available: float
     granted: int
-    refused: int
+    rejected: int
 
 
 @fixed()
@@ -183,11 +183,11 @@ class RetryBudget(Guard):
 
         :raises RetryBudgetExhaustedError: there is not enough.
         """
-        self.take(context.last_exception)
+        self.withdraw(context.last_exception)
 
     def give_back(self, context: RetryContext) -> None:
         """No attempt came of it."""
-        self.put_back(context.last_exception)
+        self.refund(context.last_exception)
 
     def on_success(self, context: RetryContext, result: Any) -> None:
         """A success brings something back."""
@@ -198,23 +198,23 @@ class RetryBudget(Guard):
 
     # What is asked for a call that no template makes, as a hedge is.
 
-    def take(self, failure: BaseException | None = None) -> None:
+    def withdraw(self, failure: BaseException | None = None) -> None:
         """Pay for one more call than there would be.
 
         :param failure: what it follows, if anything: the cost may depend on it.
         :raises RetryBudgetExhaustedError: there is not enough.
 
         >>> budget = RetryBudget.tokens(capacity=10, cost=5)
-        >>> budget.take()
+        >>> budget.withdraw()
         >>> budget.snapshot().available
         5.0
         """
         cost, now = self._cost_of(failure), self._clock.monotonic()
         try:
-            granted, why, retry_after = self._monitor.run(self._take, cost, now)
+            granted, why, retry_after = self._monitor.run(self._withdraw, cost, now)
         except Reentered:
             granted, why, retry_after = False, "this thread was interrupted inside of it", None
-            self._monitor.post(self._refuse)
+            self._monitor.post(self._count_rejection)
         if not granted:
             error = RetryBudgetExhaustedError(
                 f"the budget {self.name!r} grants no retry: {why}",
@@ -228,30 +228,30 @@ class RetryBudget(Guard):
                 del error  # its traceback holds this frame
         if self.parent is not None:
             try:
-                self.parent.take(failure)
+                self.parent.withdraw(failure)
             except BaseException:
-                self._put_back(cost)
+                self._refund_cost(cost)
                 raise
 
-    def put_back(self, failure: BaseException | None = None) -> None:
+    def refund(self, failure: BaseException | None = None) -> None:
         """The call that was paid for is not made."""
-        self._put_back(self._cost_of(failure))
+        self._refund_cost(self._cost_of(failure))
         if self.parent is not None:
-            self.parent.put_back(failure)
+            self.parent.refund(failure)
 
     # Accounts.
 
-    def _take(self, cost: float, now: float) -> tuple[bool, str, float | None]:
+    def _withdraw(self, cost: float, now: float) -> tuple[bool, str, float | None]:
         """Whether it was paid; where it was not, why, and when there will be enough."""
-        if self._fund.take(cost, now):
+        if self._fund.withdraw(cost, now):
             self._counts["granted"] += 1
             return True, "", None
-        self._refuse()
+        self._count_rejection()
         why = f"{cost:g} is needed, {self._fund.available(now):.3g} is left"
         return False, why, self._fund.wait_for(cost, now)
 
-    def _refuse(self) -> None:
-        self._counts["refused"] += 1
+    def _count_rejection(self) -> None:
+        self._counts["rejected"] += 1
 
     def _earn(self) -> None:
         if self not in COUNTED.get():
@@ -259,13 +259,13 @@ class RetryBudget(Guard):
 
     def _reward(self, amount: float, retried: bool = False) -> None:
         if self._refund and (retried or self not in COUNTED.get()):
-            self._monitor.defer(self._fund.put_back, amount, self._clock.monotonic())
+            self._monitor.defer(self._fund.refund, amount, self._clock.monotonic())
 
-    def _put_back(self, amount: float) -> None:
-        self._monitor.post(self._pay_back, amount, self._clock.monotonic())
+    def _refund_cost(self, amount: float) -> None:
+        self._monitor.post(self._deduct_refund, amount, self._clock.monotonic())
 
-    def _pay_back(self, amount: float, now: float) -> None:
-        self._fund.put_back(amount, now)
+    def _deduct_refund(self, amount: float, now: float) -> None:
+        self._fund.refund(amount, now)
         self._counts["granted"] -= 1
 
     # Looking.
@@ -286,7 +286,7 @@ class RetryBudget(Guard):
             name=self.name,
             available=self._fund.left,
             granted=self._counts["granted"],
-            refused=self._counts["refused"],
+            rejected=self._counts["rejected"],
         )
 
 

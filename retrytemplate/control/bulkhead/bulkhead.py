@@ -74,18 +74,18 @@ def _names(name: str, value: Any) -> None:
 class BulkheadSnapshot:
     """How a bulkhead stands.
 
-    :param inside: calls under way, of ``limit`` at this moment; ``waiting``: those in the queue.
+    :param in_use: calls under way, of ``limit`` at this moment; ``waiting``: those in the queue.
     :param keys: how many keys are in use.
-    :param admitted: calls that got a slot, and ``refused``: those that did not, so far.
+    :param admitted: calls that got a slot, and ``rejected``: those that did not, so far.
     """
 
     name: str
     limit: int
-    inside: int
+    in_use: int
     waiting: int
     keys: int
     admitted: int
-    refused: int
+    rejected: int
 
 
 def _no_step() -> int:
@@ -294,11 +294,11 @@ class Bulkhead(Wraps):
         return BulkheadSnapshot(
             name=self.name,
             limit=room.limit,
-            inside=room.inside,
+            in_use=room.in_use,
             waiting=room.waiting,
             keys=len(room.keys),
             admitted=room.admitted,
-            refused=room.rejected,
+            rejected=room.rejected,
         )
 
     # What the slots ask for.
@@ -392,7 +392,7 @@ class Bulkhead(Wraps):
         room = self._room
         self._monitor.post(room.reject)
         message = (
-            f"the bulkhead {self.name!r} is full: {room.inside} of {room.limit} slots are "
+            f"the bulkhead {self.name!r} is full: {room.in_use} of {room.limit} slots are "
             f"taken, {room.waiting} of {room.queue} wait"
         )
         error = BulkheadFullError(message, name=self.name)

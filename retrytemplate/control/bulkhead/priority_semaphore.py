@@ -62,7 +62,7 @@ class Room:
     lanes: int
     per_key: int | None
     fairness: int
-    inside: int = 0
+    in_use: int = 0
     waiting: int = 0
     arrived: int = 0
     admitted: int = 0  # so far, as the rejected ones
@@ -79,7 +79,7 @@ class Room:
     def clear(self) -> None:
         """Begin an era: forget all tickets; those of earlier eras change nothing from now on."""
         self.era += 1
-        self.inside = self.waiting = 0
+        self.in_use = self.waiting = 0
         self.keys = {}
         self._ready = [Line() for _ in range(self.lanes)]
 
@@ -87,7 +87,7 @@ class Room:
         """Come in, or wait if there is room for that; False: neither."""
         self.arrived += 1
         ticket.number, ticket.era = self.arrived, self.era
-        if self.inside < self.limit and self._takes_place(ticket):
+        if self.in_use < self.limit and self._takes_place(ticket):
             self._let_in(ticket)
             self.admitted += 1
             return True
@@ -110,15 +110,15 @@ class Room:
 
     def step_in(self) -> int:
         """Enter without a ticket and a key; the era, or 0 where a ticket is needed."""
-        if self.inside >= self.limit or self.growth is not None:
+        if self.in_use >= self.limit or self.growth is not None:
             return 0
-        self.inside += 1
+        self.in_use += 1
         self.admitted += 1
         return self.era
 
     def step_out(self) -> list[Ticket]:
         """End a call of this era that has no ticket; return the tickets that are admitted then."""
-        self.inside -= 1
+        self.in_use -= 1
         return self.admit() if self.waiting else []
 
     def leave(self, ticket: Ticket) -> list[Ticket]:
@@ -127,7 +127,7 @@ class Room:
         if ticket.era != self.era:
             return []
         if was == "in":
-            self.inside -= 1
+            self.in_use -= 1
             self._give_place_back(ticket.key)
         elif was == "waiting":
             self.waiting -= 1
@@ -140,7 +140,7 @@ class Room:
     def admit(self) -> list[Ticket]:
         """Let in whoever can be."""
         admitted = []
-        while self.inside < self.limit and (ticket := self._next()) is not None:
+        while self.in_use < self.limit and (ticket := self._next()) is not None:
             self.waiting -= 1
             self._let_in(ticket)
             admitted.append(ticket)
@@ -191,7 +191,7 @@ class Room:
 
     def _let_in(self, ticket: Ticket) -> None:
         ticket.state = "in"
-        self.inside += 1
+        self.in_use += 1
 
     # Places of a key.
 

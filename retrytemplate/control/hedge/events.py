@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from retrytemplate.control.hedge.execution import Runner
 
 __all__ = [
-    "CallLeftBehind",
-    "CallLost",
+    "AttemptAbandoned",
+    "AttemptFailed",
     "HedgeRefused",
     "HedgeSnapshot",
     "HedgeStarted",
@@ -58,7 +58,7 @@ class HedgeRefused(ControlEvent):
 
 
 @frozen(kw_only=True)
-class CallLost(ControlEvent):
+class AttemptFailed(ControlEvent):
     """A call failed, and it is not this failure that its caller gets, if he gets one.
 
     :param error: what it was, without the cancellation of the call.
@@ -69,7 +69,7 @@ class CallLost(ControlEvent):
 
 
 @frozen(kw_only=True)
-class CallLeftBehind(ControlEvent):
+class AttemptAbandoned(ControlEvent):
     """A call still runs in its thread, and nobody waits for it any more."""
 
     number: int
@@ -82,8 +82,8 @@ class HedgeSnapshot:
     :param delay: seconds until a hedge is started, now; None: none is.
     :param calls: calls so far, and the ``hedges`` that were started for them.
     :param won: calls that a hedge has answered.
-    :param refused: calls that got no hedge, or no further one, when it was due.
-    :param left_behind: calls that still ran in their threads when another had answered.
+    :param rejected: calls that got no hedge, or no further one, when it was due.
+    :param abandoned: calls that still ran in their threads when another had answered.
     """
 
     name: str
@@ -91,8 +91,8 @@ class HedgeSnapshot:
     calls: int
     hedges: int
     won: int
-    refused: int
-    left_behind: int
+    rejected: int
+    abandoned: int
 
 
 @define(eq=False)
@@ -117,15 +117,15 @@ class Steward:
             self._tell(HedgeWon, number=runner.number, started=started)
 
     def refused(self, error: Exception) -> None:
-        self._count("refused")
+        self._count("rejected")
         self._tell(HedgeRefused, error=error)
 
-    def left_behind(self, runner: Runner) -> None:
-        self._count("left_behind")
-        self._tell(CallLeftBehind, number=runner.number)
+    def abandoned(self, runner: Runner) -> None:
+        self._count("abandoned")
+        self._tell(AttemptAbandoned, number=runner.number)
 
     def lost(self, runner: Runner, error: BaseException) -> None:
-        self._tell(CallLost, number=runner.number, error=error)
+        self._tell(AttemptFailed, number=runner.number, error=error)
 
     def snapshot(self, delay: float | None) -> HedgeSnapshot:
         return self._monitor.read(self._shown, delay)
@@ -138,8 +138,8 @@ class Steward:
             calls=counts["calls"],
             hedges=counts["hedges"],
             won=counts["won"],
-            refused=counts["refused"],
-            left_behind=counts["left_behind"],
+            rejected=counts["rejected"],
+            abandoned=counts["abandoned"],
         )
 
     def _count(self, what: str) -> None:

@@ -42,7 +42,7 @@ class Runner:
     :param ended: when that was over; then there is an ``error``, or a ``value``.
     :param stop: a flag for a function in a thread that wants to know when nobody waits any more.
     :param has_failed: before anybody told it to stop.
-    :param left_behind: its thread still ran when the race was over.
+    :param abandoned: its thread still ran when the race was over.
     """
 
     race: Race
@@ -54,12 +54,12 @@ class Runner:
     error: BaseException | None = None
     stop: threading.Event | None = None
     has_failed: bool = False
-    left_behind: bool = False
+    abandoned: bool = False
 
     @property
     def was_made(self) -> bool:
         """Whether the function was called."""
-        return self.began is not None or self.left_behind
+        return self.began is not None or self.abandoned
 
     def run(self) -> None:
         """Make the call in this thread, whatever comes of it."""
@@ -185,7 +185,7 @@ class Race:
             self._refused(self.barred)
             return
         try:
-            self.account.take(after)
+            self.account.withdraw(after)
         except RetryBudgetExhaustedError as refusal:
             self._refused(refusal)
             return
@@ -196,7 +196,7 @@ class Race:
             start(runner)
         except Exception as exc:  # of a pool that was shut down; a cancellation is none
             self.runners.remove(runner)
-            self.account.put_back(after)
+            self.account.refund(after)
             self._refused(exc)
 
     def _refused(self, error: Exception) -> None:
@@ -238,7 +238,7 @@ class Race:
         """
         for runner in self.runners[1:]:
             if not runner.was_made:
-                self.account.put_back(runner.after)
+                self.account.refund(runner.after)
         if self.is_open or self.winner is not None or self.error is not None:
             for runner in self._here():
                 self.lost(runner)
@@ -287,7 +287,7 @@ class Race:
         self.runners = []
 
     def _here(self) -> list[Runner]:
-        return [runner for runner in self.runners if not runner.left_behind]
+        return [runner for runner in self.runners if not runner.abandoned]
 
 
 @define(eq=False)
@@ -311,18 +311,18 @@ class Account:
         if self._all:
             COUNTED.set(COUNTED.get() | self._all)
 
-    def take(self, failure: BaseException | None) -> None:
+    def withdraw(self, failure: BaseException | None) -> None:
         """Pay for a hedge.
 
         :raises RetryBudgetExhaustedError: there is not enough.
         """
         if self.budget is not None:
-            self.budget.take(failure)
+            self.budget.withdraw(failure)
 
-    def put_back(self, failure: BaseException | None) -> None:
+    def refund(self, failure: BaseException | None) -> None:
         """The hedge was not made."""
         if self.budget is not None:
-            self.budget.put_back(failure)
+            self.budget.refund(failure)
 
     def succeeded(self) -> None:
         """The call did: that brings something back, once."""

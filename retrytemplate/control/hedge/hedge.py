@@ -49,11 +49,11 @@ T = TypeVar("T")
 class HedgeOutcome(Outcome[T]):
     """How a call ended; ``attempts`` is the number of calls that were started.
 
-    :param answered_by: the number of the call that answered, from 1; None: none did.
+    :param source: the number of the call that answered, from 1; None: none did.
     :param failures: what the calls have raised, in the order in which they were started.
     """
 
-    answered_by: int | None = None
+    source: int | None = None
     failures: tuple[BaseException, ...] = ()
 
     @property
@@ -127,7 +127,7 @@ class Hedge(Wraps):
     ...     return f"rain in {city}"
     >>> weather = Hedge(delay=0.01, idempotent=True)
     >>> outcome = asyncio.run(weather.outcome_async(ask, "Oslo"))
-    >>> outcome.value, outcome.answered_by, outcome.attempts
+    >>> outcome.value, outcome.source, outcome.attempts
     ('rain in Oslo', 2, 2)
     """
 
@@ -260,7 +260,7 @@ class Hedge(Wraps):
                 del error, failures
         elapsed = self.clock.monotonic() - began
         raised = tuple(each for _, each in failures)
-        return HedgeOutcome(value, error, started, (), elapsed, answered_by=who, failures=raised)
+        return HedgeOutcome(value, error, started, (), elapsed, source=who, failures=raised)
 
     def _answered(self, race: Race, winner: Runner) -> None:
         race.account.succeeded()

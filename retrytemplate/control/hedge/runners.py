@@ -228,15 +228,15 @@ class PoolLanes:
         if self._places:
             uninterrupted(self._let_go, self._places)
         for place in self._places:
-            if place.runner.left_behind:
-                self._race.steward.left_behind(place.runner)
+            if place.runner.abandoned:
+                self._race.steward.abandoned(place.runner)
         self._places.clear()  # one that was left behind holds the failure that it came after
 
     def _close(self) -> None:
         self._closed = True
         for place in self._places:
             place.is_over = place.take() or place.is_over
-            place.runner.left_behind = not place.is_over
+            place.runner.abandoned = not place.is_over
 
     def _next(self, seconds: float) -> list[Runner]:
         from queue import Empty
@@ -274,7 +274,7 @@ class PoolLanes:
             if place.future is not None:
                 place.future.cancel()
                 place.future = None
-            if place.runner.left_behind and place.runner.stop is not None:
+            if place.runner.abandoned and place.runner.stop is not None:
                 place.runner.stop.set()
 
     # In the threads of the pool.
@@ -298,7 +298,7 @@ class PoolLanes:
 
     def _report(self, place: _Place) -> None:
         self._monitor.post(self._end, place)
-        if place.runner.left_behind:
+        if place.runner.abandoned:
             self._race.lost(place.runner)
             place.runner.error = None
 

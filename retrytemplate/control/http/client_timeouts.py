@@ -18,9 +18,9 @@ __all__ = [
     "MINIMUM",
     "aiohttp_timeout",
     "httpx_timeout",
+    "remaining_time",
     "requests_timeout",
     "time_left",
-    "what_is_left",
 ]
 
 # With less left no call is made: by the time it has begun it would be over.
@@ -136,12 +136,12 @@ def _limits(own: dict[str, Any], deadline: Deadline | None, minimum: Any) -> dic
     for name in own:
         own[name] = duration(own[name])
         span_or_none(name, own[name])
-    left = what_is_left(deadline, minimum)
+    left = remaining_time(deadline, minimum)
     nearest = {name: left if each is None else min(each, left) for name, each in own.items()}
     return {name: None if math.isinf(each) else each for name, each in nearest.items()}
 
 
-def what_is_left(deadline: Deadline | None, minimum: Any) -> float:
+def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
     """Seconds left of the deadline that is given, or in force; infinite where there is none."""
     if deadline is not None and not isinstance(deadline, Deadline):
         raise TypeError(f"deadline must be a Deadline or None, got {deadline!r}")

@@ -35,7 +35,7 @@ CLIENTS = ("httpx.", "httpx2.", "aiohttp.client")
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
 
-MADE = {"policy": "made of max_attempts, worth, idempotent and key_header"}
+MADE = {"policy": "made of max_attempts, retryable, idempotent and key_header"}
 
 # There was no connection, so that nothing can have come once.
 NEVER_SENT = OwnClassifier(
@@ -64,7 +64,7 @@ def http_retry(
     *,
     idempotent: bool = False,
     key_header: str = HEADER,
-    worth: ExceptionClassifier | None = None,
+    retryable: ExceptionClassifier | None = None,
     give_up_above: Seconds | None = 60.0,
     jitter: float = 0.1,
     **settings: Any,
@@ -86,7 +86,7 @@ def http_retry(
         seconds, with full jitter.
     :param idempotent: declares that the calls may be made twice, whatever their method is.
     :param key_header: of the key by which the server knows a call that comes again.
-    :param worth: what may pass; None: ``TRANSIENT_ERRORS``.
+    :param retryable: what may pass; None: ``TRANSIENT_ERRORS``.
     :param give_up_above: a longer ``Retry-After`` ends the attempts at once; None: none is too
         long.
     :param jitter: the share by which a wait may be longer than told.
@@ -106,11 +106,11 @@ def http_retry(
     3
     """
     refuse_made(settings, MADE)
-    if not isinstance(worth, ExceptionClassifier | None):
-        raise TypeError(f"worth must be an ExceptionClassifier or None, got {worth!r}")
+    if not isinstance(retryable, ExceptionClassifier | None):
+        raise TypeError(f"retryable must be an ExceptionClassifier or None, got {retryable!r}")
     if not isinstance(backoff, Backoff | None):
         raise TypeError(f"backoff must be a Backoff or None, got {backoff!r}")
-    passing = TRANSIENT_ERRORS if worth is None else worth
+    passing = TRANSIENT_ERRORS if retryable is None else retryable
     classifier = RepeatableClassifier({}, of=passing, idempotent=idempotent, key_header=key_header)
     clock = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
     fallback = ExponentialBackoff(0.2, 2.0, 30.0, jitter="full") if backoff is None else backoff
@@ -132,7 +132,7 @@ def refuse_made(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
 
 @frozen(eq=False, repr=False)
 class RepeatableClassifier(DerivedClassifier):
-    """What another classifier finds worth a retry, where the request may be made again."""
+    """What another classifier finds retryable, where the request may be made again."""
 
     idempotent: bool = field(kw_only=True, validator=instance_of(bool, "True or False"))
     key_header: str = field(kw_only=True, validator=checked_by(text))

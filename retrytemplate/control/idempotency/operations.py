@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
-__all__ = ["Once", "Operations"]
+__all__ = ["IdempotentExecution", "Operations"]
 
 
 def _check_cache(name: str, value: Any) -> None:
@@ -160,14 +160,16 @@ class Operations:
         reject_blocking_cache(self.cache)
         return await perform_async(self._call(key, None, partial(fn, *args, **kwargs), ASYNC))
 
-    def once(self, key: Callable[..., Any], *, fingerprint: Any = None) -> Once:
+    def idempotent(
+        self, key: Callable[..., Any], *, fingerprint: Any = None
+    ) -> IdempotentExecution:
         """A strategy: each call is an operation, whose key is made of its arguments.
 
         :param key: a function with the parameters of the call.
         :param fingerprint: likewise, of what is asked for.
 
         >>> operations = Operations()
-        >>> @operations.once(lambda order: ("charge", order)).wrap
+        >>> @operations.idempotent(lambda order: ("charge", order)).wrap
         ... def charge(order):
         ...     print("charged")
         ...     return order
@@ -175,7 +177,7 @@ class Operations:
         charged
         (17, 17)
         """
-        return Once(self, key, fingerprint)
+        return IdempotentExecution(self, key, fingerprint)
 
     def _call(self, key: Any, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
         operation = Operation(self, key)
@@ -221,7 +223,7 @@ class Operations:
 
 
 @frozen(eq=False)
-class Once(Wraps):
+class IdempotentExecution(Wraps):
     """A strategy around calls that are operations: see ``Operations.once``."""
 
     operations: Operations = field(validator=instance_of(Operations, "an Operations"))

@@ -149,7 +149,7 @@ def with_breaker(
     :raises TypeError: for what is no breaker, and an asynchronous fallback of a node that is not.
     :raises MisuseError: for ``on`` without a fallback.
 
-    The listeners of the breaker are told of each answer, with a ``FellBack``.
+    The listeners of the breaker are told of each answer, with a ``FallbackUsed``.
 
     >>> from retrytemplate.control import Consecutive
     >>> weather = CircuitBreaker("weather", window=Consecutive(1))

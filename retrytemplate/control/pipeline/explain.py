@@ -15,7 +15,7 @@ from retrytemplate.control.classification.service_errors import ServiceErrors
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge.delay import Quantile
 from retrytemplate.control.hedge.hedge import Hedge
-from retrytemplate.control.idempotency.operations import Once
+from retrytemplate.control.idempotency.operations import IdempotentExecution
 from retrytemplate.control.pipeline.probe import retrying, title, waits
 from retrytemplate.control.propagation.nesting import NestedRetries, Nesting
 from retrytemplate.control.switch.guard import SwitchGuard
@@ -108,7 +108,7 @@ def _(layer: Hedge, inside: float, each: float, late: float) -> float:
     return inside + layer.max_hedges * later
 
 
-@_around.register(Once)
+@_around.register(IdempotentExecution)
 @_around.register(ServiceErrors)
 @_around.register(SwitchGuard)
 def _(layer: Any, inside: float, each: float, late: float) -> float:
@@ -147,7 +147,7 @@ def _calls(layer: Any) -> float:
 @_calls.register(CircuitBreaker)
 @_calls.register(Bulkhead)
 @_calls.register(Fallback)
-@_calls.register(Once)
+@_calls.register(IdempotentExecution)
 @_calls.register(ServiceErrors)
 @_calls.register(SwitchGuard)
 def _(layer: Any) -> float:
@@ -258,7 +258,7 @@ def _(layer: Hedge) -> str:
 
 
 @described.register
-def _(layer: Once) -> str:
+def _(layer: IdempotentExecution) -> str:
     return "each operation happens once; from then on its result is given"
 
 

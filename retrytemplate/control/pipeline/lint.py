@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
     Layers = Sequence[Any]
 
-__all__ = ["Remark", "remarks"]
+__all__ = ["LintWarning", "lint"]
 
 # Of so few failures in a row, or in a window, some come about without anything being down.
 TOO_FEW = 2
 
 
 @frozen(kw_only=True)
-class Remark:
+class LintWarning:
     """A warning about a pipeline.
 
     :param rule: what it is about: the same words for the same thing.
@@ -62,7 +62,7 @@ class Remark:
         return f"{self.rule}: {self.reason}. {self.remedy}."
 
 
-def remarks(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[Remark, ...]:
+def lint(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[LintWarning, ...]:
     """Everything that is worth a warning, the order of the layers first."""
     bounds = (_nothing_bounds_it, _timeout_inside_only, _too_short, _longer_than_the_timeout)
     orders = (
@@ -73,7 +73,7 @@ def remarks(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[Re
         _fallback_inside,
     )
     numbers = (_rejections, _no_jitter, _every_error, _too_sensitive)
-    found: list[Remark] = []
+    found: list[LintWarning] = []
     for bound in bounds:
         found.extend(bound(layers, attempt_duration))
     for rule in (*orders, *numbers):
@@ -95,13 +95,13 @@ def _first(layers: Iterable[Any], kind: type) -> Any:
 # Limits of time.
 
 
-def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
+def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
     for place, template in _retries(layers):
         if _is_unlimited(layers[:place]) and longest(layers[place:], attempt) == inf:
             endless = longest(layers[place:], 0.0) == inf
             what = "how often and how long it tries" if endless else "how long an attempt may take"
-            yield Remark(
-                rule="nothing bounds it",
+            yield LintWarning(
+                rule="unbounded-retry",
                 reason=f"{title(template)} has no Timeout outside, and nothing limits {what}",
                 remedy="Put a Timeout outside of it"
                 + ("" if endless else ", or give it an attempt_timeout"),
@@ -109,14 +109,14 @@ def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[Rema
             return
 
 
-def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
+def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
     for place, template in _retries(layers):
         inner = _first(layers[place:], Timeout)
         if inner is not None and _is_unlimited(layers[:place]):
             most = longest(layers[place:], attempt)
             together = "are unbounded" if most == inf else f"may take {span(most)}"
-            yield Remark(
-                rule="timeout inside only",
+            yield LintWarning(
+                rule="timeout-inside-only",
                 reason=f"{title(inner)} limits each attempt of {title(template)} to "
                 f"{span(inner.seconds)}, but all of them together {together}",
                 remedy="Put another Timeout outside of the template",
@@ -128,11 +128,11 @@ def _is_unlimited(layers: Layers) -> bool:
     return all(timeout.seconds == inf for _, timeout in _timeouts(layers))
 
 
-def _too_short(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
+def _too_short(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
     for place, timeout in _timeouts(layers):
         for what, limit in _not_reached(timeout, layers[place + 1 :]):
-            yield Remark(
-                rule="limit never reached",
+            yield LintWarning(
+                rule="limit-never-reached",
                 reason=f"{title(timeout)} is over after {span(timeout.seconds)}, not later than "
                 f"{what}, after {span(limit)}",
                 remedy="Make the inner limit the shorter one, or leave it out",
@@ -157,7 +157,7 @@ def _not_reached(timeout: Timeout, inside: Layers) -> Iterator[tuple[str, float]
             yield what, limit
 
 
-def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterator[Remark]:
+def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
     for place, timeout in _timeouts(layers):
         inside = layers[place + 1 :]
         if any(_not_reached(timeout, inside)):
@@ -169,8 +169,8 @@ def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterato
         if calls(inside) > 1:
             after = "the last attempts may never be made"
         if timeout.seconds < most < inf:
-            yield Remark(
-                rule="worst case longer than the timeout",
+            yield LintWarning(
+                rule="worst-case-exceeds-timeout",
                 reason=f"{what} may take {span(most)}, and {title(timeout)} is over after "
                 f"{span(timeout.seconds)}: {after}",
                 remedy="Make fewer attempts, shorter ones or shorter waits, or give it more time",
@@ -184,21 +184,21 @@ def _waiting(layers: Layers) -> float:
 # Orders.
 
 
-def _breaker_outside(layers: Layers) -> Iterator[Remark]:
+def _breaker_outside(layers: Layers) -> Iterator[LintWarning]:
     for breaker, template in _around_retry(layers, CircuitBreaker):
-        yield Remark(
-            rule="breaker outside retry",
+        yield LintWarning(
+            rule="breaker-outside-retry",
             reason=f"to {title(breaker)} all attempts of {title(template)} are one call: it counts "
             "failures late, and when it opens, attempts under way go on",
             remedy="Put the breaker inside of the template",
         )
 
 
-def _bulkhead_outside(layers: Layers) -> Iterator[Remark]:
+def _bulkhead_outside(layers: Layers) -> Iterator[LintWarning]:
     for bulkhead, template in _around_retry(layers, Bulkhead):
         if not template.template.backoff.never_waits:
-            yield Remark(
-                rule="bulkhead outside retry",
+            yield LintWarning(
+                rule="bulkhead-outside-retry",
                 reason=f"a slot of {title(bulkhead)} is held while {title(template)} waits between "
                 "its attempts",
                 remedy="Put the bulkhead inside of the template",
@@ -214,18 +214,18 @@ def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
                 break
 
 
-def _hedge_outside(layers: Layers) -> Iterator[Remark]:
+def _hedge_outside(layers: Layers) -> Iterator[LintWarning]:
     for hedge, template in _around_retry(layers, Hedge):
         many = number(calls([hedge, template]), "call")
-        yield Remark(
-            rule="hedge outside retry",
+        yield LintWarning(
+            rule="hedge-outside-retry",
             reason=f"{title(hedge)} starts {title(template)} anew as a whole, which multiplies to "
             f"{many} for one",
             remedy="Put the hedge inside of the template",
         )
 
 
-def _nested(layers: Layers) -> Iterator[Remark]:
+def _nested(layers: Layers) -> Iterator[LintWarning]:
     retries = [
         (layer, many)
         for layer, many in factors(layers)
@@ -234,19 +234,19 @@ def _nested(layers: Layers) -> Iterator[Remark]:
     if len(retries) > 1:
         each = " x ".join("any number" if many == inf else f"{many:.0f}" for _, many in retries)
         product = number(prod(many for _, many in retries), "call")
-        yield Remark(
-            rule="retries nested",
+        yield LintWarning(
+            rule="nested-retries",
             reason=f"attempts multiply: {each}, that is {product} for one",
             remedy="Retry in one layer only, or guard each template with NestedRetries()",
         )
 
 
-def _fallback_inside(layers: Layers) -> Iterator[Remark]:
+def _fallback_inside(layers: Layers) -> Iterator[LintWarning]:
     for place, template in _retries(layers):
         fallback = _first(layers[place:], Fallback)
         if fallback is not None:
-            yield Remark(
-                rule="fallback inside retry",
+            yield LintWarning(
+                rule="fallback-inside-retry",
                 reason=f"{title(fallback)} answers at the first failure: {title(template)} never "
                 "sees it, and never tries again",
                 remedy="Put the fallback outside of the template",
@@ -257,7 +257,7 @@ def _fallback_inside(layers: Layers) -> Iterator[Remark]:
 # Settings.
 
 
-def _rejections(layers: Layers) -> Iterator[Remark]:
+def _rejections(layers: Layers) -> Iterator[LintWarning]:
     for place, layer in _retries(layers):
         guard = _first(layers[place:], CircuitBreaker) or _first(layers[place:], Bulkhead)
         backoff, policy = layer.template.backoff, layer.template.policy
@@ -265,8 +265,8 @@ def _rejections(layers: Layers) -> Iterator[Remark]:
             continue
         refusal = CircuitOpenError("to see", name="to see", retry_after=1.0)
         if policy.names(refusal) and is_retried(policy, refusal):
-            yield Remark(
-                rule="refusals retried",
+            yield LintWarning(
+                rule="rejections-retried",
                 reason=f"{title(layer)} tries again when {title(guard)} refuses a call, without a "
                 "look at when it is worth it",
                 remedy="Leave refusals out of its rules, or wait as long as they say, with a "
@@ -274,30 +274,30 @@ def _rejections(layers: Layers) -> Iterator[Remark]:
             )
 
 
-def _no_jitter(layers: Layers) -> Iterator[Remark]:
+def _no_jitter(layers: Layers) -> Iterator[LintWarning]:
     for _, layer in _retries(layers):
         backoff = layer.template.backoff.resolved()
         if spreads(backoff) is False:
             how = "does not wait" if backoff.never_waits else "always waits the same"
-            yield Remark(
-                rule="no jitter",
+            yield LintWarning(
+                rule="no-jitter",
                 reason=f"{title(layer)} {how}: callers that fail together come back together",
                 remedy='Give it a backoff with chance, such as ExponentialBackoff(jitter="full")',
             )
 
 
-def _every_error(layers: Layers) -> Iterator[Remark]:
+def _every_error(layers: Layers) -> Iterator[LintWarning]:
     for _, layer in _retries(layers):
         if retries_everything(layer.template.policy):
-            yield Remark(
-                rule="every error",
+            yield LintWarning(
+                rule="retries-all-exceptions",
                 reason=f"{title(layer)} retries whatever is raised, faults of the program and "
                 "wrong input too",
                 remedy="Name in retry_on what may go away by itself",
             )
 
 
-def _too_sensitive(layers: Layers) -> Iterator[Remark]:
+def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
     for place, breaker in enumerate(layers):
         if not isinstance(breaker, CircuitBreaker):
             continue
@@ -309,8 +309,8 @@ def _too_sensitive(layers: Layers) -> Iterator[Remark]:
             why = f"the attempts of one call, {number(attempts, 'failure')} in a row, open it"
         else:
             continue
-        yield Remark(
-            rule="breaker too sensitive",
+        yield LintWarning(
+            rule="breaker-too-sensitive",
             reason=f"{title(breaker)} is too sensitive: {why}, which is everyday noise",
             remedy="Look back on more calls: a larger window, minimum_calls or failure_rate",
         )

@@ -17,7 +17,7 @@ from retrytemplate.control._strategy import Strategy, apply, apply_async, fixed
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.pipeline.explain import calls, described, longest, number
-from retrytemplate.control.pipeline.lint import remarks
+from retrytemplate.control.pipeline.lint import lint
 from retrytemplate.control.pipeline.probe import title
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout.timeout import Timeout
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
-    from retrytemplate.control.pipeline.lint import Remark
+    from retrytemplate.control.pipeline.lint import LintWarning
 
     F = TypeVar("F")
     P = ParamSpec("P")
@@ -236,19 +236,19 @@ class Pipeline:
         )
         time = f"{cancelled} if it is asynchronous, {late} if it is synchronous"
         lines.append(f"At most {many} of the function: {cancelled if cancelled == late else time}.")
-        found = self.remarks(attempt_duration=attempt_duration)
+        found = self.lint(attempt_duration=attempt_duration)
         lines.append("Warnings:" if found else "No warnings.")
         lines.extend(f"  - {each}" for each in found)
         return "\n".join(lines)
 
-    def remarks(self, *, attempt_duration: Seconds | None = None) -> tuple[Remark, ...]:
+    def lint(self, *, attempt_duration: Seconds | None = None) -> tuple[LintWarning, ...]:
         """The warnings of ``explain``, for a check of a configuration.
 
         >>> from retrytemplate import RetryTemplate
-        >>> [each.rule for each in Pipeline(CircuitBreaker("b"), RetryTemplate()).remarks()]
-        ['nothing bounds it', 'breaker outside retry', 'no jitter', 'every error']
+        >>> [each.rule for each in Pipeline(CircuitBreaker("b"), RetryTemplate()).lint()]
+        ['unbounded-retry', 'breaker-outside-retry', 'no-jitter', 'retries-all-exceptions']
         """
-        return remarks(self.layers, attempt_duration)
+        return lint(self.layers, attempt_duration)
 
     def worst_case(
         self, *, attempt_duration: Seconds | None = None, synchronous: bool = False

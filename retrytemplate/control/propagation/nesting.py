@@ -44,7 +44,7 @@ class Nesting:
         """That of the code which asks."""
         return around(CURRENT.get())
 
-    def and_also(self, other: Nesting) -> Nesting:
+    def merge(self, other: Nesting) -> Nesting:
         """Both are true: of each the stricter."""
         return Nesting(
             max(self.depth, other.depth),

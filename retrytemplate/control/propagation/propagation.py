@@ -187,10 +187,9 @@ class Incoming:
         self._entered = True
         outer = enclosing_frame()
         # In one process, as in a test, what is outside is known from both sides.
-        here = self.said.and_also(around(outer))
-        _context.any_deadline_entered = (
-            True  # there is something to look for, as where a deadline is entered
-        )
+        here = self.said.merge(around(outer))
+        # There is something to look for, as where a deadline is entered.
+        _context.any_deadline_entered = True
         self._frame = [None, None, None if outer is None else outer[DEADLINE], outer, here]
         self._token = CURRENT.set(self._frame)
         if self.timeout is not None:

@@ -11,7 +11,7 @@ from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.validation import duration, span_or_none
 from retrytemplate.classify.exceptions import attribute
 from retrytemplate.control.classification.timeouts import DATABASE_STATEMENT, LOCK
-from retrytemplate.control.http.client_timeouts import MINIMUM, what_is_left
+from retrytemplate.control.http.client_timeouts import MINIMUM, remaining_time
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class StatementLimit:
     ) -> None:
         self.own, self.lock = _limit("own", own), _limit("lock", lock)
         self.deadline, self.minimum = deadline, minimum
-        what_is_left(deadline, minimum)
+        remaining_time(deadline, minimum)
         self._async: Any = None
         self._connection = self._sync(connection)
         dialect = self._connection.dialect
@@ -134,7 +134,7 @@ class StatementLimit:
     def _enter(self, connection: Connection) -> None:
         from sqlalchemy import event
 
-        what_is_left(self.deadline, self.minimum)
+        remaining_time(self.deadline, self.minimum)
         if HELD in connection.info:
             raise MisuseError("the connection is within a statement_limit() already: use one block")
         self._database.begin()
@@ -146,7 +146,7 @@ class StatementLimit:
         if self._setting or statement.lstrip().upper().startswith(UNLIMITED):
             return
         try:
-            self._left = what_is_left(self.deadline, self.minimum)
+            self._left = remaining_time(self.deadline, self.minimum)
         except TimeoutError as error:
             raise NotSentError(error) from None
         self._seconds = min(self.own, self._left)

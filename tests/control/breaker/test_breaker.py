@@ -98,7 +98,7 @@ def opened(breaker):
 def half_open(breaker, clock):
     opened(breaker)
     clock.advance(30)
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
     return breaker
 
 
@@ -115,7 +115,7 @@ def test_it_goes_from_state_to_state_as_the_textbook_says(make, clock):
     clock.advance(59.9)
     assert breaker.state == "open"
     clock.advance(0.1)
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
     call(breaker, failing)
     assert breaker.state == "open"
     clock.advance(60)
@@ -210,7 +210,7 @@ def test_a_predicate_that_raises_keeps_no_place(make, clock):
 
     breaker = half_open(make(half_open_calls=1), clock)
     asking = CircuitBreaker("odd", failures=odd, half_open_calls=1, clock=clock)
-    asking._keeper.circuit.put("half-open", None)  # nothing counts as a failure there
+    asking._keeper.circuit.put("half_open", None)  # nothing counts as a failure there
     outcome = asking.outcome(failing)
     assert type(outcome.exception) is ZeroDivisionError
     assert type(outcome.exception.__context__) is Down
@@ -300,7 +300,7 @@ def test_a_listener_that_ends_the_program_as_a_call_is_let_through_keeps_no_plac
     ends.on = True
     with pytest.raises(KeyboardInterrupt):
         way(breaker)
-    assert (breaker.state, breaker.snapshot().probes) == ("half-open", 0)
+    assert (breaker.state, breaker.snapshot().probes) == ("half_open", 0)
     way(breaker)
     assert breaker.state == "closed"
 
@@ -335,8 +335,8 @@ def test_chance_that_raises_ends_no_call_and_keeps_the_open_time_that_was_drawn(
         clock.advance(15)
     assert breaker.call(fine) == "fine"
     assert breaker.snapshot().probes == 0
-    opens = ("half-open", "open"), ("open", "half-open")
-    assert told.changes() == [("closed", "open"), opens[1], *opens, ("half-open", "closed")]
+    opens = ("half_open", "open"), ("open", "half_open")
+    assert told.changes() == [("closed", "open"), opens[1], *opens, ("half_open", "closed")]
     assert "the open time stays as it was" in caplog.text
 
 
@@ -394,7 +394,7 @@ def test_a_wall_clock_that_is_set_changes_nothing(told):
     assert (breaker.state, breaker.snapshot().retry_after) == ("open", 30)
     shift = -(10**6)
     clock.advance(30)
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
 
 
 def test_the_open_time_is_drawn_anew_each_time(make, clock):
@@ -430,7 +430,7 @@ def test_half_open_makes_so_many_calls_at_once_and_no_more(make, clock):
     with breaker.permit(), breaker.permit():
         refused = breaker.outcome(fine)
         assert type(refused.exception) is CircuitOpenError
-        assert "is half-open" in str(refused.exception)
+        assert "is half_open" in str(refused.exception)
     assert breaker.outcome(fine).ok
 
 
@@ -438,10 +438,10 @@ def test_half_open_makes_so_many_calls_at_once_and_no_more(make, clock):
 def test_it_closes_after_the_required_successes_and_not_before(make, clock, told):
     breaker = half_open(make(half_open_calls=1, required_successes=3), clock)
     call(breaker, fine, fine)
-    assert (breaker.state, breaker.snapshot().successes) == ("half-open", 2)
+    assert (breaker.state, breaker.snapshot().successes) == ("half_open", 2)
     call(breaker, fine)
     assert breaker.state == "closed"
-    assert told.changes() == [("closed", "open"), ("open", "half-open"), ("half-open", "closed")]
+    assert told.changes() == [("closed", "open"), ("open", "half_open"), ("half_open", "closed")]
 
 
 def test_one_failure_opens_it_again(make, clock):
@@ -468,7 +468,7 @@ def test_a_success_that_comes_late_moves_nothing(make, clock, told):
         probe = breaker.permit().__enter__()
     # That one came in half-open: it closes nothing, and takes nobody's place.
     assert (breaker.state, breaker.snapshot().probes, breaker.snapshot().late) == (
-        "half-open",
+        "half_open",
         1,
         2,
     )
@@ -520,7 +520,7 @@ def test_a_cancelled_call_gives_its_place_back_and_decides_nothing(make, clock, 
     with pytest.raises(end), breaker.permit():
         raise end
     snapshot = breaker.snapshot()
-    assert (snapshot.state, snapshot.probes, snapshot.successes) == ("half-open", 0, 0)
+    assert (snapshot.state, snapshot.probes, snapshot.successes) == ("half_open", 0, 0)
     call(breaker, fine)
     assert breaker.state == "closed"
 
@@ -685,7 +685,7 @@ def test_a_call_whose_end_is_never_heard_of_loses_its_place(make, clock):
     probe = breaker.permit().__enter__()
     lost.success()
     assert (breaker.state, breaker.snapshot().late, breaker.snapshot().expired) == (
-        "half-open",
+        "half_open",
         1,
         1,
     )
@@ -723,7 +723,7 @@ def test_forced_open_it_refuses_until_it_is_reset(make, clock, told):
     assert breaker.outcome(fine).ok
     assert breaker.snapshot().by is None
     assert [(each.after, each.by) for each in told.of(CircuitChanged)] == [
-        ("forced open", "kim"),
+        ("forced_open", "kim"),
         ("closed", "lee"),
     ]
 
@@ -744,7 +744,7 @@ def test_disabled_it_counts_nothing_and_only_measuring_it_does_not_open(make):
     assert (breaker.state, breaker.snapshot().calls) == ("disabled", 0)
     breaker.only_measure(by="kim", reason="what would it do?")
     call(breaker, *[failing] * 5)
-    assert (breaker.state, breaker.snapshot().failures) == ("metrics only", 5)
+    assert (breaker.state, breaker.snapshot().failures) == ("metrics_only", 5)
 
 
 # -- ways in ---------------------------------------------------------------------------------------

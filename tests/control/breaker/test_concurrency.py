@@ -28,7 +28,7 @@ def half_open(**settings):
     with pytest.raises(ZeroDivisionError):
         breaker.call(lambda: 1 / 0)
     clock.advance(60)
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
     return breaker
 
 
@@ -82,7 +82,7 @@ def test_tasks_cancelled_anywhere_leave_no_place_taken(loop, seed):
     breaker, random = half_open(required_successes=10**6), Random(seed)
     cancelled_anywhere(loop, breaker, random, 20, random.randrange(30, 60))
     snapshot = breaker.snapshot()
-    assert (snapshot.state, snapshot.probes) == ("half-open", 0)
+    assert (snapshot.state, snapshot.probes) == ("half_open", 0)
     assert snapshot.successes > 0
 
 

@@ -26,7 +26,7 @@ RESET = 20.0
 EXPIRES = 7.0
 
 
-BY_HAND = ("forced open", "disabled")
+BY_HAND = ("forced_open", "disabled")
 
 
 class Down(Exception):
@@ -48,19 +48,19 @@ class Model:
     def change(self, state):
         self.state, self.since = state, self.since + 1
         self.probes, self.successes = {}, 0
-        if state not in ("open", "half-open"):
+        if state not in ("open", "half_open"):
             self.ended = []
 
     def look(self, now):
         if self.state == "open" and now >= self.until:
-            self.change("half-open")
+            self.change("half_open")
         elif self.state in BY_HAND and self.until is not None and now >= self.until:
             self.failed_returns = 0
             self.change("closed")
 
     def begin(self, now, name):
         self.look(now)
-        if self.state == "half-open":
+        if self.state == "half_open":
             gone = [each for each, until in self.probes.items() if now >= until]
             self.expired += len(gone)
             for each in gone:
@@ -77,7 +77,7 @@ class Model:
     def end(self, now, name, since, verdict, slow):
         if since != self.since:
             self.late += 1
-        elif self.state == "half-open":
+        elif self.state == "half_open":
             if name not in self.probes:
                 self.late += 1
                 return
@@ -190,7 +190,7 @@ class Breaker(RuleBasedStateMachine):
         name = next(self.names)
         since = self.model.begin(self.now, name)
         permit = self.breaker.permit()
-        refused = permit.take()
+        refused = permit.acquire()
         assert (since is None) == isinstance(refused, CircuitOpenError)
         return permit, name, since, self.now
 
@@ -266,7 +266,7 @@ class Breaker(RuleBasedStateMachine):
     def wait_until_it_is_half_open(self, early):
         self.clock.advance(max(0.0, self.model.until - self.now - early))
 
-    @precondition(lambda self: self.model.state == "half-open")
+    @precondition(lambda self: self.model.state == "half_open")
     @rule(verdict=st.sampled_from(["success", "failure", "ignore", "cancel"]), slow=st.booleans())
     def probe(self, verdict, slow):
         begun = self.begin()
@@ -275,7 +275,7 @@ class Breaker(RuleBasedStateMachine):
         self.say(begun, verdict)
 
     @rule(
-        state=st.sampled_from(["forced open", "disabled", "closed"]),
+        state=st.sampled_from(["forced_open", "disabled", "closed"]),
         seconds=st.one_of(st.none(), st.integers(1, 25)),
         really=st.sampled_from([False] * 5 + [True]),
     )

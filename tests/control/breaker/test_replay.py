@@ -30,8 +30,8 @@ def test_two_in_a_row_open_on_noise_where_a_share_of_the_calls_does_not():
     nervous, calm = replay(breaker(Consecutive(2)), noise), replay(breaker(Calls(50)), noise)
     assert (nervous.calls, nervous.recorded_failures) == (calm.calls, calm.recorded_failures)
     assert nervous.opened >= 3
-    assert nervous.refused_successes > 0.9 * nervous.refused > 250
-    assert (calm.opened, calm.refused, calm.failures) == (0, 0, calm.recorded_failures)
+    assert nervous.rejected_successes > 0.9 * nervous.rejected > 250
+    assert (calm.opened, calm.rejected, calm.failures) == (0, 0, calm.recorded_failures)
 
 
 def test_it_says_how_often_and_how_long_it_would_have_been_open_and_for_whom():
@@ -39,7 +39,7 @@ def test_it_says_how_often_and_how_long_it_would_have_been_open_and_for_whom():
     # Opens at 12.1, looks at 23 and fails, looks at 34 and closes.
     assert (seen.opened, seen.reopened, seen.seconds) == (1, 1, pytest.approx(34.1 - 12.1))
     assert (seen.calls, seen.recorded_failures, seen.failures) == (60, 20, 4)
-    assert (seen.refused, seen.refused_failures, seen.refused_successes) == (20, 16, 4)
+    assert (seen.rejected, seen.rejected_failures, seen.rejected_successes) == (20, 16, 4)
 
 
 def test_it_opens_anew_after_it_has_closed():
@@ -60,13 +60,16 @@ def test_calls_count_when_they_end_in_whatever_order_they_are_told():
 
 
 def test_a_call_that_begins_as_another_ends_comes_after_it():
-    assert replay(breaker(Consecutive(1)), [(0, 1, "failure"), (1, 1, "success")]).refused == 1
+    assert replay(breaker(Consecutive(1)), [(0, 1, "failure"), (1, 1, "success")]).rejected == 1
 
 
 def test_what_was_under_way_when_it_opened_counts_no_more():
     calls = [(0, 30.0, "success"), (1, 1.0, "failure"), (13, 20.0, "success"), (14, 1, "success")]
     seen = replay(breaker(Consecutive(1)), calls)
-    assert (seen.opened, seen.refused) == (1, 1)  # the third one looks until 33, the fourth may not
+    assert (seen.opened, seen.rejected) == (
+        1,
+        1,
+    )  # the third looks until 33, the fourth may not
     assert seen.seconds == 31.0
 
 

@@ -282,7 +282,7 @@ def test_many_threads_never_overspend(switching):
     with ThreadPoolExecutor(8) as pool:
         retries = [future.result(PATIENCE) for future in [pool.submit(work) for _ in range(8)]]
     shown = budget.snapshot()
-    assert (sum(retries), shown.granted, shown.refused, shown.available) == (1000, 1000, 8, 0)
+    assert (sum(retries), shown.granted, shown.rejected, shown.available) == (1000, 1000, 8, 0)
 
 
 @pytest.mark.parametrize("form", ["tokens", "share"])
@@ -296,7 +296,7 @@ def test_many_threads_take_no_more_than_there_is(form, switching):
     def work():
         for taken in count():
             try:
-                budget.take()
+                budget.withdraw()
             except RetryBudgetExhaustedError:
                 return taken
 
@@ -396,24 +396,24 @@ TestNaive.settings = settings(max_examples=150, stateful_step_count=40)
 def test_what_was_taken_by_hand_can_be_put_back(clock):
     process = RetryBudget.tokens(capacity=10, clock=clock)
     budget = RetryBudget.tokens(capacity=10, parent=process, clock=clock)
-    budget.take()
-    budget.put_back()
+    budget.withdraw()
+    budget.refund()
     assert [each.snapshot().available for each in (budget, process)] == [10, 10]
-    process.take()
-    process.take()
+    process.withdraw()
+    process.withdraw()
     with pytest.raises(RetryBudgetExhaustedError):
-        budget.take()
+        budget.withdraw()
     assert (budget.snapshot().available, budget.snapshot().granted) == (10, 0)
 
 
 def test_a_refusal_leaves_no_cycle(clock):
     budget = RetryBudget.tokens(capacity=1, cost=1, clock=clock)
-    budget.take()
+    budget.withdraw()
     template = RetryTemplate(SimpleRetryPolicy(3), guards=[budget], clock=clock)
 
     def call():
         with suppress(RetryBudgetExhaustedError):
-            budget.take()
+            budget.withdraw()
         template.outcome(failing)
         with suppress(RetryBudgetExhaustedError):
             template.call(failing)

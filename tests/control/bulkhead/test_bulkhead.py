@@ -37,7 +37,7 @@ class Down(Exception):
 
 def taken(bulkhead):
     shown = bulkhead.snapshot()
-    return shown.inside, shown.waiting, shown.keys
+    return shown.in_use, shown.waiting, shown.keys
 
 
 def until(condition):
@@ -62,7 +62,7 @@ def test_one_dependency_that_is_full_leaves_the_other_free():
         assert raised.value.name == "llm"
         assert database.call(int, "17") == 17
     assert llm.call(int, "17") == 17
-    assert (llm.snapshot().admitted, llm.snapshot().refused) == (3, 1)
+    assert (llm.snapshot().admitted, llm.snapshot().rejected) == (3, 1)
 
 
 def test_a_slot_is_free_again_however_the_call_ends():
@@ -154,7 +154,7 @@ def test_a_user_with_a_thousand_calls_limits_nobody_but_himself():
             shown = bulkhead.snapshot()
             mine = bulkhead._room.keys[user].taken
             most[user] = max(most.get(user, 0), mine)
-            assert shown.inside <= 10
+            assert shown.in_use <= 10
             await asyncio.sleep(0)
             order.append(user)
 
@@ -255,7 +255,7 @@ def test_among_the_vips_of_a_key_so_many_a_place_goes_to_who_of_it_has_waited_lo
 def test_a_slot_names_its_lane():
     bulkhead = Bulkhead("llm", priorities=("gold", "silver", "rest"))
     with bulkhead.slot(priority="silver"):
-        assert bulkhead.snapshot().inside == 1
+        assert bulkhead.snapshot().in_use == 1
     with pytest.raises(ValueError, match="priority must be one of 'gold', 'silver', 'rest'"):
         bulkhead.slot(priority="vip")
 
@@ -293,7 +293,7 @@ def admits(bulkhead):
         with pytest.raises(BulkheadFullError):
             while True:
                 slots.enter_context(bulkhead.slot())
-        return bulkhead.snapshot().inside
+        return bulkhead.snapshot().in_use
 
 
 @pytest.mark.statement("S4-55")
@@ -415,7 +415,7 @@ def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(g
             await one.__aexit__(None, None, None)
         else:
             bulkhead.snapshot()
-        assert (bulkhead._room.inside, bulkhead._room.waiting) == (3, 0 if goes else 1)
+        assert (bulkhead._room.in_use, bulkhead._room.waiting) == (3, 0 if goes else 1)
         for each in waits:
             each.cancel()
         await asyncio.wait(waits)
@@ -608,7 +608,7 @@ def test_a_wrapped_function_takes_a_slot_like_every_call():
 
     @bulkhead.wrap
     def wrapped(end=None):
-        seen.append(bulkhead.snapshot().inside)
+        seen.append(bulkhead.snapshot().in_use)
         if end is not None:
             raise end
 
@@ -852,7 +852,7 @@ class Rooms(RuleBasedStateMachine):
             return
         room = self.room
         assert {each for each in self.inside if each.state != "in"} == set()
-        assert (room.inside, room.waiting) == (len(self.inside), len(self.waiting))
+        assert (room.in_use, room.waiting) == (len(self.inside), len(self.waiting))
         assert room.limit == self.limit
         assert set(room.queued()) == set(self.waiting)
         if len(self.inside) < self.limit:  # whoever waits, waits for a place of his key

@@ -52,14 +52,14 @@ def test_a_hedge_that_is_not_granted_is_not_started_and_the_call_goes_on(runs, c
     assert calls(runs, clock, made.call_async, 3, [2.0, 60.0]) == [2, 2, 1]
     assert heard.kinds == [HedgeStarted, HedgeStarted, HedgeRefused]
     assert type(heard.events[-1].error) is RetryBudgetExhaustedError
-    assert (made.snapshot().refused, budget.snapshot().refused) == (1, 1)
+    assert (made.snapshot().rejected, budget.snapshot().rejected) == (1, 1)
 
 
 @loops
 def test_after_a_refusal_no_hedge_is_tried_again_for_this_call(runs, clock):
     budget, heard = tokens(clock, refill_per_second=5.0), Heard()
-    budget.take()
-    budget.take(Down())
+    budget.withdraw()
+    budget.withdraw(Down())
     clock.advance(0.5)
     made = hedge(delay=0.1, max_hedges=5, clock=clock, budget=budget, listeners=[heard])
     assert calls(runs, clock, made.call_async, 1, [20.0, 60.0]) == [1]
@@ -69,7 +69,7 @@ def test_after_a_refusal_no_hedge_is_tried_again_for_this_call(runs, clock):
 @loops
 def test_a_failure_that_no_hedge_is_granted_for_is_raised(runs, clock):
     budget = tokens(clock, capacity=5)
-    budget.take()
+    budget.withdraw()
     made = hedge(clock=clock, budget=budget)
 
     async def main():
@@ -132,7 +132,7 @@ def test_with_a_template_of_the_same_budget_a_call_is_counted_once(runs, clock, 
 def test_with_a_template_of_the_same_bucket_a_success_counts_once(runs, clock, inside):
     budget = tokens(clock, capacity=100, cost=10, refund=1)
     for _ in range(5):
-        budget.take()
+        budget.withdraw()
     template, hedged = guarded(budget, clock), hedge(clock=clock, budget=budget)
     outer, inner = (template, hedged) if inside == "the hedge" else (hedged, template)
 

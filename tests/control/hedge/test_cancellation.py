@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.lowlevel import in_trio_task
 
-from retrytemplate.control import CallLost, HedgeStarted
+from retrytemplate.control import AttemptFailed, HedgeStarted
 from retrytemplate.testing import VirtualClock, run
 from tests.support.slow_backend import Backend, Down, Heard, hedge, in_asyncio, in_trio
 
@@ -128,8 +128,8 @@ def test_the_answer_of_a_loser_that_would_not_be_cancelled_is_dropped(runs):
         return await hedge(clock=clock, listeners=[heard]).outcome_async(stubborn)
 
     outcome = runs(main, clock)
-    assert (outcome.value, outcome.answered_by, outcome.failures) == ("answer 2", 2, ())
-    assert CallLost not in heard.kinds
+    assert (outcome.value, outcome.source, outcome.failures) == ("answer 2", 2, ())
+    assert AttemptFailed not in heard.kinds
 
 
 @loops
@@ -148,7 +148,7 @@ def test_a_failure_while_the_caller_is_cancelled_is_told_of(runs):
         return await cut(runs, lambda: made.call_async(careless), 1.5)
 
     assert runs(main, clock) == "cancelled"
-    assert heard.kinds == [HedgeStarted, CallLost, CallLost]
+    assert heard.kinds == [HedgeStarted, AttemptFailed, AttemptFailed]
     assert [str(each.error) for each in heard.events[1:]] == ["while it was closed"] * 2
 
 
@@ -167,7 +167,7 @@ def test_of_a_group_that_holds_a_cancellation_only_the_rest_is_told(runs):
         return await hedge(clock=clock, listeners=[heard]).call_async(grouped)
 
     assert runs(main, clock) == "answer 2"
-    (lost,) = [each for each in heard.events if isinstance(each, CallLost)]
+    (lost,) = [each for each in heard.events if isinstance(each, AttemptFailed)]
     assert [type(each) for each in lost.error.exceptions] == [Down]
 
 

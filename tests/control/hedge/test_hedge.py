@@ -23,7 +23,7 @@ from retrytemplate import (
     current_context,
 )
 from retrytemplate.control import (
-    CallLost,
+    AttemptFailed,
     CircuitBreaker,
     Consecutive,
     ControlListener,
@@ -60,7 +60,7 @@ def asked(runs, *takes, given=None, **settings):
 @loops
 def test_a_call_that_answers_in_time_is_made_once(runs):
     outcome, backend, heard = asked(runs, 0.9)
-    assert (outcome.value, outcome.answered_by, outcome.attempts) == ("answer 1", 1, 1)
+    assert (outcome.value, outcome.source, outcome.attempts) == ("answer 1", 1, 1)
     assert (outcome.hedged, outcome.elapsed, backend.began) == (False, 0.9, [0.0])
     assert heard.events == []
 
@@ -68,7 +68,7 @@ def test_a_call_that_answers_in_time_is_made_once(runs):
 @loops
 def test_after_the_delay_the_same_is_asked_again_and_the_first_answer_counts(runs):
     outcome, backend, _ = asked(runs, 60.0, 0.5)
-    assert (outcome.value, outcome.answered_by, outcome.attempts) == ("answer 2", 2, 2)
+    assert (outcome.value, outcome.source, outcome.attempts) == ("answer 2", 2, 2)
     assert (outcome.hedged, outcome.elapsed) == (True, 1.5)
     assert (backend.began, backend.cancelled, backend.running) == ([0.0, 1.0], [1], 0)
 
@@ -76,7 +76,7 @@ def test_after_the_delay_the_same_is_asked_again_and_the_first_answer_counts(run
 @loops
 def test_the_first_call_may_still_answer_first(runs):
     outcome, backend, _ = asked(runs, 1.5, 60.0)
-    assert (outcome.value, outcome.answered_by, outcome.attempts) == ("answer 1", 1, 2)
+    assert (outcome.value, outcome.source, outcome.attempts) == ("answer 1", 1, 2)
     assert (backend.cancelled, backend.running) == ([2], 0)
 
 
@@ -84,7 +84,7 @@ def test_the_first_call_may_still_answer_first(runs):
 def test_each_hedge_comes_the_delay_after_the_one_before_and_there_are_no_more_than_allowed(runs):
     outcome, backend, _ = asked(runs, 60.0, 60.0, 60.0, 2.5, max_hedges=3)
     assert backend.began == [0.0, 1.0, 2.0, 3.0]
-    assert (outcome.answered_by, outcome.elapsed) == (4, 5.5)
+    assert (outcome.source, outcome.elapsed) == (4, 5.5)
     assert sorted(backend.cancelled) == [1, 2, 3]
 
 
@@ -94,7 +94,7 @@ def test_a_call_that_fails_is_followed_by_the_next_one_at_once(runs):
     assert backend.began == [0.0, 0.25]
     assert (outcome.value, outcome.elapsed) == ("answer 2", 0.75)
     assert [str(each) for each in outcome.failures] == ["a"]
-    assert heard.kinds == [HedgeStarted, CallLost, HedgeWon]
+    assert heard.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
     assert heard.events[0].error is outcome.failures[0]
 
 
@@ -107,10 +107,10 @@ def test_the_delay_runs_anew_after_a_failure(runs):
 @loops
 def test_a_hedge_that_fails_leaves_the_first_call_alone(runs):
     outcome, backend, heard = asked(runs, 3.0, (0.5, Down("b")))
-    assert (outcome.value, outcome.answered_by, outcome.elapsed) == ("answer 1", 1, 3.0)
+    assert (outcome.value, outcome.source, outcome.elapsed) == ("answer 1", 1, 3.0)
     assert [type(each) for each in outcome.failures] == [Down]
     assert backend.running == 0
-    assert heard.kinds == [HedgeStarted, CallLost]
+    assert heard.kinds == [HedgeStarted, AttemptFailed]
     assert (heard.events[1].number, str(heard.events[1].error)) == (2, "b")
 
 
@@ -118,13 +118,13 @@ def test_a_hedge_that_fails_leaves_the_first_call_alone(runs):
 def test_without_a_delay_all_are_asked_at_once(runs):
     outcome, backend, _ = asked(runs, 60.0, 2.0, 60.0, delay=0, max_hedges=2)
     assert backend.began == [0.0, 0.0, 0.0]
-    assert (outcome.answered_by, outcome.elapsed) == (2, 2.0)
+    assert (outcome.source, outcome.elapsed) == (2, 2.0)
 
 
 @loops
 def test_of_two_answers_at_one_moment_that_of_the_call_started_first_counts(runs):
     outcome, backend, heard = asked(runs, 2.0, 1.0)
-    assert (outcome.value, outcome.answered_by) == ("answer 1", 1)
+    assert (outcome.value, outcome.source) == ("answer 1", 1)
     assert (backend.running, heard.kinds) == (0, [HedgeStarted])
 
 
@@ -133,7 +133,7 @@ def test_where_one_fails_at_the_moment_when_another_answers_no_more_is_started(r
     takes = [(2.0, KeyError("first")), 0.5, 60.0]
     outcome, backend, heard = asked(runs, *takes, delay=1.5, max_hedges=2, on=(Down,))
     assert (outcome.value, backend.began) == ("answer 2", [0.0, 1.5])
-    assert heard.kinds == [HedgeStarted, CallLost, HedgeWon]
+    assert heard.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
 
 
 @loops
@@ -155,7 +155,7 @@ def test_when_all_fail_the_first_calls_failure_is_raised_with_the_others(runs):
     takes = [(5.0, Down("first")), (0.5, KeyError("second")), (0.25, OSError("third"))]
     outcome, *_ = asked(runs, *takes, max_hedges=2)
     error = outcome.exception
-    assert (type(error), str(error), outcome.answered_by) == (Down, "first", None)
+    assert (type(error), str(error), outcome.source) == (Down, "first", None)
     assert [type(each) for each in error.__cause__.exceptions] == [KeyError, OSError]
     assert error.__notes__ == [
         "call 2 failed, too: KeyError: 'second'",
@@ -182,7 +182,7 @@ def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_
     outcome, backend, _ = asked(runs, 60.0, (0.5, Down("first")), on=odd)
     assert (type(outcome.exception), outcome.elapsed) == (ZeroDivisionError, 1.5)
     assert type(outcome.exception.__cause__) is Down
-    assert (outcome.attempts, outcome.answered_by) == (2, None)
+    assert (outcome.attempts, outcome.source) == (2, None)
     assert (backend.cancelled, backend.running) == ([1], 0)
 
 
@@ -235,7 +235,7 @@ def test_a_loser_whose_clean_up_fails_is_told_of(runs):
 
     outcome = runs(main, clock)
     assert outcome.value == "answer 2"
-    assert heard.kinds == [HedgeStarted, CallLost, HedgeWon]
+    assert heard.kinds == [HedgeStarted, AttemptFailed, HedgeWon]
     assert (heard.events[1].number, str(heard.events[1].error)) == (1, "while it was closed")
 
 
@@ -510,13 +510,13 @@ def test_a_snapshot_counts_and_what_a_listener_raises_changes_nothing(runs):
         2,
         1,
     )
-    assert (shown.refused, shown.left_behind) == (0, 0)
+    assert (shown.rejected, shown.abandoned) == (0, 0)
 
 
 @loops
 def test_an_event_says_which_call_it_is_about(runs):
     outcome, _, heard = asked(runs, 60.0, 60.0, 0.5, max_hedges=2)
-    assert outcome.answered_by == 3
+    assert outcome.source == 3
     told = [(type(each), each.name, each.number) for each in heard.events]
     assert told == [
         (HedgeStarted, "hedge", 2),
@@ -615,6 +615,6 @@ def test_whatever_the_calls_do_they_run_as_the_timetable_says(takes, delay, runs
         return await made.outcome_async(backend.ask)
 
     outcome = runs(main, clock)
-    found = (backend.began, outcome.answered_by, outcome.elapsed)
+    found = (backend.began, outcome.source, outcome.elapsed)
     assert found == timetable(takes, delay)
     assert (backend.running, outcome.attempts) == (0, len(backend.began))

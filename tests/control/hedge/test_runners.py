@@ -19,8 +19,8 @@ import pytest
 
 from retrytemplate import Deadline, DeadlineExceededError, MisuseError
 from retrytemplate.control import (
-    CallLeftBehind,
-    CallLost,
+    AttemptAbandoned,
+    AttemptFailed,
     HedgeRefused,
     HedgeStarted,
     HedgeWon,
@@ -100,9 +100,9 @@ def test_a_hedge_answers_and_the_call_that_hangs_is_left_behind(pool):
     made = hedge(pool, listeners=[heard])
     with Hanging() as hanging:
         outcome = made.outcome(hanging)
-        assert (outcome.value, outcome.answered_by, outcome.attempts) == ("answer 2", 2, 2)
-        assert made.snapshot().left_behind == 1
-        assert {*heard.kinds} == {HedgeStarted, CallLeftBehind, HedgeWon}
+        assert (outcome.value, outcome.source, outcome.attempts) == ("answer 2", 2, 2)
+        assert made.snapshot().abandoned == 1
+        assert {*heard.kinds} == {HedgeStarted, AttemptAbandoned, HedgeWon}
         assert heard.events[-2].number == 1
 
 
@@ -116,7 +116,7 @@ def test_a_call_that_fails_is_followed_by_the_next_one_at_once(pool):
         return answer
 
     outcome = hedge(pool, NEVER, max_hedges=2).outcome(ask)
-    assert (outcome.value, outcome.answered_by) == ("third", 3)
+    assert (outcome.value, outcome.source) == ("third", 3)
     assert [type(each) for each in outcome.failures] == [Down, KeyError]
 
 
@@ -167,15 +167,15 @@ def test_the_failure_of_a_call_that_was_left_behind_is_told_of_when_it_comes(poo
     class Waits(Heard):
         def on_event(self, event):
             super().on_event(event)
-            if isinstance(event, CallLost):
+            if isinstance(event, AttemptFailed):
                 told.set()
 
     heard = Waits()
     with Hanging(then=Down("late")) as hanging:
         assert hedge(pool, listeners=[heard]).call(hanging) == "answer 2"
-        assert CallLost not in heard.kinds
+        assert AttemptFailed not in heard.kinds
     assert told.wait(PATIENCE)
-    (lost,) = [each for each in heard.events if isinstance(each, CallLost)]
+    (lost,) = [each for each in heard.events if isinstance(each, AttemptFailed)]
     assert (lost.number, str(lost.error)) == (1, "late")
 
 
@@ -185,7 +185,7 @@ def test_no_longer_is_waited_than_the_deadline_leaves(pool):
         outcome = made.outcome(hanging)
         assert type(outcome.exception) is DeadlineExceededError
         assert outcome.exception.outcome_unknown
-        assert made.snapshot().left_behind == outcome.attempts
+        assert made.snapshot().abandoned == outcome.attempts
 
 
 def test_interrupted_caller_abandons_and_stops_what_runs(pool):
@@ -199,7 +199,7 @@ def test_interrupted_caller_abandons_and_stops_what_runs(pool):
     made = hedge(pool, NEVER)
     with InterruptsOnly(runners.PoolLanes._next) as interrupts, pytest.raises(KeyboardInterrupt):
         made.call(ask)
-    assert (made.snapshot().left_behind, flags[0].wait(PATIENCE)) == (1, True)
+    assert (made.snapshot().abandoned, flags[0].wait(PATIENCE)) == (1, True)
 
 
 # -- what ends a call ------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_predicate_that_raises_ends_the_call_and_the_failure_stays_behind_its_
     outcome = hedge(pool, NEVER, on=odd).outcome(fails)
     assert type(outcome.exception) is KeyError
     assert type(outcome.exception.__cause__) is Down
-    assert (outcome.attempts, outcome.answered_by) == (1, None)
+    assert (outcome.attempts, outcome.source) == (1, None)
 
 
 def test_what_would_have_to_be_awaited_is_refused(pool):

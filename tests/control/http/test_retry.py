@@ -470,13 +470,21 @@ def test_the_template_takes_the_settings_of_one():
         ({"max_attempts": 0}, ValueError, "max_attempts must be an int >= 1, got 0"),
         ({"idempotent": "yes"}, TypeError, "idempotent must be True or False, got 'yes'"),
         ({"key_header": ""}, TypeError, "key_header must be a text that is not empty"),
-        ({"worth": (OSError,)}, TypeError, "worth must be an ExceptionClassifier or None, got "),
+        (
+            {"retryable": (OSError,)},
+            TypeError,
+            "retryable must be an ExceptionClassifier or None, got ",
+        ),
         ({"guards": None}, TypeError, "guards must be a list or tuple, got None"),
         ({"give_up_above": -1}, ValueError, "give_up_above must be a number of seconds"),
         ({"backoff": 3}, TypeError, "backoff must be a Backoff or None, got 3"),
         ({"jitter": -1}, ValueError, "jitter must be a number >= 0"),
         ({"retries": 3}, TypeError, "retries"),
-        ({"policy": None}, TypeError, "policy must be left out: it is made of max_attempts, worth"),
+        (
+            {"policy": None},
+            TypeError,
+            "policy must be left out: it is made of max_attempts, ",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, error, message):

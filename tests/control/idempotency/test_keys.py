@@ -387,7 +387,7 @@ def test_in_an_operation_the_key_is_the_operations_on_every_attempt_of_every_run
 def test_a_retry_around_an_operation_changes_nothing(asking):
     operations = Operations()
     RetryTemplate(SimpleRetryPolicy(3), name="outer").outcome(operations.call, "a", asking)
-    Operations().once(lambda: "a").wrap(lambda: None)()
+    Operations().idempotent(lambda: "a").wrap(lambda: None)()
     with pytest.raises(Down):
         Operations().call("a", asking)
     assert len(asking.keys) == 4

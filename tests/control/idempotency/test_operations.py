@@ -988,7 +988,7 @@ def test_a_store_that_blocks_is_refused_in_asynchronous_use(charge):
         for use in (
             operations.start_once_async(KEY),
             operations.call_async(KEY, charge.awaited),
-            operations.once(lambda: KEY).call_async(charge.awaited),
+            operations.idempotent(lambda: KEY).call_async(charge.awaited),
         ):
             with pytest.raises(MisuseError, match="Blocking blocks"):
                 await use
@@ -1000,7 +1000,7 @@ def test_a_store_that_blocks_is_refused_in_asynchronous_use(charge):
 
 
 def test_a_function_is_wrapped_its_key_made_of_the_arguments(operations, charge):
-    once = operations.once(lambda order, amount: (order, "charge"))
+    once = operations.idempotent(lambda order, amount: (order, "charge"))
     assert isinstance(once, Strategy)
 
     @once.wrap
@@ -1015,7 +1015,7 @@ def test_a_function_is_wrapped_its_key_made_of_the_arguments(operations, charge)
 
 
 def test_a_coroutine_function_is_wrapped_likewise(operations, charge):
-    @operations.once(lambda order: order).wrap
+    @operations.idempotent(lambda order: order).wrap
     async def pay(order):
         return await charge.awaited()
 
@@ -1026,7 +1026,9 @@ def test_a_coroutine_function_is_wrapped_likewise(operations, charge):
 
 
 def test_the_fingerprint_is_made_of_the_arguments_too(operations, charge):
-    once = operations.once(lambda order, amount: order, fingerprint=lambda order, amount: amount)
+    once = operations.idempotent(
+        lambda order, amount: order, fingerprint=lambda order, amount: amount
+    )
     once.call(lambda order, amount: charge(amount), "a", 30)
     with pytest.raises(IdempotencyKeyReusedError):
         once.call(lambda order, amount: charge(amount), "a", 31)
@@ -1081,7 +1083,7 @@ def test_settings_that_make_no_sense_are_refused(settings, error, message):
 def test_what_is_no_function_of_the_arguments_is_refused(arguments, message):
     key, *fingerprint = arguments
     with pytest.raises(TypeError, match=message):
-        Operations().once(key, **({"fingerprint": fingerprint[0]} if fingerprint else {}))
+        Operations().idempotent(key, **({"fingerprint": fingerprint[0]} if fingerprint else {}))
 
 
 def test_a_key_is_one_that_a_template_takes(operations):

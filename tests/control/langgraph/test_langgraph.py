@@ -227,7 +227,7 @@ def test_nodes_that_run_side_by_side_share_a_bulkhead():
     def asking(name):
         @with_bulkhead(model)
         async def ask(state: State) -> State:
-            inside.append(model.snapshot().inside)
+            inside.append(model.snapshot().in_use)
             await asyncio.sleep(0)
             return {"path": [name]}
 

@@ -23,7 +23,7 @@ from retrytemplate.control import (
     Bulkhead,
     CircuitBreaker,
     Consecutive,
-    FellBack,
+    FallbackUsed,
     KillSwitch,
     Timeout,
     with_breaker,
@@ -274,7 +274,7 @@ def test_an_open_circuit_refuses_the_run_and_the_fallback_gives_the_state(made):
             awaited(node, {})
     assert awaited(node, {"city": "Rome"}) == {"city": "Rome", "answer": "unknown"}
     assert script.runs == 2
-    assert [each.answered_by for each in told.events if isinstance(each, FellBack)] == ["unknown"]
+    assert [each.source for each in told.events if isinstance(each, FallbackUsed)] == ["unknown"]
     with pytest.raises(CircuitOpenError):
         awaited(with_breaker(breaker)(made(script)), {})
 
@@ -304,11 +304,11 @@ def test_a_bulkhead_lets_so_many_runs_go_on():
 
     @with_bulkhead(bulkhead)
     def ask(state):
-        seen.append(bulkhead.snapshot().inside)
+        seen.append(bulkhead.snapshot().in_use)
         return state
 
     assert ask({}) == {}
-    assert (seen, bulkhead.snapshot().inside) == ([1], 0)
+    assert (seen, bulkhead.snapshot().in_use) == ([1], 0)
 
 
 def stopped(**scope):
@@ -575,6 +575,6 @@ def test_a_cancelled_run_is_not_made_again_and_leaves_nothing_behind(loop):
             node = around([decorators[name] for name in order], ask)
             await loop.cancelled(lambda node=node: node({}), when=lambda seen=seen: seen["begun"])
             assert (order, seen) == (order, {"begun": 1, "ended": 1})
-            assert bulkhead.snapshot().inside == breaker.snapshot().calls == 0
+            assert bulkhead.snapshot().in_use == breaker.snapshot().calls == 0
 
     loop.run(main)

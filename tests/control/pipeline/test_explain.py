@@ -29,11 +29,11 @@ from retrytemplate.control import (
     Fallback,
     Hedge,
     KillSwitch,
+    LintWarning,
     NestedRetries,
     Operations,
     Pipeline,
     Quantile,
-    Remark,
     RetryBudget,
     Seconds,
     ServiceErrors,
@@ -90,7 +90,7 @@ class Own:
 
 
 def rules(*layers, **known):
-    return [each.rule for each in Pipeline(*layers).remarks(**known)]
+    return [each.rule for each in Pipeline(*layers).lint(**known)]
 
 
 def said(*layers, **known):
@@ -117,7 +117,7 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
         "synchronous.\n"
         "No warnings."
     )
-    assert pipeline.remarks() == ()
+    assert pipeline.lint() == ()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_good_pipeline_is_told_in_order_and_without_a_warning():
             "at most; the first answer counts",
         ),
         (
-            Operations().once(key=lambda order: order),
+            Operations().idempotent(key=lambda order: order),
             "each operation happens once; from then on its result is given",
         ),
         (ServiceErrors({}), "timeouts become errors of the service"),
@@ -214,19 +214,19 @@ def test_a_backoff_that_cannot_be_asked_is_told_as_it_is():
 
     (words,) = said(template(3, FixedBackoff(by_status)))
     assert "waiting as FixedBackoff(delay=<function" in words
-    assert "no jitter" not in rules(Timeout(2.0), template(3, FixedBackoff(by_status)))
+    assert "no-jitter" not in rules(Timeout(2.0), template(3, FixedBackoff(by_status)))
 
 
 def test_the_warnings_stand_below_with_reason_and_remedy():
     pipeline = Pipeline(Timeout(9.0), breaker(), template())
     assert pipeline.explain().endswith(
         "\nWarnings:\n"
-        "  - breaker outside retry: to CircuitBreaker 'service' all attempts of RetryTemplate are "
+        "  - breaker-outside-retry: to CircuitBreaker 'service' all attempts of RetryTemplate are "
         "one call: it counts failures late, and when it opens, attempts under way go on. Put the "
         "breaker inside of the template."
     )
-    (remark,) = pipeline.remarks()
-    assert isinstance(remark, Remark)
+    (remark,) = pipeline.lint()
+    assert isinstance(remark, LintWarning)
     assert remark.remedy == "Put the breaker inside of the template"
 
 
@@ -238,61 +238,65 @@ LIMIT = Timeout(60.0)
 @pytest.mark.parametrize(
     ("rule", "wrong", "right"),
     [
-        ("nothing bounds it", [template()], [LIMIT, template()]),
-        ("nothing bounds it", [template()], [template(attempt_timeout=1.0)]),
-        ("nothing bounds it", [template()], [template(1)]),
+        ("unbounded-retry", [template()], [LIMIT, template()]),
+        ("unbounded-retry", [template()], [template(attempt_timeout=1.0)]),
+        ("unbounded-retry", [template()], [template(1)]),
         (
-            "nothing bounds it",
+            "unbounded-retry",
             [RetryTemplate(TimeoutRetryPolicy(9), JITTER)],
             [RetryTemplate(TimeoutRetryPolicy(9), JITTER, attempt_timeout=1.0)],
         ),
-        ("timeout inside only", [template(), LIMIT], [Timeout(99.0), template(), Timeout(1.0)]),
-        ("limit never reached", [LIMIT, template(), Timeout(60.0)], [LIMIT, Timeout(59.0)]),
+        ("timeout-inside-only", [template(), LIMIT], [Timeout(99.0), template(), Timeout(1.0)]),
+        ("limit-never-reached", [LIMIT, template(), Timeout(60.0)], [LIMIT, Timeout(59.0)]),
         (
-            "limit never reached",
+            "limit-never-reached",
             [LIMIT, template(attempt_timeout=70.0)],
             [LIMIT, template(attempt_timeout=7.0)],
         ),
         (
-            "worst case longer than the timeout",
+            "worst-case-exceeds-timeout",
             [LIMIT, template(3, attempt_timeout=20.0)],
             [LIMIT, template(2, attempt_timeout=20.0)],
         ),
         (
-            "worst case longer than the timeout",
+            "worst-case-exceeds-timeout",
             [Timeout(2.0), template(3, FixedBackoff(1.5))],
             [Timeout(2.0), template(3, FixedBackoff(1.0)), bulkhead()],
         ),
-        ("breaker outside retry", [LIMIT, breaker(), template()], [LIMIT, template(), breaker()]),
-        ("breaker outside retry", [LIMIT, breaker(), template()], [LIMIT, breaker(), template(1)]),
+        ("breaker-outside-retry", [LIMIT, breaker(), template()], [LIMIT, template(), breaker()]),
+        ("breaker-outside-retry", [LIMIT, breaker(), template()], [LIMIT, breaker(), template(1)]),
         (
-            "bulkhead outside retry",
+            "bulkhead-outside-retry",
             [LIMIT, bulkhead(), template()],
             [LIMIT, template(), bulkhead()],
         ),
         (
-            "bulkhead outside retry",
+            "bulkhead-outside-retry",
             [LIMIT, bulkhead(), template()],
             [LIMIT, bulkhead(), template(3, NoBackoff())],
         ),
-        ("hedge outside retry", [LIMIT, hedge(), template()], [LIMIT, template(), hedge()]),
-        ("hedge outside retry", [LIMIT, hedge(), template()], [LIMIT, hedge(), template(1)]),
-        ("retries nested", [LIMIT, template(), template()], [LIMIT, template(), template(1)]),
+        ("hedge-outside-retry", [LIMIT, hedge(), template()], [LIMIT, template(), hedge()]),
+        ("hedge-outside-retry", [LIMIT, hedge(), template()], [LIMIT, hedge(), template(1)]),
+        ("nested-retries", [LIMIT, template(), template()], [LIMIT, template(), template(1)]),
         (
-            "retries nested",
+            "nested-retries",
             [LIMIT, template(), template(guards=[NestedRetries("report")])],
             [LIMIT, template(), template(guards=[NestedRetries()])],
         ),
         (
-            "fallback inside retry",
+            "fallback-inside-retry",
             [LIMIT, template(), Fallback(cached)],
             [LIMIT, Fallback(cached), template()],
         ),
-        ("no jitter", [LIMIT, template(3, FixedBackoff(1))], [LIMIT, template()]),
-        ("no jitter", [LIMIT, template(3, NoBackoff())], [LIMIT, template(1, NoBackoff())]),
-        ("every error", [LIMIT, RetryTemplate(SimpleRetryPolicy(3), JITTER)], [LIMIT, template()]),
+        ("no-jitter", [LIMIT, template(3, FixedBackoff(1))], [LIMIT, template()]),
+        ("no-jitter", [LIMIT, template(3, NoBackoff())], [LIMIT, template(1, NoBackoff())]),
         (
-            "every error",
+            "retries-all-exceptions",
+            [LIMIT, RetryTemplate(SimpleRetryPolicy(3), JITTER)],
+            [LIMIT, template()],
+        ),
+        (
+            "retries-all-exceptions",
             [LIMIT, RetryTemplate(AlwaysRetryPolicy(), JITTER)],
             [LIMIT, RetryTemplate(PredicateRetryPolicy(lambda error: error.status == 503), JITTER)],
         ),
@@ -304,35 +308,35 @@ def test_what_is_wrong_is_warned_of_and_what_is_right_is_not(rule, wrong, right)
 
 
 def reason(rule, *layers, **known):
-    (remark,) = [each for each in Pipeline(*layers).remarks(**known) if each.rule == rule]
+    (remark,) = [each for each in Pipeline(*layers).lint(**known) if each.rule == rule]
     return remark.reason
 
 
 def test_nested_retries_are_warned_of_with_their_product():
-    assert reason("retries nested", LIMIT, template(3), template(4)).endswith(
+    assert reason("nested-retries", LIMIT, template(3), template(4)).endswith(
         "3 x 4, that is 12 calls for one"
     )
     endless = RetryTemplate(TimeoutRetryPolicy(9), JITTER)
     assert "any number x 3, that is any number of calls" in reason(
-        "retries nested", LIMIT, endless, template(3)
+        "nested-retries", LIMIT, endless, template(3)
     )
 
 
 def test_a_hedge_of_retries_is_warned_of_with_what_it_multiplies_to():
-    assert "6 calls for one" in reason("hedge outside retry", LIMIT, hedge(), template(3))
+    assert "6 calls for one" in reason("hedge-outside-retry", LIMIT, hedge(), template(3))
 
 
 def test_a_timeout_inside_only_is_warned_of_with_what_it_comes_to():
     several = template(3, FixedBackoff(1.5))
     assert "to 2 s, but all of them together may take 9 s" in reason(
-        "timeout inside only", several, Timeout(2.0)
+        "timeout-inside-only", several, Timeout(2.0)
     )
 
 
 def test_what_is_known_of_the_function_is_taken_into_account():
     assert rules(template(), attempt_duration=1.0) == []
     assert "may take 66.6 s" in reason(
-        "worst case longer than the timeout", LIMIT, template(3), attempt_duration=22.0
+        "worst-case-exceeds-timeout", LIMIT, template(3), attempt_duration=22.0
     )
 
 
@@ -340,7 +344,7 @@ def test_what_is_known_of_the_function_is_taken_into_account():
 @pytest.mark.parametrize("backoff", [FixedBackoff(1.0), ExponentialBackoff(0.1), NoBackoff()])
 def test_a_retry_whose_waits_have_no_chance_in_them_is_warned_of(backoff):
     assert "callers that fail together come back together" in reason(
-        "no jitter", LIMIT, template(3, backoff)
+        "no-jitter", LIMIT, template(3, backoff)
     )
 
 
@@ -348,7 +352,9 @@ def test_a_retry_whose_waits_have_no_chance_in_them_is_warned_of(backoff):
 def test_a_retry_on_every_error_is_warned_of():
     everything = [SimpleRetryPolicy(3), SimpleRetryPolicy(3, not_on=KeyError)]
     for policy in everything:
-        assert "whatever is raised" in reason("every error", LIMIT, RetryTemplate(policy, JITTER))
+        assert "whatever is raised" in reason(
+            "retries-all-exceptions", LIMIT, RetryTemplate(policy, JITTER)
+        )
 
 
 @pytest.mark.statement("S4-35")
@@ -368,7 +374,7 @@ def test_a_breaker_that_everyday_noise_opens_is_too_sensitive(settings, fails):
     if fails is None:
         assert rules(*layers) == []
     else:
-        words = reason("breaker too sensitive", *layers)
+        words = reason("breaker-too-sensitive", *layers)
         assert "is too sensitive" in words
         assert fails in words
 
@@ -379,12 +385,12 @@ def test_a_retry_of_what_the_breaker_refuses_is_warned_of_unless_it_waits_as_lon
     patient = blind.with_(backoff=RetryAfterBackoff(JITTER))
     by_predicate = blind.with_(policy=PredicateRetryPolicy(lambda error: True))
     assert "CircuitBreaker 'service' refuses a call" in reason(
-        "refusals retried", LIMIT, blind, breaker()
+        "rejections-retried", LIMIT, blind, breaker()
     )
-    assert "refusals retried" not in rules(LIMIT, patient, breaker())
-    assert "refusals retried" not in rules(LIMIT, by_predicate, breaker())
+    assert "rejections-retried" not in rules(LIMIT, patient, breaker())
+    assert "rejections-retried" not in rules(LIMIT, by_predicate, breaker())
     any_refusal = RetryTemplate(SimpleRetryPolicy(3, retry_on=Rejected), JITTER)
-    assert rules(LIMIT, any_refusal, bulkhead()) == ["refusals retried"]
+    assert rules(LIMIT, any_refusal, bulkhead()) == ["rejections-retried"]
 
 
 # -- worst case ------------------------------------------------------------------------------------
@@ -396,7 +402,7 @@ def test_the_worst_case_is_computed_from_the_settings_and_compared_with_the_limi
     assert worst_case(policy, backoff, attempt_duration=1.0).duration == pytest.approx(4.5)
     limited = RetryTemplate(policy, backoff, attempt_timeout=1.0)
     assert Pipeline(limited).worst_case() == pytest.approx(4.5)
-    assert rules(Timeout(4.0), limited) == ["worst case longer than the timeout"]
+    assert rules(Timeout(4.0), limited) == ["worst-case-exceeds-timeout"]
     assert rules(Timeout(5.0), limited) == []
 
 
@@ -441,7 +447,7 @@ def test_limits_of_the_parts_add_up_and_one_for_the_whole_cuts_the_sum():
         ([hedge(5.0, max_hedges=2)], 2.0, 6.0),
         ([hedge(Quantile(0.95))], 2.0, 4.0),
         ([hedge(0.5), Timeout(3.0)], None, 3.5),
-        ([Operations().once(key=lambda order: order), ServiceErrors({})], 2.0, 2.0),
+        ([Operations().idempotent(key=lambda order: order), ServiceErrors({})], 2.0, 2.0),
         ([Own()], 2.0, inf),
         ([Timeout(3.0), Own()], 2.0, 3.0),
     ],
@@ -471,8 +477,8 @@ def test_explain_gives_one_time_when_both_kinds_of_function_take_it():
 
 
 def test_timeout_shorter_than_its_only_call_is_warned_of_by_kind():
-    (remark,) = Pipeline(Timeout(0.3)).remarks(attempt_duration=1.5)
-    assert remark.rule == "worst case longer than the timeout"
+    (remark,) = Pipeline(Timeout(0.3)).lint(attempt_duration=1.5)
+    assert remark.rule == "worst-case-exceeds-timeout"
     assert remark.reason.endswith(
         ": an asynchronous call is cancelled then, a synchronous one exceeds it"
     )
@@ -483,7 +489,7 @@ def test_infinite_limits_are_no_limits():
     words = Pipeline(Timeout(inf), endless).explain()
     assert "1. Timeout 'request': no limit\n" in words
     assert "cancelled" not in words
-    assert "unbounded.\nWarnings:\n  - nothing bounds it: " in words
+    assert "unbounded.\nWarnings:\n  - unbounded-retry: " in words
     with pytest.raises(ValueError, match="never ends"):
         Pipeline(Timeout(inf), RetryTemplate(AlwaysRetryPolicy(), FixedBackoff(1.0)))
 

@@ -170,7 +170,7 @@ def test_what_each_layer_does_it_does_here(way):
     else:
         answer = pipeline.wrap(function)() if way == "wrap" else pipeline.call(function)
         assert answer == "answer"
-    assert (bulkhead.snapshot().admitted, bulkhead.snapshot().inside) == (3, 0)
+    assert (bulkhead.snapshot().admitted, bulkhead.snapshot().in_use) == (3, 0)
     assert circuit.snapshot().failures == 0
 
 

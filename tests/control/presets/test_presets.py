@@ -305,7 +305,7 @@ def test_the_settings_of_a_template_are_its_own(clock):
 def test_in_a_pipeline_its_longest_is_known_and_nothing_is_wrong_with_it(name):
     pipeline = Pipeline(Timeout(1000), preset(name).template())
     assert pipeline.worst_case(attempt_duration=30.0) < 1000
-    assert pipeline.remarks(attempt_duration=30.0) == ()
+    assert pipeline.lint(attempt_duration=30.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_budget_of_its_own_goes_by_the_template_s_clock(clock):
 
 def test_a_budget_that_is_empty_allows_no_retry(clock):
     empty = RetryBudget.tokens(capacity=1, cost=1, clock=clock)
-    empty.take()
+    empty.withdraw()
     outcome = FAST_IO.with_(budget=empty).template(clock=clock).outcome(raising, TimeoutError())
     assert isinstance(outcome.exception, RetryBudgetExhaustedError)
 

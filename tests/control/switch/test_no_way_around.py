@@ -172,7 +172,7 @@ def test_no_hedge_is_started_for_what_was_stopped_meanwhile(switch, guard):
     with pytest.raises(ConnectionError):
         asyncio.run(template.call_async(hedge.call_async, work.later))
     assert work.calls == 1
-    assert hedge.snapshot().refused == 1
+    assert hedge.snapshot().rejected == 1
 
 
 @pytest.mark.statement("S4-72")
@@ -218,7 +218,7 @@ def test_what_was_stopped_while_it_waited_in_a_queue_is_not_made(switch, guard, 
         with pytest.raises(KillSwitchActiveError):
             waiting.result()
     snapshot = bulkhead.snapshot()
-    assert (snapshot.inside, snapshot.waiting, snapshot.admitted) == (0, 0, 1)
+    assert (snapshot.in_use, snapshot.waiting, snapshot.admitted) == (0, 0, 1)
 
 
 @pytest.mark.statement("S4-72")
@@ -230,7 +230,7 @@ def test_a_task_that_was_stopped_in_a_queue_is_not_made_either(switch, guard, fu
         with pytest.raises(KillSwitchActiveError):
             loop.run(lambda: guard.call_async(bulkhead.call_async, pytest.fail))
         done.result()
-    assert bulkhead.snapshot().inside == 0
+    assert bulkhead.snapshot().in_use == 0
 
 
 @pytest.mark.statement("S4-72")

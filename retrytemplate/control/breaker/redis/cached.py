@@ -74,7 +74,7 @@ class Cached(Shared):
             if rest is None or rest > 0:
                 if seen.state in OPEN_TO_ALL:
                     return "", seen, seen.state, None
-                if seen.state != "half-open":
+                if seen.state != "half_open":
                     self._monitor.post(self._reject)
                     return None, seen, seen.state, rest
         self._watcher.ensure()

@@ -70,7 +70,7 @@ end
 local function in_window(kind, size)
     if limited == '1' or state == 'open' then return tonumber(total), failures, slow end
     if kind == 'seconds' then return in_seconds(size) end
-    if kind == 'row' then return failures, failures, slow end
+    if kind == 'consecutive' then return failures, failures, slow end
     return math.min(total, size), failures, slow
 end
 local function told(kind, size, granted, late, gone)
@@ -189,7 +189,7 @@ local function in_row(went_well, code)
         slow = add('slow', math.floor(code / 2))
     end
 end
-local counts = {calls = in_last, seconds = in_step, row = in_row}
+local counts = {calls = in_last, seconds = in_step, consecutive = in_row}
 
 local late = 0
 if given ~= '' and given ~= era then

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BY_HAND", "Seen", "change", "note_of", "restored", "seen_in"]
 
-BY_HAND = ("forced open", "disabled", "metrics only")
+BY_HAND = ("forced_open", "disabled", "metrics_only")
 FIELDS = 16
 MICROSECONDS = 1_000_000
 
@@ -69,7 +69,7 @@ class Seen:
     @property
     def retry_after(self) -> float | None:
         """Seconds until it is worth to ask again; None: nobody knows."""
-        return self.left if self.state in ("open", "forced open") else None
+        return self.left if self.state in ("open", "forced_open") else None
 
     @property
     def quiet(self) -> bool:

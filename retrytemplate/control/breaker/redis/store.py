@@ -286,7 +286,7 @@ def _window(rules: Rules) -> tuple[str, int]:
         return "calls", window.number
     if isinstance(window, Seconds):
         return "seconds", max(1, round(min(window.seconds, MOST) * MILLION / STEPS))
-    return "row", window.number
+    return "consecutive", window.number
 
 
 def call(

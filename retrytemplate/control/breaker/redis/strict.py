@@ -12,7 +12,7 @@ from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._storage.fork_safety import follow
 from retrytemplate.control._poller import Watcher
 from retrytemplate.control.breaker.backend import CircuitSnapshot, Local, drawn_anew
-from retrytemplate.control.breaker.events import CircuitStoreBack, CircuitStoreLost
+from retrytemplate.control.breaker.events import CircuitStoreLost, CircuitStoreRecovered
 from retrytemplate.control.breaker.redis.record import BY_HAND, change, restored
 from retrytemplate.control.breaker.redis.store import Move
 from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, Manual, code_of
@@ -268,8 +268,8 @@ class Shared:
             circuit.state,
             length,
             circuit.opened,
-            limited=circuit.state == "half-open",
-            clears=circuit.state not in ("open", "half-open"),
+            limited=circuit.state == "half_open",
+            clears=circuit.state not in ("open", "half_open"),
             by=None,
             reason=None,
         )
@@ -287,10 +287,10 @@ class Shared:
         if self._is_news(seen, knew):
             self._note(state, seen, asked)
 
-    def _back(self, lost_for: float) -> State:
+    def _back(self, outage: float) -> State:
         """The store answers again; the state that this process has gone by meanwhile."""
         self._lost_at = None
-        self.happened.append(CircuitStoreBack(name=self._name, lost_for=lost_for))
+        self.happened.append(CircuitStoreRecovered(name=self._name, outage=outage))
         circuit = self._local.circuit
         self._rejected, self._late, self._expired = circuit.rejected, circuit.late, circuit.expired
         return circuit.state

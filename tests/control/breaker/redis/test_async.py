@@ -76,7 +76,7 @@ def test_tasks_cancelled_anywhere_leave_no_permit_taken(sharing, half_open, loop
     breaker, random = half_open(mode, required_successes=10**6), Random(seed)
     cancelled_anywhere(loop, breaker, random, 10, random.randrange(30, 200))
     assert sharing.permits() == 0
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
 
 
 @loops
@@ -126,7 +126,7 @@ def test_a_listener_that_ends_the_program_at_the_admission_gives_the_permit_back
             await main()
 
     loop.run(interrupted)
-    assert (breaker.state, sharing.permits()) == ("half-open", 0)
+    assert (breaker.state, sharing.permits()) == ("half_open", 0)
 
 
 @loops
@@ -194,7 +194,7 @@ def test_a_coroutine_that_is_closed_during_the_question_gives_the_permit_back(
         sharing.client.client_unpause()
 
     asyncio.run(main())  # its end waits for the threads
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
     assert sharing.permits() == 0
 
 

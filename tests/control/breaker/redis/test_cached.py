@@ -107,7 +107,7 @@ def test_half_open_is_asked_for_each_permit(sharing, cached):
     until(lambda: first.snapshot().state == "open")
     sharing.advance(30)
     permits = [each.permit() for each in (first, second, first, second, first)]
-    assert [permit.take() is None for permit in permits] == [True, True, True, False, False]
+    assert [permit.acquire() is None for permit in permits] == [True, True, True, False, False]
     for permit in permits[:3]:
         permit.success()
     assert (first.state, second.state) == ("closed", "closed")
@@ -135,7 +135,7 @@ def test_the_thread_tells_of_what_others_have_done(cached):
     first.force_open(by="kim", reason="they asked us to")
     until(lambda: told.of(CircuitChanged))
     (event,) = told.of(CircuitChanged)
-    assert (event.before, event.after, event.by) == ("closed", "forced open", "kim")
+    assert (event.before, event.after, event.by) == ("closed", "forced_open", "kim")
 
 
 def test_the_thread_ends_with_the_breaker(sharing):

@@ -44,7 +44,7 @@ def half_open(sharing, mode):
         breaker.call(lambda: 1 / 0)
     wait_until(lambda: breaker.state == "open", [])
     sharing.advance(30, "probed")
-    assert breaker.state == "half-open"
+    assert breaker.state == "half_open"
     return breaker
 
 
@@ -75,7 +75,7 @@ def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
     assert sharing.permits("probed") <= kills
     sharing.advance(LEASE, "probed")
     permits = [breaker.permit() for _ in range(PLACES + 1)]
-    refused = [permit.take() for permit in permits]
+    refused = [permit.acquire() for permit in permits]
     assert refused[:PLACES] == [None] * PLACES
     assert type(refused[PLACES]) is CircuitOpenError
     entries.client.close()

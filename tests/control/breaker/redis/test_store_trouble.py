@@ -12,8 +12,8 @@ from retrytemplate.control import (
     Calls,
     CircuitBreaker,
     CircuitChanged,
-    CircuitStoreBack,
     CircuitStoreLost,
+    CircuitStoreRecovered,
     Consecutive,
     RedisCircuitStore,
 )
@@ -74,7 +74,7 @@ def test_without_the_store_each_process_judges_for_itself(mode):
     (lost,) = told.of(CircuitStoreLost)
     assert (lost.name, type(lost.error)) == ("billing", CircuitStoreError)
     changes = [event.after for event in told.of(CircuitChanged)]
-    assert changes == ["open", "half-open", "closed"]
+    assert changes == ["open", "half_open", "closed"]
 
 
 @modes
@@ -145,9 +145,9 @@ def test_a_result_from_while_the_store_was_away_is_late_when_it_is_back(
         breaker = made(store, listeners=[told], window=Consecutive(1))
         server.kill()
         permit = breaker.permit()
-        assert permit.take() is None
+        assert permit.acquire() is None
         server.start()
-        until(lambda: told.of(CircuitStoreBack))
+        until(lambda: told.of(CircuitStoreRecovered))
         permit.failure()
         assert (breaker.state, breaker.snapshot().late) == ("closed", 1)
         assert not told.of(CircuitChanged)
@@ -168,9 +168,9 @@ def test_when_the_store_is_back_it_is_used_again(valkey_binary, tmp_path, mode):
         assert type(breaker.outcome(fine).exception) is CircuitOpenError, "as was known last"
         until(lambda: told.of(CircuitStoreLost))
         shown = breaker.snapshot()
-        assert (shown.state, shown.by) == ("forced open", "kim")
+        assert (shown.state, shown.by) == ("forced_open", "kim")
         server.start()
-        until(lambda: told.of(CircuitStoreBack))
+        until(lambda: told.of(CircuitStoreRecovered))
         assert len(told.of(CircuitStoreLost)) == 1
         breaker.reset()
         assert breaker.outcome(fine).exception is None
@@ -245,7 +245,7 @@ def test_calls_that_go_on_when_the_store_hangs_do_not_all_wait_for_it(hanging):
     store = RedisCircuitStore(f"redis://127.0.0.1:{proxy.port}", timeout=0.2, stale_after=3600)
     breaker = made(store, window=Calls(50), minimum_calls=50)
     permits = [breaker.permit() for _ in range(30)]
-    assert [permit.take() for permit in permits] == [None] * 30
+    assert [permit.acquire() for permit in permits] == [None] * 30
     os.kill(pid, signal.SIGSTOP)
     before = proxy.requests
     for permit in permits:
@@ -267,7 +267,7 @@ def spoil_window(sharing):
 
 def spoil_permits(sharing):
     sharing.client.set(sharing.name(of=":permits"), "no permits")
-    sharing.client.hset(sharing.name(), mapping={"state": "half-open", "limited": "1"})
+    sharing.client.hset(sharing.name(), mapping={"state": "half_open", "limited": "1"})
 
 
 RUBBISH = {
@@ -330,14 +330,14 @@ def test_a_server_that_has_forgotten_everything_has_a_new_circuit(sharing):
     assert second.state == "open"
     sharing.clear()
     assert (first.state, second.state) == ("closed", "closed")
-    assert permit.take() is None
+    assert permit.acquire() is None
     permit.success()
 
 
 def test_a_result_from_before_the_server_forgot_is_late(sharing):
     breaker = sharing.breaker(window=Consecutive(1))
     permit = breaker.permit()
-    assert permit.take() is None
+    assert permit.acquire() is None
     sharing.clear()
     assert breaker.state == "closed"
     permit.failure()
@@ -405,7 +405,7 @@ class TestOtherRules:
         first.force_open(by="kim", reason="they asked us to")
         sharing.advance(61)
         other = sharing.breaker(window=Consecutive(2))
-        assert (other.state, other.snapshot().by) == ("forced open", "kim")
+        assert (other.state, other.snapshot().by) == ("forced_open", "kim")
 
     def test_do_not_keep_anybody_from_forcing_it_open(self, sharing):
         first = sharing.breaker(window=Consecutive(3))
@@ -431,7 +431,7 @@ def test_what_was_refused_without_the_store_is_counted_with_the_rest(valkey_bina
         call(breaker, fine, fine)
         assert breaker.snapshot().rejected == 3
         server.start()
-        until(lambda: told.of(CircuitStoreBack))
+        until(lambda: told.of(CircuitStoreRecovered))
         call(breaker, fine)
         assert breaker.snapshot().rejected == 4
         breaker.close()

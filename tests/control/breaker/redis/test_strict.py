@@ -62,11 +62,11 @@ def test_half_open_lets_no_more_in_than_may_be_in_all_processes_together(sharing
     """Pain 21: half-open lets everybody in, and one success closes it."""
     first, second = half_open(sharing, required_successes=3)
     permits = [each.permit() for each in (first, second, first, second, second)]
-    taken = [permit.take() is None for permit in permits]
+    taken = [permit.acquire() is None for permit in permits]
     assert taken == [True, True, True, False, False]
     assert sharing.permits() == 3
     permits[0].success()
-    assert second.state == "half-open"
+    assert second.state == "half_open"
     permits[1].success()
     permits[2].success()
     assert (first.state, second.state) == ("closed", "closed")
@@ -74,7 +74,7 @@ def test_half_open_lets_no_more_in_than_may_be_in_all_processes_together(sharing
 
 def test_a_permit_of_a_process_that_died_is_free_when_its_lease_is_over(sharing):
     first, second = half_open(sharing, half_open_calls=1, permit_timeout=7)
-    assert first.permit().take() is None
+    assert first.permit().acquire() is None
     sharing.advance(6)
     assert type(second.outcome(fine).exception) is CircuitOpenError
     sharing.advance(1)
@@ -86,7 +86,7 @@ def test_a_permit_of_a_process_that_died_is_free_when_its_lease_is_over(sharing)
 def test_what_decides_nothing_gives_its_permit_back(sharing, say):
     first, second = half_open(sharing, half_open_calls=1)
     permit = first.permit()
-    assert permit.take() is None
+    assert permit.acquire() is None
     getattr(permit, say)()
     assert sharing.permits() == 0
     assert second.outcome(fine).exception is None
@@ -96,12 +96,12 @@ def test_a_result_of_another_time_moves_nothing(sharing):
     told = Told()
     first, second = sharing.breaker(listeners=[told]), sharing.breaker()
     slow = first.permit()
-    assert slow.take() is None
+    assert slow.acquire() is None
     call(second, failing, failing, failing)
     sharing.advance(30)
-    assert second.state == "half-open"
+    assert second.state == "half_open"
     slow.failure()
-    assert second.state == "half-open"
+    assert second.state == "half_open"
     assert [each.verdict for each in told.of(LateResult)] == ["failure"]
 
 
@@ -122,7 +122,7 @@ def test_what_is_done_by_hand_holds_for_all(sharing):
     first, second = sharing.breaker(), sharing.breaker(listeners=[told])
     first.force_open(by="kim", reason="they asked us to", seconds=60)
     shown = second.snapshot()
-    assert (shown.state, shown.by, shown.reason) == ("forced open", "kim", "they asked us to")
+    assert (shown.state, shown.by, shown.reason) == ("forced_open", "kim", "they asked us to")
     assert 59 < shown.retry_after <= 60
     assert type(second.outcome(fine).exception) is CircuitOpenError
     sharing.advance(60)
@@ -134,7 +134,7 @@ def test_what_is_done_by_hand_holds_for_all(sharing):
     assert second.state == "closed"
     named = [(each.after, each.by) for each in told.of(CircuitChanged)]
     assert named == [
-        ("forced open", "kim"),
+        ("forced_open", "kim"),
         ("closed", None),
         ("disabled", "kim"),
         ("closed", "lee"),
@@ -215,7 +215,7 @@ def test_a_breaker_is_gone_when_nobody_holds_it(sharing):
 def test_a_late_failure_does_not_take_with_it_what_was_kept_back_since(sharing):
     breaker = sharing.breaker(window=Calls(50))
     late = breaker.permit()
-    assert late.take() is None
+    assert late.acquire() is None
     breaker.reset()
     call(breaker, fine, fine)
     late.failure()
