@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.model import Document, SwitchEntry, SwitchScope
     from retrytemplate.control.switch.store.base import SwitchStore
 
-__all__ = ["Copy", "View", "answered", "read", "ticks_of"]
+__all__ = ["StateCache", "StateSnapshot", "call_store", "load_snapshot", "suspend_aware_clock"]
 
 LOG = logging.getLogger("retrytemplate.control.switch")
-NOTHING: Mapping[SwitchScope, SwitchEntry] = MappingProxyType({})
+NO_ENTRIES: Mapping[SwitchScope, SwitchEntry] = MappingProxyType({})
 
 
 @frozen
-class View:
+class StateSnapshot:
     """What a store held when it was read; never changed, but replaced."""
 
     version: int
@@ -47,15 +47,15 @@ class View:
         return self.document.entries
 
 
-def read(store: SwitchStore) -> View:
+def load_snapshot(store: SwitchStore) -> StateSnapshot:
     """What the store holds now.
 
     :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
     """
-    return _view(answered(store.load, None))
+    return _decode_snapshot(call_store(store.load, None))
 
 
-def answered(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def call_store(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """What a method of a store answers.
 
     :raises SwitchStoreError: it raises something else.
@@ -70,17 +70,17 @@ def answered(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         ) from exc
 
 
-def _view(answer: Any) -> View:
+def _decode_snapshot(answer: Any) -> StateSnapshot:
     try:
         version, text = answer
     except (TypeError, ValueError):
         version = text = None
     if type(version) is not int or not isinstance(text, str):
         raise SwitchStoreError(f"the store of the kill switch answers with {answer!r}")
-    return View(version, text, decode_document(text))
+    return StateSnapshot(version, text, decode_document(text))
 
 
-def ticks_of(clock: Clock) -> Callable[[], float]:
+def suspend_aware_clock(clock: Clock) -> Callable[[], float]:
     """How the age of a copy is measured: a machine that was asleep has aged, too."""
     if type(clock) is SystemClock and hasattr(time, "CLOCK_BOOTTIME"):
         return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -88,44 +88,44 @@ def ticks_of(clock: Clock) -> Callable[[], float]:
 
 
 @define(eq=False)
-class Copy:
-    """The view of a store, and whether it may still be gone by.
+class StateCache:
+    """The latest snapshot of a store, and whether it is still valid.
 
     :param stale_after: seconds for which it may be, from when it was asked for; 0: it is asked for
         anew each time.
     :param now: measures them.
-    :param view: another one with each change; who has found nothing in it need not look again.
+    :param snapshot: another one with each change; who has found nothing in it need not look again.
     :param trusted_until: until when it may be gone by, where it is no store in memory.
-    :param missing: what a store has lost that is known here; replaced, never changed.
+    :param lost_entries: what a store has lost that is known here; replaced, never changed.
     """
 
     store: SwitchStore
     name: str
     stale_after: float
     now: Callable[[], float]
-    view: View | None = None
+    snapshot: StateSnapshot | None = None
     trusted_until: float = -inf
-    missing: Mapping[SwitchScope, SwitchEntry] = NOTHING
-    # When the latest view was asked for, and when it was here.
-    asked: float = -inf
-    known_at: float = -inf
+    lost_entries: Mapping[SwitchScope, SwitchEntry] = NO_ENTRIES
+    # When the latest snapshot was requested, and when it was received.
+    requested_at: float = -inf
+    received_at: float = -inf
     lost_at: float | None = None
     error: str | None = None
     _monitor: Monitor = field(factory=Monitor)
     # Held while the store is asked; the same thread may have to ask it once more.
-    _one_at_a_time: Any = field(factory=threading.RLock)
+    _refresh_lock: Any = field(factory=threading.RLock)
 
     @property
     def age(self) -> float | None:
-        """Seconds since the view was asked for; None: there is none."""
-        return None if self.view is None else max(0.0, self.now() - self.asked)
+        """Seconds since the snapshot was requested; None: there is none."""
+        return None if self.snapshot is None else max(0.0, self.now() - self.requested_at)
 
     def is_fresh(self) -> bool:
-        """Whether the view may be gone by, or the store is known not to answer."""
+        """Whether the snapshot is valid, or the store is known not to answer."""
         if self.store.shared:
             return self.now() < self.trusted_until
-        view = self.view
-        return view is not None and self.is_version(view.version)
+        snapshot = self.snapshot
+        return snapshot is not None and self.is_version(snapshot.version)
 
     def is_version(self, version: int) -> bool:
         """Whether a store in memory still has this one."""
@@ -134,31 +134,34 @@ class Copy:
         except Exception:  # whoever looks next will find out, and say so
             return False
 
-    def catch_up(self) -> list[ControlEvent]:
+    def refresh_if_stale(self) -> list[ControlEvent]:
         """Refresh it, unless it is fresh, or another thread is about to; what is to be told."""
         if not self.stale_after:
             return self.refresh()
-        with self._one_at_a_time:
+        with self._refresh_lock:
             return [] if self.is_fresh() else self.refresh()
 
     def refresh(self) -> list[ControlEvent]:
-        """Ask the store; what is to be told of it.  Where it does not answer, the view stays."""
+        """Read the store; return the events to report.  If it fails, the snapshot stays."""
         began = self.now()
         try:
-            view = read(self.store)
+            snapshot = load_snapshot(self.store)
         except SwitchStoreError as exc:
-            return self._lost(exc, began)
-        return self.accept(view, began)
+            return self._on_read_failed(exc, began)
+        return self.accept(snapshot, began)
 
     def accept(
-        self, view: View, began: float, restored: Mapping[SwitchScope, SwitchEntry] = NOTHING
+        self,
+        snapshot: StateSnapshot,
+        began: float,
+        restored: Mapping[SwitchScope, SwitchEntry] = NO_ENTRIES,
     ) -> list[ControlEvent]:
-        """Go by this view, unless a later one is here already; what is to be told.
+        """Use this snapshot, unless a later one is here already; what is to be told.
 
         :param began: when it was asked for, or was about to be written.
         :param restored: what was missing, and has been put back.
         """
-        lost_at = self._monitor.post(self._accept, view, began, self.now(), restored)
+        lost_at = self._monitor.post(self._accept, snapshot, began, self.now(), restored)
         if lost_at is None:
             return []
         outage = max(0.0, self.now() - lost_at)
@@ -166,62 +169,69 @@ class Copy:
         return [SwitchStoreRecovered(name=self.name, outage=outage)]
 
     def _accept(
-        self, view: View, began: float, ended: float, restored: Mapping[SwitchScope, SwitchEntry]
+        self,
+        snapshot: StateSnapshot,
+        began: float,
+        ended: float,
+        restored: Mapping[SwitchScope, SwitchEntry],
     ) -> float | None:
         """Accept what the store has; return when the store was lost, None if it was not."""
-        if self._is_outdated(view, began):
+        if self._is_outdated(snapshot, began):
             return None
-        self._replace(view, restored)
-        self.asked, self.known_at = max(began, self.asked), max(ended, self.known_at)
-        self.trusted_until = self.asked + self.stale_after
+        self._replace(snapshot, restored)
+        self.requested_at = max(began, self.requested_at)
+        self.received_at = max(ended, self.received_at)
+        self.trusted_until = self.requested_at + self.stale_after
         lost_at, self.lost_at, self.error = self.lost_at, None, None
         return lost_at
 
-    def _is_outdated(self, view: View, began: float) -> bool:
+    def _is_outdated(self, snapshot: StateSnapshot, began: float) -> bool:
         """Whether it is an earlier one, that was on its way when the present one came."""
-        old = self.view
-        return old is not None and _went_back(old, view) and began <= self.known_at
+        old = self.snapshot
+        return old is not None and _is_rollback(old, snapshot) and began <= self.received_at
 
-    def _replace(self, view: View, restored: Mapping[SwitchScope, SwitchEntry]) -> None:
-        old, missing = self.view, _without(self.missing, restored)
-        if old is not None and _went_back(old, view):
-            missing = {**missing, **old.entries}
-        missing = _without(missing, view.entries)
-        same = old is not None and (view.version, view.text) == (old.version, old.text)
-        if same and missing == self.missing:
+    def _replace(
+        self, snapshot: StateSnapshot, restored: Mapping[SwitchScope, SwitchEntry]
+    ) -> None:
+        old, lost_entries = self.snapshot, _without(self.lost_entries, restored)
+        if old is not None and _is_rollback(old, snapshot):
+            lost_entries = {**lost_entries, **old.entries}
+        lost_entries = _without(lost_entries, snapshot.entries)
+        same = old is not None and (snapshot.version, snapshot.text) == (old.version, old.text)
+        if same and lost_entries == self.lost_entries:
             return
-        self.missing = missing
-        if missing:
-            entries = {**missing, **view.entries}
-            view = evolve(view, document=evolve(view.document, entries=entries))
-        self.view = view
+        self.lost_entries = lost_entries
+        if lost_entries:
+            entries = {**lost_entries, **snapshot.entries}
+            snapshot = evolve(snapshot, document=evolve(snapshot.document, entries=entries))
+        self.snapshot = snapshot
 
-    def _lost(self, error: Exception, began: float) -> list[ControlEvent]:
+    def _on_read_failed(self, error: Exception, began: float) -> list[ControlEvent]:
         now, age = self.now(), self.age
-        if not self._monitor.post(self._lose, str(error), began, now):
+        if not self._monitor.post(self._record_failure, str(error), began, now):
             return []
         known = "nothing is known" if age is None else f"what was known {age:.3g} s ago holds"
         LOG.error("%s: the store is lost, %s: %s", self.name, known, error)
         return [SwitchStoreLost(name=self.name, age=age, error=error)]
 
-    def _lose(self, error: str, began: float, now: float) -> bool:
+    def _record_failure(self, error: str, began: float, now: float) -> bool:
         """Note a failed read; return whether the store was available before."""
-        if began < self.known_at:  # another caller has had an answer since
+        if began < self.received_at:  # another caller has had an answer since
             return False
         is_news = self.lost_at is None
         if is_news:
             self.lost_at = now
         self.error = error
-        self.trusted_until = now + self._patience(now - began)
+        self.trusted_until = now + self._retry_interval(now - began)
         return is_news
 
-    def _patience(self, waited: float) -> float:
+    def _retry_interval(self, waited: float) -> float:
         """How long a lost store is asked by the watcher alone, which may wait as long again."""
         return self.stale_after + waited if self.stale_after else 0.0
 
     def forked(self) -> None:
         """In a child process: another thread may have held the lock."""
-        self._one_at_a_time = threading.RLock()
+        self._refresh_lock = threading.RLock()
         self.trusted_until = -inf
 
 
@@ -231,7 +241,7 @@ def _without(
     return {scope: entry for scope, entry in some.items() if scope not in others}
 
 
-def _went_back(old: View, new: View) -> bool:
+def _is_rollback(old: StateSnapshot, new: StateSnapshot) -> bool:
     """Whether it is another store than the one that was known, or an earlier state of it."""
     known = old.document.store
     return (known is not None and new.document.store != known) or new.version < old.version

@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 
     from retrytemplate.control.switch.model import SwitchScope
 
-__all__ = ["ALL", "KEY", "is_canary", "place_of", "shares_of", "verdict"]
+__all__ = [
+    "ALL_KEYS",
+    "KEY_SUBJECT",
+    "evaluate_health",
+    "is_canary",
+    "parse_canary",
+    "rollout_position",
+]
 
 LOG = logging.getLogger("retrytemplate.control.switch")
-ALL = 100.0
-KEY = "the key of a check"
-PERSON = b"rt canary 1"  # another number: other keys
+ALL_KEYS = 100.0
+KEY_SUBJECT = "the key of a check"
+HASH_PERSON = b"rt canary 1"  # another number: other keys
 
 
-def place_of(scope: SwitchScope, key: Any) -> float:
+def rollout_position(scope: SwitchScope, key: Any) -> float:
     """Where a key stands in the queue of its scope, from 0 up to, but without, 100.
 
     It is in where that is below the share; so those of a small share are part of a larger one.  The
@@ -37,13 +44,15 @@ def place_of(scope: SwitchScope, key: Any) -> float:
     >>> place_of(SwitchScope("segment", "finance"), "user-17") < 100
     True
     """
-    parts = scope.kind, scope.name or "", encode_key(key, KEY)
+    parts = scope.kind, scope.name or "", encode_key(key, KEY_SUBJECT)
     text = "/".join(f"{len(part)}:{part}" for part in parts)
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=PERSON).digest()
-    return (int.from_bytes(digest) >> 11) * (ALL / 2**53)
+    digest = blake2b(
+        text.encode("utf-8", "surrogatepass"), digest_size=8, person=HASH_PERSON
+    ).digest()
+    return (int.from_bytes(digest) >> 11) * (ALL_KEYS / 2**53)
 
 
-def shares_of(canary: Any) -> tuple[float, ...]:
+def parse_canary(canary: Any) -> tuple[float, ...]:
     """The steps of a canary, in per cent; none: all at once.
 
     :raises SwitchRefusedError: they do not grow up to 100.
@@ -71,10 +80,10 @@ def is_canary(shares: Sequence[float]) -> bool:
     (True, False, False, False)
     """
     pairs = zip((0, *shares), shares, strict=False)
-    return max(shares, default=0) == ALL and all(before < after for before, after in pairs)
+    return max(shares, default=0) == ALL_KEYS and all(before < after for before, after in pairs)
 
 
-def verdict(healthy: Any, justification: str) -> tuple[bool, str]:
+def evaluate_health(healthy: Any, justification: str) -> tuple[bool, str]:
     """Whether things are well enough for the next step, and the words for the record.
 
     :param healthy: a bool, a function that looks, or None: the justification says so.

@@ -14,12 +14,12 @@ from retrytemplate.control.switch.model import (
     ACTIONS,
     EVERYTHING,
     GLOBAL,
-    NAMED,
+    NAMED_KINDS,
     AuditRecord,
     Document,
     SwitchEntry,
     UnreadableRecord,
-    named,
+    named_scope,
 )
 from retrytemplate.control.switch.validation import WHEN_EXPIRED
 from retrytemplate.errors import SwitchStoreError
@@ -35,7 +35,7 @@ __all__ = [
     "decode_record",
     "encode_document",
     "encode_record",
-    "is_later",
+    "is_newer_format",
     "read_record",
 ]
 
@@ -46,19 +46,19 @@ FORMAT = 1
 # To JSON.
 
 
-def _flat(value: SwitchEntry | AuditRecord) -> dict[str, Any]:
+def _to_json_object(value: SwitchEntry | AuditRecord) -> dict[str, Any]:
     data = asdict(value, recurse=False)
     scope = data.pop("scope")
     return {"kind": scope.kind, "name": scope.name, **data}
 
 
-def _text(data: dict[str, Any]) -> str:
+def _encode(data: dict[str, Any]) -> str:
     return json.dumps({"v": FORMAT, **data}, allow_nan=False, separators=(",", ":"))
 
 
 # And back.
 
-NO_JSON = TypeError, ValueError, RecursionError
+JSON_ERRORS = TypeError, ValueError, RecursionError
 
 
 def _is_share(value: Any) -> bool:
@@ -73,7 +73,10 @@ def _is_canary(value: Any) -> bool:
 
 SHARE: Field = (_is_share, "a number from 0 to 100")
 CANARY: Field = (_is_canary, "a list of numbers that grow from above 0 to 100")
-KIND: Field = (lambda value: value in (GLOBAL, *NAMED), f"one of {', '.join((GLOBAL, *NAMED))}")
+KIND: Field = (
+    lambda value: value in (GLOBAL, *NAMED_KINDS),
+    f"one of {', '.join((GLOBAL, *NAMED_KINDS))}",
+)
 EXPIRED: Field = (lambda value: value in WHEN_EXPIRED, f"one of {', '.join(WHEN_EXPIRED)}")
 ACTION: Field = (lambda value: value in ACTIONS, f"one of {', '.join(ACTIONS)}")
 
@@ -111,7 +114,7 @@ RECORD: Mapping[str, Field] = {
 
 def encode_record(record: AuditRecord) -> str:
     """Return the record as JSON, in ASCII."""
-    return _text(_flat(record))
+    return _encode(_to_json_object(record))
 
 
 def decode_record(text: str, what: str = "the record") -> AuditRecord:
@@ -120,14 +123,14 @@ def decode_record(text: str, what: str = "the record") -> AuditRecord:
     :param what: the name of the text in an error.
     :raises SwitchStoreError: the text is not a record.
     """
-    return AuditRecord(**_scoped(what, _object(what, text), RECORD))
+    return AuditRecord(**_parse_scoped(what, _parse_object(what, text), RECORD))
 
 
 def encode_document(document: Document) -> str:
     """Return the document as JSON, in ASCII."""
     store = document.store or uuid4().hex
-    entries = [_flat(each) for each in document.entries.values()]
-    return _text({"store": store, "entries": entries})
+    entries = [_to_json_object(each) for each in document.entries.values()]
+    return _encode({"store": store, "entries": entries})
 
 
 def decode_document(text: str) -> Document:
@@ -138,74 +141,74 @@ def decode_document(text: str) -> Document:
     if not text:
         return Document()
     what = "the document"
-    data = _object(what, text)
-    _refuse(what, record_schema.fault("", data, DOCUMENT, DOCUMENT))
-    entries = [_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
+    data = _parse_object(what, text)
+    _check(what, record_schema.fault("", data, DOCUMENT, DOCUMENT))
+    entries = [_parse_entry(f"entry {place}", each) for place, each in enumerate(data["entries"])]
     found = {each.scope: each for each in entries}
     if len(found) < len(entries):
-        raise _rubbish(what, "a scope is in it twice")
+        raise _corrupt(what, "a scope is in it twice")
     return Document(found, data["store"])
 
 
-def is_later(text: str) -> bool:
+def is_newer_format(text: str) -> bool:
     """Whether a later version of the library has written this.
 
     >>> is_later('{"v": 2}'), is_later('{"v": 1}'), is_later("rubbish")
     (True, False, False)
     """
     try:
-        return _later_format(json.loads(text)) is not None
-    except NO_JSON:
+        return _newer_format(json.loads(text)) is not None
+    except JSON_ERRORS:
         return False
 
 
-def _later_format(data: Any) -> int | None:
+def _newer_format(data: Any) -> int | None:
     number = data.get("v") if isinstance(data, dict) else None
     return number if type(number) is int and number > FORMAT else None
 
 
-def _object(what: str, text: str) -> dict[str, Any]:
+def _parse_object(what: str, text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except NO_JSON as exc:
-        raise _rubbish(what, "it is no JSON") from exc
+    except JSON_ERRORS as exc:
+        raise _corrupt(what, "it is no JSON") from exc
     if not isinstance(data, dict):
-        raise _rubbish(what, "it must be a JSON object")
-    number = _later_format(data)
+        raise _corrupt(what, "it must be a JSON object")
+    number = _newer_format(data)
     if number is not None:
         raise SwitchStoreError(f"{what} has format {number}, this version reads up to {FORMAT}")
     return data
 
 
-def _scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
-    _refuse(what, record_schema.fault("", data, known, known))
+def _parse_scoped(what: str, data: Any, known: Mapping[str, Field]) -> dict[str, Any]:
+    _check(what, record_schema.fault("", data, known, known))
     found = {name: value for name, value in data.items() if name not in ("v", "kind", "name")}
     kind, name = data["kind"], data["name"]
     if kind == GLOBAL and name is not None:
-        raise _rubbish(what, "name must be null where everything is stopped")
+        raise _corrupt(what, "name must be null where everything is stopped")
     try:
-        scope = EVERYTHING if kind == GLOBAL else named(kind, name)
+        scope = EVERYTHING if kind == GLOBAL else named_scope(kind, name)
     except TypeError as exc:
-        raise _rubbish(what, str(exc)) from None
+        raise _corrupt(what, str(exc)) from None
     return {**found, "scope": scope}
 
 
-def _entry(what: str, data: Any) -> SwitchEntry:
+def _parse_entry(what: str, data: Any) -> SwitchEntry:
     if not isinstance(data, dict):
-        raise _rubbish(what, "it must be a JSON object")
-    found = _scoped(what, data, ENTRY)
+        raise _corrupt(what, "it must be a JSON object")
+    found = _parse_scoped(what, data, ENTRY)
     found["canary"] = tuple(found["canary"])
     if found["step"] >= max(len(found["canary"]), 1):
-        raise _rubbish(what, "step must be one before the canary's last")
+        raise _corrupt(what, "step must be one before the canary's last")
     return SwitchEntry(**found)
 
 
-def _refuse(what: str, why: str | None) -> None:
+def _check(what: str, why: str | None) -> None:
     if why is not None:
-        raise _rubbish(what, why)
+        raise _corrupt(what, why)
 
 
-def _rubbish(what: str, why: str) -> SwitchStoreError:
+def _corrupt(what: str, why: str) -> SwitchStoreError:
     return SwitchStoreError(f"{what} in the store of a kill switch cannot be read: {why}")
 
 
@@ -220,4 +223,4 @@ def read_record(stored: StoredRecord) -> AuditRecord | UnreadableRecord:
     try:
         return decode_record(text, f"record {number}")
     except SwitchStoreError as exc:
-        return UnreadableRecord(number=number, reason=str(exc), later=is_later(text))
+        return UnreadableRecord(number=number, reason=str(exc), later=is_newer_format(text))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from retrytemplate._engine.context import RetryContext
-    from retrytemplate.control.switch.cache import Copy, View
+    from retrytemplate.control.switch.cache import StateCache, StateSnapshot
     from retrytemplate.control.switch.model import Decision, SwitchScope
     from retrytemplate.control.switch.switch import KillSwitch
 
-__all__ = ["Question", "SwitchGuard"]
+__all__ = ["ScopeCheck", "SwitchGuard"]
 
 
 if TYPE_CHECKING:
@@ -55,18 +55,18 @@ class SwitchGuard(Guard, Wraps):
     inherited = True
 
     _switch: KillSwitch
-    _question: Question
+    _scope_check: ScopeCheck
     _key: Any
     name: str = field(init=False)
-    _is_clear: Callable[[], bool] = field(init=False)
+    _known_allowed: Callable[[], bool] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.name, self._is_clear = self._switch.name, self._question.is_clear
+        self.name, self._known_allowed = self._switch.name, self._scope_check.known_allowed
 
     @property
     def scopes(self) -> tuple[SwitchScope, ...]:
         """What has to run, in the order in which it is asked for."""
-        return self._question.scopes
+        return self._scope_check.scopes
 
     @property
     def what(self) -> str:
@@ -78,16 +78,18 @@ class SwitchGuard(Guard, Wraps):
 
         :raises KillSwitchActiveError: it is.
         """
-        if not self._is_clear():
-            self._ask(context)
+        if not self._known_allowed():
+            self._decide(context)
 
     async def admit_async(self, context: RetryContext | None) -> None:
         """The same where nothing may block: the store, if it has to be, is asked in a thread."""
-        if self._is_clear():
+        if self._known_allowed():
             return
-        if not self._switch._copy.is_fresh():
-            await in_thread(self._switch._catch_up)
-        self._judge(self._switch._known(self._question, lambda: self._key_of(context)))
+        if not self._switch._cache.is_fresh():
+            await in_thread(self._switch._refresh_if_stale)
+        self._raise_if_stopped(
+            self._switch._decide_from_cache(self._scope_check, lambda: self._key_of(context))
+        )
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, unless it is stopped."""
@@ -109,20 +111,22 @@ class SwitchGuard(Guard, Wraps):
         await self.admit_async(current_context())
         return await under_async(self, fn, args, kwargs)
 
-    def _ask(self, context: RetryContext | None) -> None:
-        self._judge(self._switch._decide(self._question, lambda: self._key_of(context)))
+    def _decide(self, context: RetryContext | None) -> None:
+        self._raise_if_stopped(
+            self._switch._decide(self._scope_check, lambda: self._key_of(context))
+        )
 
     def _key_of(self, context: RetryContext | None) -> Any:
         return self._key(context) if callable(self._key) else self._key
 
-    def _judge(self, decision: Decision) -> None:
+    def _raise_if_stopped(self, decision: Decision) -> None:
         if decision.allowed:
             return
         error = KillSwitchActiveError(
-            decision.reason, name=self.name, retry_after=self._switch._rest(decision)
+            decision.reason, name=self.name, retry_after=self._switch._remaining_stop_time(decision)
         )
         try:
-            self._switch._tell([CallRejected(name=self.name, error=error)])
+            self._switch._notify_listeners([CallRejected(name=self.name, error=error)])
             raise error
         finally:
             del error  # its traceback holds this frame
@@ -132,28 +136,32 @@ class SwitchGuard(Guard, Wraps):
 
 
 @define(eq=False, init=False)
-class Question:
+class ScopeCheck:
     """Whether all of some scopes may run.
 
-    :param is_clear: whether the view that holds now is one in which none of them is stopped, as
-        fast as can be; where it says no, somebody has to look.
+    :param known_allowed: whether none of them is stopped in the current snapshot, a fast check; if
+        False, the state has to be read.
     """
 
     scopes: tuple[SwitchScope, ...]
-    is_clear: Callable[[], bool]
-    _clear: list[Any]  # the latest such view, and its version
+    known_allowed: Callable[[], bool]
+    _allowed_snapshot: list[Any]  # the latest such view, and its version
 
-    def __init__(self, copy: Copy, scopes: tuple[SwitchScope, ...]) -> None:
+    def __init__(self, cache: StateCache, scopes: tuple[SwitchScope, ...]) -> None:
         self.scopes = scopes
-        clear: list[Any] = [object(), -1]
-        self._clear = clear
-        if copy.store.shared:
-            now = copy.now
-            self.is_clear = lambda: now() < copy.trusted_until and copy.view is clear[0]
+        allowed: list[Any] = [object(), -1]
+        self._allowed_snapshot = allowed
+        if cache.store.shared:
+            now = cache.now
+            self.known_allowed = lambda: (
+                now() < cache.trusted_until and cache.snapshot is allowed[0]
+            )
         else:
-            self.is_clear = lambda: copy.is_version(clear[1]) and copy.view is clear[0]
+            self.known_allowed = lambda: (
+                cache.is_version(allowed[1]) and cache.snapshot is allowed[0]
+            )
 
-    def look(self, view: View) -> None:
+    def remember_if_allowed(self, snapshot: StateSnapshot) -> None:
         """Remember it, if nothing of this is stopped there."""
-        if view.entries.keys().isdisjoint(self.scopes):
-            self._clear[:] = view, view.version
+        if snapshot.entries.keys().isdisjoint(self.scopes):
+            self._allowed_snapshot[:] = snapshot, snapshot.version

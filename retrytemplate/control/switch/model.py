@@ -18,21 +18,21 @@ __all__ = [
     "ACTIONS",
     "EVERYTHING",
     "GLOBAL",
-    "NAMED",
+    "NAMED_KINDS",
     "AuditRecord",
     "Decision",
+    "DeclaredScopes",
     "Document",
-    "Scopes",
     "SwitchEntry",
     "SwitchScope",
     "UnreadableRecord",
-    "named",
-    "scope_of",
+    "named_scope",
+    "resolve_scope",
 ]
 
 
 GLOBAL = "global"
-NAMED = ("segment", "feature", "experiment")
+NAMED_KINDS = ("segment", "feature", "experiment")
 """The kinds that have names, in the order in which they are asked."""
 
 
@@ -57,7 +57,7 @@ class SwitchScope:
 EVERYTHING = SwitchScope(GLOBAL)
 
 
-def scope_of(
+def resolve_scope(
     everything: Any = False, segment: Any = None, feature: Any = None, experiment: Any = None
 ) -> SwitchScope:
     """The one scope that was named.
@@ -70,8 +70,8 @@ def scope_of(
     if not isinstance(everything, bool):
         raise TypeError(f"everything must be True or False, got {everything!r}")
     found = [EVERYTHING] if everything else []
-    names = zip(NAMED, (segment, feature, experiment), strict=True)
-    found += [named(kind, name) for kind, name in names if name is not None]
+    names = zip(NAMED_KINDS, (segment, feature, experiment), strict=True)
+    found += [named_scope(kind, name) for kind, name in names if name is not None]
     if len(found) != 1:
         got = " and ".join(map(str, found)) or "none"
         raise SwitchRefusedError(
@@ -80,7 +80,7 @@ def scope_of(
     return found[0]
 
 
-def named(kind: str, name: Any) -> SwitchScope:
+def named_scope(kind: str, name: Any) -> SwitchScope:
     """The scope of that kind and name."""
     if not isinstance(name, str) or not name or name != name.strip():
         raise TypeError(
@@ -90,7 +90,7 @@ def named(kind: str, name: Any) -> SwitchScope:
 
 
 @define(eq=False, init=False)
-class Scopes:
+class DeclaredScopes:
     """Which scopes there are; None: any name is one."""
 
     _declared: Mapping[str, Set[str]] | None
@@ -110,22 +110,22 @@ class Scopes:
             some = ", ".join(map(repr, sorted(known))) or "none"
             raise UnknownScopeError(f"there is no {scope}; the {scope.kind}s declared are: {some}")
 
-    def asked(self, segment: Any, feature: Any, experiment: Any) -> tuple[SwitchScope, ...]:
+    def required(self, segment: Any, feature: Any, experiment: Any) -> tuple[SwitchScope, ...]:
         """What has to run for a call, in the order in which it is asked.
 
         :raises UnknownScopeError: one of them was not declared.
         """
-        pairs = zip(NAMED, (segment, feature, experiment), strict=True)
-        found = (EVERYTHING, *(named(kind, name) for kind, name in pairs if name is not None))
+        pairs = zip(NAMED_KINDS, (segment, feature, experiment), strict=True)
+        found = (EVERYTHING, *(named_scope(kind, name) for kind, name in pairs if name is not None))
         for scope in found:
             self.check(scope)
         return found
 
 
 def _checked(declared: Any) -> Mapping[str, Set[str]]:
-    if not isinstance(declared, Mapping) or not set(declared) <= set(NAMED):
+    if not isinstance(declared, Mapping) or not set(declared) <= set(NAMED_KINDS):
         raise TypeError(
-            f"scopes must be a mapping of {', '.join(NAMED)} to their names, or None, "
+            f"scopes must be a mapping of {', '.join(NAMED_KINDS)} to their names, or None, "
             f"got {declared!r}"
         )
     return {kind: _names(kind, names) for kind, names in declared.items()}
@@ -134,7 +134,7 @@ def _checked(declared: Any) -> Mapping[str, Set[str]]:
 def _names(kind: str, names: Any) -> Set[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"scopes: those of {kind} must be a collection of names, got {names!r}")
-    return frozenset(named(f"scopes: each {kind}", name).name or "" for name in names)
+    return frozenset(named_scope(f"scopes: each {kind}", name).name or "" for name in names)
 
 
 ACTIONS = (

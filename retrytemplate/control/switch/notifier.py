@@ -22,18 +22,24 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.model import AuditRecord
     from retrytemplate.control.switch.store.base import SwitchStore
 
-__all__ = ["LEASE", "Chronicle", "Outages", "check_notifiers"]
+__all__ = ["CLAIM_LEASE", "AuditNotifier", "LogOnce", "check_notifiers"]
 
 
 LOG = logging.getLogger("retrytemplate.control.switch")
 # Seconds that a process has for telling what it has claimed, before another one does.
-LEASE = 60.0
-AT_ONCE = 20
-PAGE = 100
-NOTHING = StoredRecord(0, "", notified=True)  # before the first one
+CLAIM_LEASE = 60.0
+CLAIM_BATCH = 20
+PAGE_SIZE = 100
+NO_RECORD = StoredRecord(0, "", notified=True)  # before the first one
 # How the telling of a record may end; the first three are the end of it.
-TOLD, OLD, RUBBISH, LATER, FAILED = "told", "old", "rubbish", "later", "failed"
-DONE = TOLD, OLD, RUBBISH
+NOTIFIED, TOO_OLD, CORRUPT, NEWER_FORMAT, FAILED = (
+    "notified",
+    "too_old",
+    "corrupt",
+    "newer_format",
+    "failed",
+)
+FINAL = NOTIFIED, TOO_OLD, CORRUPT
 
 
 def check_notifiers(name: str, value: Any) -> None:
@@ -49,7 +55,7 @@ def check_notifiers(name: str, value: Any) -> None:
 
 
 @define(eq=False)
-class Chronicle:
+class AuditNotifier:
     """Tells what stands in a store's list of records.
 
     :param now: measures how long ago a notifier has failed.
@@ -63,67 +69,67 @@ class Chronicle:
     now: Callable[[], float]
     time: Callable[[], float]
     max_notification_age: float | None
-    _seen: StoredRecord | None = None
-    _began: float | None = None  # to tell what may not be told yet
-    _left: int = 0  # the last record that was left to others
+    _last_seen: StoredRecord | None = None
+    _pending_since: float | None = None  # to tell what may not be told yet
+    _last_skipped: int = 0  # the last record that was left to others
     _monitor: Monitor = field(factory=Monitor)
 
     @property
-    def has_to_try_again(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether something may have been left untold."""
-        return self._began is not None
+        return self._pending_since is not None
 
-    def begin(self) -> None:
+    def start_at_newest(self) -> None:
         """What happened before is no news."""
-        if self._seen is None:
+        if self._last_seen is None:
             newest = self.store.records(limit=1)
-            self._monitor.post(self._begin, newest[0] if newest else NOTHING)
+            self._monitor.post(self._set_start, newest[0] if newest else NO_RECORD)
 
-    def _begin(self, newest: StoredRecord) -> None:
-        if self._seen is None:
-            self._seen = newest
+    def _set_start(self, newest: StoredRecord) -> None:
+        if self._last_seen is None:
+            self._last_seen = newest
 
-    def news(self) -> list[SwitchChanged]:
+    def new_changes(self) -> list[SwitchChanged]:
         """What has happened since this was last asked, oldest first; each once."""
-        self.begin()
+        self.start_at_newest()
         new = None
         while new is None:  # unless another thread has told something meanwhile
-            new = self._unheard()
-        return list(self._changes(new))
+            new = self._take_new_records()
+        return list(self._to_events(new))
 
-    def _unheard(self) -> list[StoredRecord] | None:
-        seen = self._seen or NOTHING
-        new = self._since(seen)
+    def _take_new_records(self) -> list[StoredRecord] | None:
+        seen = self._last_seen or NO_RECORD
+        new = self._records_since(seen)
         try:
-            return new if self._monitor.run(self._go_past, seen, new) else None
+            return new if self._monitor.run(self._advance_past, seen, new) else None
         except Reentered:  # the interrupted code notifies the listeners
             return []
 
-    def _go_past(self, seen: StoredRecord, new: list[StoredRecord]) -> bool:
-        if self._seen is not seen:
+    def _advance_past(self, seen: StoredRecord, new: list[StoredRecord]) -> bool:
+        if self._last_seen is not seen:
             return False
-        self._seen = new[-1] if new else seen
+        self._last_seen = new[-1] if new else seen
         return True
 
-    def _since(self, seen: StoredRecord) -> list[StoredRecord]:
+    def _records_since(self, seen: StoredRecord) -> list[StoredRecord]:
         """The records after this one, oldest first; all, where the store has begun anew."""
         new: list[StoredRecord] = []
-        anew = False
+        restarted = False
         for each in self._newest_first():
-            if each.number <= seen.number and not anew:
-                anew = each.text != seen.text if each.number == seen.number else not new
-                if not anew:
+            if each.number <= seen.number and not restarted:
+                restarted = each.text != seen.text if each.number == seen.number else not new
+                if not restarted:
                     break
             new.append(each)
         return new[::-1]
 
     def _newest_first(self) -> Iterator[StoredRecord]:
-        page = self.store.records(limit=PAGE)
+        page = self.store.records(limit=PAGE_SIZE)
         while page:
             yield from page
-            page = self.store.records(before=page[-1].number, limit=PAGE)
+            page = self.store.records(before=page[-1].number, limit=PAGE_SIZE)
 
-    def _changes(self, stored: Iterable[StoredRecord]) -> Iterator[SwitchChanged]:
+    def _to_events(self, stored: Iterable[StoredRecord]) -> Iterator[SwitchChanged]:
         for each in stored:
             record = read_record(each)
             if isinstance(record, UnreadableRecord):
@@ -135,54 +141,54 @@ class Chronicle:
         """Tell the notifiers what nobody has told yet, and nobody else is about to tell."""
         if not self.notifiers:
             return
-        began, old = self.now(), 0
-        if self._began is None:
-            self._began = began
+        began, skipped = self.now(), 0
+        if self._pending_since is None:
+            self._pending_since = began
         try:
             # A worker of its own each time: threads do not get in each other's way, and what fails,
             # is interrupted, or is another's to tell, comes again when its lease is over.
             while claimed := self.store.claim_pending_notifications(
-                worker := uuid4().hex, LEASE, AT_ONCE
+                worker := uuid4().hex, CLAIM_LEASE, CLAIM_BATCH
             ):
-                ends = {each.number: self._tell(each) for each in claimed}
-                old += sum(end == OLD for end in ends.values())
-                done = [number for number, end in ends.items() if end in DONE]
+                outcomes = {each.number: self._notify_all(each) for each in claimed}
+                skipped += sum(outcome == TOO_OLD for outcome in outcomes.values())
+                done = [number for number, outcome in outcomes.items() if outcome in FINAL]
                 if done:
                     self.store.mark_notified(done, worker)
-                if FAILED in ends.values():
-                    self._began = began
+                if FAILED in outcomes.values():
+                    self._pending_since = began
                     return
         finally:
-            if old:
-                self._say_old(old)
-        self._all_told(began)
+            if skipped:
+                self._log_skipped(skipped)
+        self._clear_pending(began)
 
-    def _all_told(self, began: float) -> None:
-        first = self._began  # None: another thread was here as well
-        if first is not None and (first == began or began - first > LEASE):
-            self._began = None
+    def _clear_pending(self, began: float) -> None:
+        first = self._pending_since  # None: another thread was here as well
+        if first is not None and (first == began or began - first > CLAIM_LEASE):
+            self._pending_since = None
 
-    def _tell(self, stored: StoredRecord) -> str:
+    def _notify_all(self, stored: StoredRecord) -> str:
         """Tell of one; how that has ended."""
         number, record = stored.number, read_record(stored)
         if isinstance(record, UnreadableRecord):
-            return self._leave(record)
+            return self._log_unreadable(record)
         if (
             self.max_notification_age is not None
             and record.at < self.time() - self.max_notification_age
         ):
-            return OLD
-        told = [self._notify(notifier, number, record) for notifier in self.notifiers]
-        return TOLD if all(told) else FAILED
+            return TOO_OLD
+        notified = [self._notify(notifier, number, record) for notifier in self.notifiers]
+        return NOTIFIED if all(notified) else FAILED
 
-    def _leave(self, record: UnreadableRecord) -> str:
+    def _log_unreadable(self, record: UnreadableRecord) -> str:
         if not record.later:
             LOG.error("record %s is told to nobody: %s", record.number, record)
-            return RUBBISH
-        if record.number > self._left:  # it comes again, minute by minute
-            self._left = record.number
+            return CORRUPT
+        if record.number > self._last_skipped:  # it comes again, minute by minute
+            self._last_skipped = record.number
             LOG.warning("%s: whoever can read it will tell", record)
-        return LATER
+        return NEWER_FORMAT
 
     def _notify(
         self, notifier: Callable[[AuditRecord], Any], number: int, record: AuditRecord
@@ -197,7 +203,7 @@ class Chronicle:
             return False
         return True
 
-    def _say_old(self, number: int) -> None:
+    def _log_skipped(self, number: int) -> None:
         changes = "1 change is" if number == 1 else f"{number} changes are"
         LOG.warning(
             "%s: %s older than %s: the notifiers are not told, see the audit",
@@ -211,25 +217,25 @@ LOG = logging.getLogger("retrytemplate.control.switch")
 
 
 @define(eq=False)
-class Outages:
+class LogOnce:
     """Logs what fails, and says nothing more of it until it has gone well again.
 
     :param name: of the switch, for the log.
     """
 
     name: str
-    _said: set[str] = field(factory=set)
+    _logged: set[str] = field(factory=set)
 
-    def attempt(self, step: Callable[[], object], trouble: str) -> None:
+    def run(self, step: Callable[[], object], message: str) -> None:
         """Do something that others will do if this process cannot.
 
-        :param trouble: what it means that it fails.
+        :param message: what it means that it fails.
         """
         try:
             step()
         except Exception:
-            if trouble not in self._said:
-                self._said.add(trouble)
-                LOG.warning("%s: %s", self.name, trouble, exc_info=True)
+            if message not in self._logged:
+                self._logged.add(message)
+                LOG.warning("%s: %s", self.name, message, exc_info=True)
         else:
-            self._said.discard(trouble)
+            self._logged.discard(message)

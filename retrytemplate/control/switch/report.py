@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.control.switch.model import SwitchEntry
 
-__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "lines_of", "moment", "span"]
+__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "moment", "report_lines", "span"]
 
 
 @frozen(kw_only=True)
@@ -104,7 +104,7 @@ class SwitchReport:
         return "\n".join([title, *(f"- {line}" for line in self.lines)])
 
 
-def lines_of(entries: Iterable[SwitchEntry], now: float) -> tuple[ReportLine, ...]:
+def report_lines(entries: Iterable[SwitchEntry], now: float) -> tuple[ReportLine, ...]:
     """A line for each that is not lifted yet: what is overdue first, and of each the oldest."""
     lines = [
         ReportLine(

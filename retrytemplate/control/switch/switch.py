@@ -23,21 +23,21 @@ from retrytemplate.clock import given_or_system
 from retrytemplate.control._poller import Watcher
 from retrytemplate.control.events import check_listeners, listeners_of, tell
 from retrytemplate.control.switch import transitions
-from retrytemplate.control.switch.cache import Copy, answered, ticks_of
-from retrytemplate.control.switch.canary import KEY, shares_of, verdict
+from retrytemplate.control.switch.cache import StateCache, call_store, suspend_aware_clock
+from retrytemplate.control.switch.canary import KEY_SUBJECT, evaluate_health, parse_canary
 from retrytemplate.control.switch.codec import read_record
-from retrytemplate.control.switch.guard import Question, SwitchGuard
-from retrytemplate.control.switch.model import Decision, Scopes, scope_of
-from retrytemplate.control.switch.notifier import Chronicle, Outages, check_notifiers
-from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, lines_of
+from retrytemplate.control.switch.guard import ScopeCheck, SwitchGuard
+from retrytemplate.control.switch.model import Decision, DeclaredScopes, resolve_scope
+from retrytemplate.control.switch.notifier import AuditNotifier, LogOnce, check_notifiers
+from retrytemplate.control.switch.report import SwitchReport, SwitchSnapshot, report_lines
 from retrytemplate.control.switch.store.base import MemorySwitchStore
 from retrytemplate.control.switch.triggers import (
     DEFAULT_TRIGGERS,
-    allowed_by,
     check_triggers,
-    length_of,
+    find_rule,
+    trigger_duration,
 )
-from retrytemplate.control.switch.validation import Words, lasting
+from retrytemplate.control.switch.validation import ReasonPolicy, resolve_expiry
 from retrytemplate.control.switch.writer import Writer
 from retrytemplate.errors import SwitchStoreError
 from retrytemplate.state import encode_key
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
     from retrytemplate.control.events import ControlEvent
-    from retrytemplate.control.switch.cache import View
+    from retrytemplate.control.switch.cache import StateSnapshot
     from retrytemplate.control.switch.model import AuditRecord, SwitchScope, UnreadableRecord
     from retrytemplate.control.switch.store.base import SwitchStore
     from retrytemplate.control.switch.writer import Command
@@ -67,9 +67,9 @@ class Commands(ABC):
 
     __slots__ = ()
 
-    _scopes: Scopes
+    _scopes: DeclaredScopes
     _triggers: Mapping[str, Any]
-    _words: Words
+    _reason_policy: ReasonPolicy
     _writer: Writer
 
     @abstractmethod
@@ -108,9 +108,9 @@ class Commands(ABC):
         What is stopped already is stopped anew: the later of the two ends holds.
         """
         scope = self._scope(everything, segment, feature, experiment)
-        self._words.check_reason(reason)
+        self._reason_policy.check_reason(reason)
         text("by", by)
-        seconds = lasting(expires_in, permanent, when_expired)
+        seconds = resolve_expiry(expires_in, permanent, when_expired)
         if when_expired is None:
             when_expired = "keep" if everything else "resume"
         command = partial(
@@ -148,7 +148,7 @@ class Commands(ABC):
         :raises SwitchStoreError: the store does not answer.
         """
         scope = self._scope(everything, segment, feature, experiment)
-        self._words.check("justification", justification)
+        self._reason_policy.check("justification", justification)
         text("by", by)
         if not isinstance(override, bool):
             raise TypeError(f"override must be True or False, got {override!r}")
@@ -157,7 +157,7 @@ class Commands(ABC):
             scope=scope,
             by=by,
             justification=justification,
-            canary=shares_of(canary),
+            canary=parse_canary(canary),
             override=override,
         )
         return self._write(command)[-1]
@@ -184,13 +184,15 @@ class Commands(ABC):
         With the last step it runs as it did before.
         """
         scope = self._scope(everything, segment, feature, experiment)
-        self._words.check("justification", justification)
+        self._reason_policy.check("justification", justification)
         text("by", by)
         if healthy is not None and not isinstance(healthy, bool):
             plain("healthy", healthy)
-        seen = transitions.canary_of(self._writer.read().entries, scope)
-        well, why = verdict(healthy, justification)
-        command = partial(transitions.advance, seen=seen, by=by, justification=why, healthy=well)
+        seen = transitions.find_canary(self._writer.read().entries, scope)
+        is_healthy, reason = evaluate_health(healthy, justification)
+        command = partial(
+            transitions.advance, seen=seen, by=by, justification=reason, healthy=is_healthy
+        )
         return self._write(command)[-1]
 
     def trigger(
@@ -216,9 +218,9 @@ class Commands(ABC):
         """
         scope = self._scope(False, segment, feature, experiment)
         text("cause", cause)
-        rule = allowed_by(self._triggers, cause, scope)
+        rule = find_rule(self._triggers, cause, scope)
         text("reason", reason)  # however short: nobody is there who could find a better one
-        seconds = length_of(rule, cause, expires_in)
+        seconds = trigger_duration(rule, cause, expires_in)
         by = f"automatic: {cause}"
         command = partial(
             transitions.stop,
@@ -233,17 +235,17 @@ class Commands(ABC):
         return made[-1] if made else None
 
     def _scope(self, *given: Any) -> SwitchScope:
-        scope = scope_of(*given)
+        scope = resolve_scope(*given)
         self._scopes.check(scope)
         return scope
 
 
-UNKNOWN = "stop", "run"
-STORE = "load", "commit", "records", "claim_pending_notifications", "mark_notified", "close"
-# Seconds between two rounds of the watcher; a check finds out by itself what is older than it may.
-SHORTEST_ROUND, LONGEST_ROUND = 0.05, 60.0
-MOST_QUESTIONS = 1024  # that are remembered
-UNTOLD = Decision(False, "what is stopped is not known: the store has not answered yet")
+UNKNOWN_POLICIES = "stop", "run"
+STORE_METHODS = "load", "commit", "records", "claim_pending_notifications", "mark_notified", "close"
+# Seconds between two rounds of the poller; a check finds out by itself what is older than it may.
+MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 0.05, 60.0
+MAX_CACHED_CHECKS = 1024  # that are remembered
+STATE_UNKNOWN = Decision(False, "what is stopped is not known: the store has not answered yet")
 
 
 @define(eq=False, init=False, repr=False)
@@ -285,21 +287,21 @@ class KillSwitch(Commands):
 
     name: str
     store: SwitchStore
-    _scopes: Scopes
-    _questions: dict[tuple[Any, ...], Question]
+    _scopes: DeclaredScopes
+    _scope_checks: dict[tuple[Any, ...], ScopeCheck]
     _triggers: Mapping[str, Any]
     _unknown: Decision
-    _words: Words
+    _reason_policy: ReasonPolicy
     _nag_every: float
     _listeners: tuple[Any, ...]
-    _tell: Callable[[Iterable[ControlEvent]], None]
+    _notify_listeners: Callable[[Iterable[ControlEvent]], None]
     _clock: Clock
-    _copy: Copy
+    _cache: StateCache
     _writer: Writer
-    _chronicle: Chronicle
-    _outages: Outages
-    _heard: View | None
-    _watcher: Watcher
+    _audit_notifier: AuditNotifier
+    _log_once: LogOnce
+    _reported_snapshot: StateSnapshot | None
+    _poller: Watcher
 
     def __init__(
         self,
@@ -320,33 +322,37 @@ class KillSwitch(Commands):
     ) -> None:
         self._clock = given_or_system(clock)
         self.store = MemorySwitchStore(clock=clock) if store is None else store
-        has_methods("store", self.store, *STORE)
-        age: float = duration(stale_after)
-        delay("stale_after", age)
+        has_methods("store", self.store, *STORE_METHODS)
+        max_age: float = duration(stale_after)
+        delay("stale_after", max_age)
         text("name", name)
-        if unknown not in UNKNOWN:
-            raise ValueError(f"unknown must be one of {', '.join(UNKNOWN)}, got {unknown!r}")
+        if unknown not in UNKNOWN_POLICIES:
+            raise ValueError(
+                f"unknown must be one of {', '.join(UNKNOWN_POLICIES)}, got {unknown!r}"
+            )
         check_triggers("triggers", triggers)
-        self.name, self._scopes, self._triggers = name, Scopes(scopes), dict(triggers)
-        self._unknown = transitions.ALLOWED if unknown == "run" else UNTOLD
-        self._words = Words(reason_length, incident)
+        self.name, self._scopes, self._triggers = name, DeclaredScopes(scopes), dict(triggers)
+        self._unknown = transitions.ALLOWED if unknown == "run" else STATE_UNKNOWN
+        self._reason_policy = ReasonPolicy(reason_length, incident)
         self._nag_every = duration(reminder_interval)
         span("reminder_interval", self._nag_every)
-        since = None if max_notification_age is None else duration(max_notification_age)
-        span_or_none("max_notification_age", since)
-        self._listeners, tellers = listeners_of(listeners), listeners_of(notifiers)
+        age_limit = None if max_notification_age is None else duration(max_notification_age)
+        span_or_none("max_notification_age", age_limit)
+        self._listeners, notifier_functions = listeners_of(listeners), listeners_of(notifiers)
         check_listeners("listeners", self._listeners)
-        check_notifiers("notifiers", tellers)
-        self._tell = partial(tell, self._listeners)
-        now = ticks_of(self._clock)
-        self._copy = Copy(self.store, name, age, now)
-        self._writer = Writer(self._copy, self._clock, self._tell)
-        self._outages = Outages(name)
-        self._heard = None
-        self._chronicle = Chronicle(self.store, name, tellers, now, self._clock.time, since)
-        period = min(max(age / 2, SHORTEST_ROUND), LONGEST_ROUND)
-        self._watcher = Watcher(self._watch, period, name="retrytemplate-switch")
-        self._questions = {}
+        check_notifiers("notifiers", notifier_functions)
+        self._notify_listeners = partial(tell, self._listeners)
+        now = suspend_aware_clock(self._clock)
+        self._cache = StateCache(self.store, name, max_age, now)
+        self._writer = Writer(self._cache, self._clock, self._notify_listeners)
+        self._log_once = LogOnce(name)
+        self._reported_snapshot = None
+        self._audit_notifier = AuditNotifier(
+            self.store, name, notifier_functions, now, self._clock.time, age_limit
+        )
+        period = min(max(max_age / 2, MIN_POLL_INTERVAL), MAX_POLL_INTERVAL)
+        self._poller = Watcher(self._poll, period, name="retrytemplate-switch")
+        self._scope_checks = {}
         follow(self)
 
     # Checks.
@@ -369,12 +375,12 @@ class KillSwitch(Commands):
         makes it raise nothing: what was last known holds.
         """
         try:
-            question = self._questions[segment, feature, experiment]
+            check = self._scope_checks[segment, feature, experiment]
         except (KeyError, TypeError):  # the latter: no name at all
-            question = self._question(segment, feature, experiment)
+            check = self._scope_check(segment, feature, experiment)
         if key is not None and type(key) is not str:
-            encode_key(key, KEY)
-        return transitions.ALLOWED if question.is_clear() else self._decide(question, _giving(key))
+            encode_key(key, KEY_SUBJECT)
+        return transitions.ALLOWED if check.known_allowed() else self._decide(check, _constant(key))
 
     def guard(
         self,
@@ -396,50 +402,50 @@ class KillSwitch(Commands):
         >>> template.call(int, "17")
         17
         """
-        question = self._question(segment, feature, experiment)
+        check = self._scope_check(segment, feature, experiment)
         if key is not None and not callable(key):
-            encode_key(key, KEY)
-        return SwitchGuard(self, question, key)
+            encode_key(key, KEY_SUBJECT)
+        return SwitchGuard(self, check, key)
 
-    def _question(self, *names: str | None) -> Question:
-        question = Question(self._copy, self._scopes.asked(*names))
-        if len(self._questions) >= MOST_QUESTIONS:
-            self._questions.clear()
-        self._questions[names] = question
-        return question
+    def _scope_check(self, *names: str | None) -> ScopeCheck:
+        check = ScopeCheck(self._cache, self._scopes.required(*names))
+        if len(self._scope_checks) >= MAX_CACHED_CHECKS:
+            self._scope_checks.clear()
+        self._scope_checks[names] = check
+        return check
 
-    def _decide(self, question: Question, key: Callable[[], Any]) -> Decision:
+    def _decide(self, check: ScopeCheck, key: Callable[[], Any]) -> Decision:
         """Look at what is stopped, and ask the store where that is due."""
-        if not self._copy.is_fresh():
-            self._catch_up()
-        return self._known(question, key)
+        if not self._cache.is_fresh():
+            self._refresh_if_stale()
+        return self._decide_from_cache(check, key)
 
-    def _known(self, question: Question, key: Callable[[], Any]) -> Decision:
-        view = self._copy.view
-        if view is None:
+    def _decide_from_cache(self, check: ScopeCheck, key: Callable[[], Any]) -> Decision:
+        snapshot = self._cache.snapshot
+        if snapshot is None:
             return self._unknown
-        question.look(view)
-        return transitions.decide(view.entries, question.scopes, key, self._clock.time())
+        check.remember_if_allowed(snapshot)
+        return transitions.decide(snapshot.entries, check.scopes, key, self._clock.time())
 
-    def _rest(self, decision: Decision) -> float | None:
+    def _remaining_stop_time(self, decision: Decision) -> float | None:
         """Seconds until what was refused is lifted by itself."""
         entry = decision.entry
         if entry is None or entry.until is None or entry.when_expired != "resume":
             return None
         return max(0.0, entry.until - self._clock.time())
 
-    def _catch_up(self) -> None:
+    def _refresh_if_stale(self) -> None:
         if self.store.shared:
-            self._watcher.ensure()
-        self._tell(self._copy.catch_up())
-        self._tell_news()
+            self._poller.ensure()
+        self._notify_listeners(self._cache.refresh_if_stale())
+        self._report_changes()
 
     # Looking.
 
     def start(self) -> None:
         """Ask the store, and begin to watch it: without it the first check does."""
         self.refresh()
-        self._watcher.ensure()
+        self._poller.ensure()
 
     def refresh(self) -> None:
         """Ask the store now, lift what has had its time, and tell what nobody has told.
@@ -447,12 +453,12 @@ class KillSwitch(Commands):
         The watching thread does it every ``stale_after`` / 2 seconds.  Where the store does not
         answer, the listeners are told, and nothing is raised.
         """
-        self._tell(self._copy.refresh())
-        if self._copy.lost_at is not None:
+        self._notify_listeners(self._cache.refresh())
+        if self._cache.lost_at is not None:
             return
-        self._outages.attempt(self._look_after, "what is due cannot be written")
-        self._tell_news()
-        self._notify()
+        self._log_once.run(self._apply_expiry, "what is due cannot be written")
+        self._report_changes()
+        self._run_notifiers()
 
     def report(self) -> SwitchReport:
         """All that is stopped, with its age, reason, who did it, and the end; ``str`` shows it.
@@ -467,11 +473,13 @@ class KillSwitch(Commands):
         [("feature 'export'", 'stopped')]
         """
         self.refresh()
-        view, now = self._copy.view, self._clock.time()
-        if view is None:
-            raise SwitchStoreError(f"the store of {self.name!r} has not answered yet: {self._why}")
-        lines = lines_of(view.entries.values(), now)
-        stale = self._copy.age if self._copy.lost_at is not None else None
+        snapshot, now = self._cache.snapshot, self._clock.time()
+        if snapshot is None:
+            raise SwitchStoreError(
+                f"the store of {self.name!r} has not answered yet: {self._store_error}"
+            )
+        lines = report_lines(snapshot.entries.values(), now)
+        stale = self._cache.age if self._cache.lost_at is not None else None
         return SwitchReport(name=self.name, at=now, lines=lines, stale=stale)
 
     def audit(self, limit: int = 100) -> tuple[AuditRecord | UnreadableRecord, ...]:
@@ -480,7 +488,7 @@ class KillSwitch(Commands):
         :raises SwitchStoreError: the store does not answer.
         """
         whole("limit", limit, 1)
-        return tuple(map(read_record, answered(self.store.records, limit=limit)))
+        return tuple(map(read_record, call_store(self.store.records, limit=limit)))
 
     def snapshot(self) -> SwitchSnapshot:
         """What this process knows, without a look at the store.
@@ -488,25 +496,25 @@ class KillSwitch(Commands):
         >>> KillSwitch().snapshot().entries
         ()
         """
-        view = self._copy.view
+        snapshot = self._cache.snapshot
         return SwitchSnapshot(
             name=self.name,
-            version=None if view is None else view.version,
-            entries=() if view is None else tuple(view.entries.values()),
-            age=self._copy.age,
-            error=self._why,
+            version=None if snapshot is None else snapshot.version,
+            entries=() if snapshot is None else tuple(snapshot.entries.values()),
+            age=self._cache.age,
+            error=self._store_error,
         )
 
     @property
-    def _why(self) -> str | None:
-        return self._copy.error
+    def _store_error(self) -> str | None:
+        return self._cache.error
 
     def close(self) -> None:
         """End the watching thread; the store is left to whoever made it.
 
         Checks go on, and look for themselves.
         """
-        self._watcher.close()
+        self._poller.close()
 
     def __enter__(self) -> Self:
         return self
@@ -526,57 +534,59 @@ class KillSwitch(Commands):
 
     def _write(self, command: Command) -> tuple[AuditRecord, ...]:
         if self._listeners:
-            answered(self._chronicle.begin)
+            call_store(self._audit_notifier.start_at_newest)
         records = self._writer.write(command)
         if records:
-            self._written()
+            self._after_write()
         return records
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         """What follows a change; it stands, whatever goes wrong now."""
-        self._tell_news()
-        self._notify()
+        self._report_changes()
+        self._run_notifiers()
         if self.store.shared or self._has_work():
-            self._watcher.ensure()
+            self._poller.ensure()
 
     # Time.
 
-    def _watch(self) -> bool:
-        """A round of the watcher; whether there is to be another one."""
+    def _poll(self) -> bool:
+        """A round of the poller; whether there is to be another one."""
         self.refresh()
         return self.store.shared or self._has_work()
 
     def _has_work(self) -> bool:
-        view = self._copy.view
-        timed = view is not None and any(not each.permanent for each in view.entries.values())
-        return timed or self._chronicle.has_to_try_again
+        snapshot = self._cache.snapshot
+        timed = snapshot is not None and any(
+            not each.permanent for each in snapshot.entries.values()
+        )
+        return timed or self._audit_notifier.has_pending
 
-    def _look_after(self) -> None:
-        view = self._copy.view
-        command = partial(transitions.due, reminder_interval=self._nag_every)
-        if view is None:
+    def _apply_expiry(self) -> None:
+        snapshot = self._cache.snapshot
+        command = partial(transitions.expire, reminder_interval=self._nag_every)
+        if snapshot is None:
             return
-        if self._copy.missing or command(view.entries, self._clock.time()).records:
+        if self._cache.lost_entries or command(snapshot.entries, self._clock.time()).records:
             self._write(command)
 
-    def _tell_news(self) -> None:
-        """Tell the listeners what has led to the present view, unless they have been told."""
-        if self._listeners and self._copy.view is not self._heard:
-            self._outages.attempt(self._tell_all, "the changes cannot be read")
+    def _report_changes(self) -> None:
+        """Tell the listeners what has led to the present snapshot, unless they have been told."""
+        if self._listeners and self._cache.snapshot is not self._reported_snapshot:
+            self._log_once.run(self._report_new_changes, "the changes cannot be read")
 
-    def _tell_all(self) -> None:
-        view = self._copy.view
-        self._tell(self._chronicle.news())
-        self._heard = view
+    def _report_new_changes(self) -> None:
+        snapshot = self._cache.snapshot
+        self._notify_listeners(self._audit_notifier.new_changes())
+        self._reported_snapshot = snapshot
 
-    def _notify(self) -> None:
-        trouble = "the notifiers cannot be told, others will tell them"
-        self._outages.attempt(self._chronicle.notify, trouble)
+    def _run_notifiers(self) -> None:
+        message = "the notifiers cannot be told, others will tell them"
+        self._log_once.run(self._audit_notifier.notify, message)
 
     def _forked(self) -> None:
-        self._copy.forked()
-        self._watcher.forked()
+        self._cache.forked()
+        self._poller.forked()
 
 
-def _giving(key: Any) -> Callable[[], Any]:
+def _constant(key: Any) -> Callable[[], Any]:
     return lambda: key

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from retrytemplate.control.switch.canary import ALL, place_of
+from retrytemplate.control.switch.canary import ALL_KEYS, rollout_position
 from retrytemplate.control.switch.model import GLOBAL, AuditRecord, Decision, SwitchEntry
 from retrytemplate.errors import SwitchRefusedError
 
@@ -24,17 +24,17 @@ __all__ = [
     "ALLOWED",
     "Change",
     "advance",
-    "canary_of",
     "decide",
-    "due",
-    "restore",
+    "expire",
+    "find_canary",
+    "restore_lost",
     "resume",
     "stop",
 ]
 
 ALLOWED = Decision(True)
-CLOCK = "automatic: expiry"
-LOSS = "automatic: the store had lost it"
+EXPIRY_ACTOR = "automatic: expiry"
+RECOVERY_ACTOR = "automatic: the store had lost it"
 
 
 @frozen
@@ -44,7 +44,7 @@ class Change:
     entries: Entries
     records: tuple[AuditRecord, ...] = ()
 
-    def then(self, record: AuditRecord, entry: SwitchEntry | None) -> Change:
+    def with_record(self, record: AuditRecord, entry: SwitchEntry | None) -> Change:
         """This one, and one more; None: the entry is gone."""
         entries = {**self.entries}
         if entry is None:
@@ -70,14 +70,14 @@ def decide(
             return Decision(False, str(entry), entry)
         found = key()
         if found is None:
-            return Decision(False, _part(entry, "there is no key to tell by"), entry)
-        if place_of(scope, found) >= entry.share:
-            return Decision(False, _part(entry, "this is none of them"), entry)
+            return Decision(False, _canary_reason(entry, "there is no key to tell by"), entry)
+        if rollout_position(scope, found) >= entry.share:
+            return Decision(False, _canary_reason(entry, "this is none of them"), entry)
         answer = Decision(True, "", entry)
     return answer
 
 
-def _part(entry: SwitchEntry, why: str) -> str:
+def _canary_reason(entry: SwitchEntry, why: str) -> str:
     return f"{entry.scope} is back for {entry.share:g} % of the keys, and {why}: {entry.reason}"
 
 
@@ -101,13 +101,13 @@ def stop(
 
     :param seconds: for how long; None: for good.
     """
-    before = due(entries, now)
+    before = expire(entries, now)
     until = None if seconds is None else now + seconds
     old = before.entries.get(scope)
     if old is not None:
         if cause is not None:
             return before if not old.step else _roll_back(before, old, by, reason, now)
-        until = _later(until, old.until)
+        until = _later_end(until, old.until)
         when_expired = "keep" if "keep" in (when_expired, old.when_expired) else "resume"
     new = SwitchEntry(
         scope=scope,
@@ -118,10 +118,10 @@ def stop(
         when_expired=when_expired,
         cause=cause,
     )
-    return before.then(_record("stopped", new, now, by, reason), new)
+    return before.with_record(_record("stopped", new, now, by, reason), new)
 
 
-def _later(one: float | None, other: float | None) -> float | None:
+def _later_end(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else max(one, other)
 
 
@@ -139,28 +139,28 @@ def resume(
 
     :raises SwitchRefusedError: it is not stopped, or everything is, and all would be back at once.
     """
-    before = due(entries, now)
-    old = _stopped(before.entries, scope)
-    first = canary[0] if canary else ALL
-    if scope.kind == GLOBAL and first >= ALL and not override:
+    before = expire(entries, now)
+    old = _find_stopped(before.entries, scope)
+    first = canary[0] if canary else ALL_KEYS
+    if scope.kind == GLOBAL and first >= ALL_KEYS and not override:
         raise SwitchRefusedError(
             "after a stop of everything not all comes back at once: resume with "
             "canary=(5, 25, 100), or say override=True"
         )
     new = None
-    if first < ALL:
+    if first < ALL_KEYS:
         # With an end that lifts it, the clock would take the last step, with nobody looking.
         new = evolve(old, canary=canary, step=1, when_expired="keep")
     record = _record("resumed", new or old, now, by, justification, first, override=override)
-    return before.then(record, new)
+    return before.with_record(record, new)
 
 
-def canary_of(entries: Entries, scope: SwitchScope) -> SwitchEntry:
+def find_canary(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     """The entry that has a next step.
 
     :raises SwitchRefusedError: there is none.
     """
-    entry = _stopped(entries, scope)
+    entry = _find_stopped(entries, scope)
     if not entry.step:
         raise SwitchRefusedError(
             f"{scope} is stopped wholly: begin with resume(canary=(5, 25, 100))"
@@ -182,8 +182,8 @@ def advance(
     :param seen: what was looked at: what somebody has changed since has to be looked at again.
     :raises SwitchRefusedError: it was changed.
     """
-    before = due(entries, now)
-    entry = canary_of(before.entries, seen.scope)
+    before = expire(entries, now)
+    entry = find_canary(before.entries, seen.scope)
     if (entry.since, entry.canary, entry.step) != (seen.since, seen.canary, seen.step):
         raise SwitchRefusedError(
             f"{seen.scope} was changed meanwhile, to {entry.share:g} % of the keys: look again"
@@ -191,16 +191,16 @@ def advance(
     if not healthy:
         return _roll_back(before, entry, by, justification, now)
     share = entry.canary[entry.step]
-    new = evolve(entry, step=entry.step + 1) if share < ALL else None
-    return before.then(_record("advanced", new or entry, now, by, justification, share), new)
+    new = evolve(entry, step=entry.step + 1) if share < ALL_KEYS else None
+    return before.with_record(_record("advanced", new or entry, now, by, justification, share), new)
 
 
 def _roll_back(before: Change, entry: SwitchEntry, by: str, reason: str, now: float) -> Change:
     new = evolve(entry, canary=(), step=0)
-    return before.then(_record("rolled_back", new, now, by, reason), new)
+    return before.with_record(_record("rolled_back", new, now, by, reason), new)
 
 
-def _stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
+def _find_stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
     entry = entries.get(scope)
     if entry is None:
         some = ", ".join(map(str, entries)) or "nothing"
@@ -211,7 +211,7 @@ def _stopped(entries: Entries, scope: SwitchScope) -> SwitchEntry:
 # What time does.
 
 
-def due(entries: Entries, now: float, reminder_interval: float | None = None) -> Change:
+def expire(entries: Entries, now: float, reminder_interval: float | None = None) -> Change:
     """Lift what has had its time; remind of what stays though its time is up.
 
     :param reminder_interval: seconds between two reminders; None: there are none.
@@ -219,30 +219,30 @@ def due(entries: Entries, now: float, reminder_interval: float | None = None) ->
     change = Change(entries)
     for entry in entries.values():
         if entry.is_expired(now):
-            record = _record("expired", entry, now, CLOCK, entry.reason, ALL)
-            change = change.then(record, None)
+            record = _record("expired", entry, now, EXPIRY_ACTOR, entry.reason, ALL_KEYS)
+            change = change.with_record(record, None)
         elif (
             reminder_interval is not None
             and entry.is_over(now)
-            and _is_forgotten(entry, now, reminder_interval)
+            and _needs_reminder(entry, now, reminder_interval)
         ):
             new = evolve(entry, reminded=now)
-            record = _record("overdue", new, now, CLOCK, entry.reason, entry.share)
-            change = change.then(record, new)
+            record = _record("overdue", new, now, EXPIRY_ACTOR, entry.reason, entry.share)
+            change = change.with_record(record, new)
     return change
 
 
-def _is_forgotten(entry: SwitchEntry, now: float, reminder_interval: float) -> bool:
+def _needs_reminder(entry: SwitchEntry, now: float, reminder_interval: float) -> bool:
     return entry.reminded is None or now - entry.reminded >= reminder_interval
 
 
-def restore(entries: Entries, lost: Entries, now: float) -> Change:
+def restore_lost(entries: Entries, lost: Entries, now: float) -> Change:
     """Put back what a store has lost and somebody still knows."""
     change = Change(entries)
     for scope, entry in lost.items():
         if scope not in entries and not entry.is_expired(now):
-            record = _record("restored", entry, now, LOSS, entry.reason, entry.share)
-            change = change.then(record, entry)
+            record = _record("restored", entry, now, RECOVERY_ACTOR, entry.reason, entry.share)
+            change = change.with_record(record, entry)
     return change
 
 

@@ -9,23 +9,30 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import field, frozen
 
 from retrytemplate._internal.validation import checked_by, duration
-from retrytemplate.control.switch.model import NAMED
+from retrytemplate.control.switch.model import NAMED_KINDS
 from retrytemplate.control.switch.validation import check_expires_in, check_when_expired
 from retrytemplate.errors import TriggerRefusedError
 
 if TYPE_CHECKING:
     from retrytemplate.control.switch.model import SwitchScope
 
-__all__ = ["DEFAULT_TRIGGERS", "HUMAN", "Automatic", "allowed_by", "check_triggers", "length_of"]
+__all__ = [
+    "DEFAULT_TRIGGERS",
+    "HUMAN",
+    "Automatic",
+    "check_triggers",
+    "find_rule",
+    "trigger_duration",
+]
 
 HUMAN: Final = "human"
 """In a table of triggers: only a human may stop anything for this cause."""
 
 
 def _scopes(name: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not value or not set(value) <= set(NAMED):
+    if not isinstance(value, tuple) or not value or not set(value) <= set(NAMED_KINDS):
         raise ValueError(
-            f"{name} must be some of {', '.join(NAMED)}: everything at once is never stopped "
+            f"{name} must be some of {', '.join(NAMED_KINDS)}: everything at once is never stopped "
             f"automatically, got {value!r}"
         )
 
@@ -80,7 +87,7 @@ def check_triggers(name: str, value: Any) -> None:
             raise TypeError(f"{name}: {cause!r} must be Automatic(...) or HUMAN, got {rule!r}")
 
 
-def allowed_by(triggers: Mapping[str, Any], cause: str, scope: SwitchScope) -> Automatic:
+def find_rule(triggers: Mapping[str, Any], cause: str, scope: SwitchScope) -> Automatic:
     """The rule by which a cause may stop this.
 
     :raises TriggerRefusedError: there is none.
@@ -94,7 +101,7 @@ def allowed_by(triggers: Mapping[str, Any], cause: str, scope: SwitchScope) -> A
     raise TriggerRefusedError(f"{scope} is not stopped automatically: {why}. Allowed are {table}")
 
 
-def length_of(rule: Automatic, cause: str, expires_in: Any) -> float:
+def trigger_duration(rule: Automatic, cause: str, expires_in: Any) -> float:
     """For how many seconds a cause stops something; None: as long as it may.
 
     :raises TriggerRefusedError: that is longer than it may.

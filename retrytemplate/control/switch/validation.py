@@ -10,7 +10,13 @@ from attrs import field, frozen
 from retrytemplate._internal.validation import SECONDS, checked_by, duration, span, whole
 from retrytemplate.errors import SwitchRefusedError
 
-__all__ = ["WHEN_EXPIRED", "Words", "check_expires_in", "check_when_expired", "lasting"]
+__all__ = [
+    "WHEN_EXPIRED",
+    "ReasonPolicy",
+    "check_expires_in",
+    "check_when_expired",
+    "resolve_expiry",
+]
 
 
 def _pattern(value: Any) -> re.Pattern[str] | None:
@@ -30,7 +36,7 @@ def _at_least_one(name: str, value: Any) -> None:
 
 
 @frozen
-class Words:
+class ReasonPolicy:
     """What a reason has to be like.
 
     :param reason_length: characters of a reason or justification, at least; surrounding spaces do
@@ -65,14 +71,14 @@ class Words:
 
 
 WHEN_EXPIRED = "resume", "keep"
-LONGEST = 10 * 366 * 86400.0
+MAX_EXPIRY = 10 * 366 * 86400.0
 """Ten years: what lasts longer is meant to be permanent."""
 
 
 def check_expires_in(name: str, value: Any) -> None:
     """Raise unless it is a length that ends within a life."""
     span(name, value)
-    if value > LONGEST:
+    if value > MAX_EXPIRY:
         raise ValueError(f"{name} must be {SECONDS} of ten years at most, got {value!r}")
 
 
@@ -82,7 +88,7 @@ def check_when_expired(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be one of {', '.join(WHEN_EXPIRED)}, got {value!r}")
 
 
-def lasting(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
+def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float | None:
     """For how many seconds something is stopped; None: for good.
 
     :param when_expired: what happens then; None: nobody has said so.

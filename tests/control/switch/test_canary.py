@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from retrytemplate.control import KillSwitch
-from retrytemplate.control.switch.canary import place_of
+from retrytemplate.control.switch.canary import rollout_position
 from retrytemplate.control.switch.model import SwitchScope
 
 SCOPE = SwitchScope("segment", "billing")
@@ -23,7 +23,7 @@ GOLDEN = {
 
 @pytest.fixture(scope="module")
 def places():
-    return [place_of(SCOPE, key) for key in range(100_000)]
+    return [rollout_position(SCOPE, key) for key in range(100_000)]
 
 
 @pytest.mark.statement("S4-69")
@@ -60,10 +60,10 @@ def test_no_key_is_out_when_all_are_in(places):
 @pytest.mark.statement("S4-69")
 def test_the_keys_are_the_same_in_another_process(places):
     program = (
-        "from retrytemplate.control.switch.canary import place_of\n"
+        "from retrytemplate.control.switch.canary import rollout_position\n"
         "from retrytemplate.control.switch.model import SwitchScope\n"
         "scope = SwitchScope('segment', 'billing')\n"
-        "print(sum(hash((key, place_of(scope, key))) for key in range(2000)))"
+        "print(sum(hash((key, rollout_position(scope, key))) for key in range(2000)))"
     )
     answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -73,16 +73,16 @@ def test_the_keys_are_the_same_in_another_process(places):
 
 @pytest.mark.parametrize("key", GOLDEN, ids=repr)
 def test_a_key_stays_where_it_was(key):
-    assert place_of(SCOPE, key) == GOLDEN[key]
+    assert rollout_position(SCOPE, key) == GOLDEN[key]
 
 
 def test_in_another_scope_others_are_first(places):
-    other = [place_of(SwitchScope("segment", "search"), key) for key in range(20_000)]
+    other = [rollout_position(SwitchScope("segment", "search"), key) for key in range(20_000)]
     both = sum(one < 25 and two < 25 for one, two in zip(places, other, strict=False))
     assert both / 20_000 == pytest.approx(0.0625, abs=0.01)
 
 
 def test_names_cannot_be_mistaken_for_keys():
-    assert place_of(SwitchScope("segment", "a/s:b"), "c") != place_of(
+    assert rollout_position(SwitchScope("segment", "a/s:b"), "c") != rollout_position(
         SwitchScope("segment", "a"), "b/s:c"
     )

@@ -190,13 +190,13 @@ def test_after_close_checks_look_for_themselves():
     other = KillSwitch(store, clock=clock)
     with KillSwitch(store, clock=clock) as switch:
         switch.start()
-        thread = switch._watcher._thread
+        thread = switch._poller._thread
     assert not thread.is_alive()
     switch.close()
     stopped(other)
     clock.advance(5)
     assert not switch.check(segment="billing")
-    assert switch._watcher._thread is thread
+    assert switch._poller._thread is thread
     other.close()
 
 
@@ -204,9 +204,9 @@ def test_a_switch_in_memory_has_no_thread_while_nothing_is_to_be_lifted():
     switch = KillSwitch()
     switch.check()
     switch.stop(segment="billing", reason=REASON, by="kim", permanent=True)
-    assert switch._watcher._thread is None
+    assert switch._poller._thread is None
     stopped(switch, segment="search")
-    assert switch._watcher._thread.is_alive()
+    assert switch._poller._thread.is_alive()
     switch.close()
 
 

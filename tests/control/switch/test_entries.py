@@ -14,13 +14,15 @@ from retrytemplate.control.switch.codec import (
     encode_document,
     encode_record,
 )
-from retrytemplate.control.switch.model import ACTIONS, NAMED, Document
+from retrytemplate.control.switch.model import ACTIONS, NAMED_KINDS, Document
 from retrytemplate.control.switch.transitions import advance
 
 texts = st.text(st.characters(codec=None), min_size=1)
 moments = st.floats(0, 2**40) | st.integers(0, 2**40)
 names = texts.filter(lambda name: name == name.strip())
-scopes = st.builds(SwitchScope, st.sampled_from(NAMED), names) | st.just(SwitchScope("global"))
+scopes = st.builds(SwitchScope, st.sampled_from(NAMED_KINDS), names) | st.just(
+    SwitchScope("global")
+)
 entries = st.builds(
     SwitchEntry,
     scope=scopes,

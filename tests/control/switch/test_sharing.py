@@ -155,7 +155,7 @@ def test_the_watching_thread_sees_a_change_though_nobody_asks():
 def test_a_switch_that_nobody_holds_is_let_go_of_and_its_thread_ends(store):
     switch = KillSwitch(store)
     switch.start()
-    thread = switch._watcher._thread
+    thread = switch._poller._thread
     assert thread.is_alive()
     del switch
     thread.join(10)

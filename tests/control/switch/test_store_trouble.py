@@ -73,26 +73,26 @@ def test_a_change_whose_answer_is_lost_is_made_once(served, distant, proxy, when
 
 
 def test_a_change_is_recognised_though_another_has_been_made_since(served, distant, proxy):
-    again = distant._commit_again
+    again = distant._confirm_commit
 
     def later(*arguments):
         assert served.open().commit(2, "third", ["d"])
         return again(*arguments)
 
-    distant._commit_again = later
+    distant._confirm_commit = later
     proxy.cut("after", WRITES[served.kind][-1])
     assert distant.commit(1, "second", ["b", "c"]) is True
     assert texts(served.open().records()) == ["d", "c", "b", "a"]
 
 
 def test_a_change_that_was_lost_is_not_taken_for_that_of_another(served, distant, proxy):
-    again = distant._commit_again
+    again = distant._confirm_commit
 
     def later(*arguments):
         assert served.open().commit(1, "another", ["x"])
         return again(*arguments)
 
-    distant._commit_again = later
+    distant._confirm_commit = later
     proxy.cut("before", WRITES[served.kind][0])
     assert distant.commit(1, "second", ["b"]) is False
     assert texts(served.open().records()) == ["x", "a"]

@@ -221,15 +221,15 @@ def look(store: SwitchStore) -> Looked:
 
     :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
     """
-    from retrytemplate.control.switch.cache import read
-    from retrytemplate.control.switch.report import lines_of
+    from retrytemplate.control.switch.cache import load_snapshot
+    from retrytemplate.control.switch.report import report_lines
     from retrytemplate.control.switch.store.base import DurableSwitchStore
 
     now = time.time()
     if isinstance(store, DurableSwitchStore) and not store.is_made():
         return Looked(now, 0)
-    view, found = read(store), store.records(limit=LOOK_BACK)
-    lines = lines_of(view.entries.values(), now)
+    view, found = load_snapshot(store), store.records(limit=LOOK_BACK)
+    lines = report_lines(view.entries.values(), now)
     return Looked(now, view.version, lines, tuple(map(_change, found)))
 
 

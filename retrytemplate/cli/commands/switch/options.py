@@ -172,10 +172,10 @@ def shares(given: str) -> tuple[float, ...]:
     >>> shares("5,25,100")
     (5.0, 25.0, 100.0)
     """
-    from retrytemplate.control.switch.canary import shares_of
+    from retrytemplate.control.switch.canary import parse_canary
 
     try:
-        return shares_of([float(each) for each in given.split(",")])
+        return parse_canary([float(each) for each in given.split(",")])
     except ValueError:
         raise ArgumentTypeError(f"must be {SHARES}, got {given!r}") from None
 

@@ -30,17 +30,17 @@ __all__ = [
     "KILL_SWITCH",
     "DurableSwitchStore",
     "MemorySwitchStore",
-    "Steps",
+    "StoreOperations",
     "StoredRecord",
     "SwitchStore",
-    "kept",
-    "typed",
-    "unreadable",
+    "to_stored_record",
+    "translate_errors",
+    "unreadable_error",
 ]
 
 
 # Of the changes of a process that never ends, so many are remembered in its memory.
-KEPT = 10_000
+MAX_RECORDS = 10_000
 
 
 @frozen
@@ -106,7 +106,7 @@ class SwitchStore(Protocol):
 
 
 @define(eq=False)
-class _Kept:
+class _ClaimableRecord:
     record: StoredRecord
     worker: str | None = None
     until: float = 0.0
@@ -133,7 +133,7 @@ class MemorySwitchStore:
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = given_or_system(clock)
         self._state = 0, ""
-        self._records: dict[int, _Kept] = {}
+        self._records: dict[int, _ClaimableRecord] = {}
         self._last = 0
         self._monitor = Monitor()
 
@@ -154,8 +154,10 @@ class MemorySwitchStore:
             return False
         for text in records:
             self._last += 1
-            self._records[self._last] = _Kept(StoredRecord(self._last, text, notified=False))
-        for number in list(islice(self._records, max(0, len(self._records) - KEPT))):
+            self._records[self._last] = _ClaimableRecord(
+                StoredRecord(self._last, text, notified=False)
+            )
+        for number in list(islice(self._records, max(0, len(self._records) - MAX_RECORDS))):
             del self._records[number]
         self._state = expected + 1, document
         return True
@@ -186,9 +188,9 @@ class MemorySwitchStore:
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these."""
-        self._monitor.post(self._mark, numbers, worker)
+        self._monitor.post(self._mark_notified, numbers, worker)
 
-    def _mark(self, numbers: Sequence[int], worker: str) -> None:
+    def _mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         for number in numbers:
             kept = self._records.get(number)
             if kept is not None and kept.worker == worker:
@@ -198,7 +200,7 @@ class MemorySwitchStore:
         """Nothing is held that would have to be given back."""
 
 
-def _is_free(kept: _Kept, worker: str, now: float) -> bool:
+def _is_free(kept: _ClaimableRecord, worker: str, now: float) -> bool:
     return not kept.record.notified and (kept.worker in (None, worker) or kept.until <= now)
 
 
@@ -213,7 +215,7 @@ KILL_SWITCH = Owner(
 )
 
 
-class Steps(Protocol):
+class StoreOperations(Protocol):
     """What a store does, step by step."""
 
     def load(self, known: int | None) -> Step[tuple[int, str] | None]: ...
@@ -242,55 +244,57 @@ class DurableSwitchStore(ABC):
     shared = True
 
     _prefixes: Prefixes
-    _steps: Steps
+    _operations: StoreOperations
 
     def __init__(self, prefix: Any, timeout: Seconds) -> None:
         self.prefix = self._prefixes.checked(prefix)
         self.timeout = waiting("timeout", timeout)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
+        return f"<{type(self).__name__} {self._location()} prefix={self.prefix!r}>"
 
     def load(self, known: int | None) -> tuple[int, str] | None:
         """The version and the document, in one round trip; None: the version is still *known*."""
-        with typed():
-            return self._perform(self._steps.load(known))
+        with translate_errors():
+            return self._perform(self._operations.load(known))
 
     def commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
         """Write the document and add the records, unless the version is no longer *expected*.
 
         Where the answer was lost, what was written is recognised by its records.
         """
-        with typed():
+        with translate_errors():
             try:
-                return self._together(self._steps.commit(expected, document, records, False))
+                return self._in_transaction(
+                    self._operations.commit(expected, document, records, False)
+                )
             except (AnswerLateError, AnswerLostError):
-                return self._commit_again(expected, document, records)
+                return self._confirm_commit(expected, document, records)
 
-    def _commit_again(self, expected: int, document: str, records: Sequence[str]) -> bool:
-        return self._together(self._steps.commit(expected, document, records, True))
+    def _confirm_commit(self, expected: int, document: str, records: Sequence[str]) -> bool:
+        return self._in_transaction(self._operations.commit(expected, document, records, True))
 
     def records(self, *, before: int | None = None, limit: int = 100) -> list[StoredRecord]:
         """The newest records, newest first; of those with a number below *before*."""
-        with typed():
-            return self._perform(self._steps.records(before, limit))
+        with translate_errors():
+            return self._perform(self._operations.records(before, limit))
 
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
     ) -> list[StoredRecord]:
         """The oldest records that are not told, and that nobody else has claimed."""
-        with typed():
-            return self._perform(self._steps.claim_pending_notifications(worker, lease, limit))
+        with translate_errors():
+            return self._perform(self._operations.claim_pending_notifications(worker, lease, limit))
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> None:
         """The notifiers have been told of these; those that another has claimed since stay his."""
         if not numbers:
             return
-        with typed():
+        with translate_errors():
             try:
-                self._together(self._steps.mark_notified(numbers, worker))
+                self._in_transaction(self._operations.mark_notified(numbers, worker))
             except AnswerLostError:
-                self._together(self._steps.mark_notified(numbers, worker))
+                self._in_transaction(self._operations.mark_notified(numbers, worker))
 
     def is_made(self) -> bool:
         """Whether all is there that it keeps things in; the first use of the others makes it.
@@ -304,7 +308,7 @@ class DurableSwitchStore(ABC):
         """Close the connections that are the store's own; what is used after that opens others."""
 
     @abstractmethod
-    def _place(self) -> object:
+    def _location(self) -> object:
         """Where the store is, without a password."""
 
     @abstractmethod
@@ -312,14 +316,14 @@ class DurableSwitchStore(ABC):
         """Run a step that is one order."""
 
     @abstractmethod
-    def _together(self, step: Step[T]) -> T:
+    def _in_transaction(self, step: Step[T]) -> T:
         """Run a step whose orders are done all or not at all."""
 
     @abstractmethod
     def _reconnect(self) -> object:
         """Have connections of one's own from now on; those before, which nobody closes."""
 
-    def _begin_life(self) -> None:
+    def _register_fork_hook(self) -> None:
         follow(self)
 
     def _forked(self) -> None:
@@ -328,7 +332,7 @@ class DurableSwitchStore(ABC):
 
 
 @contextmanager
-def typed() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Let what the store is refused be an error of the switch."""
     try:
         yield
@@ -336,13 +340,13 @@ def typed() -> Iterator[None]:
         raise SwitchStoreError(str(exc)) from exc.__cause__
 
 
-def kept(number: Any, text: Any, notified: Any) -> StoredRecord:
+def to_stored_record(number: Any, text: Any, notified: Any) -> StoredRecord:
     """A record from what the store has of it; what is no text must not hide the others."""
     if not isinstance(number, int):
-        raise unreadable(f"record {number!r}")
+        raise unreadable_error(f"record {number!r}")
     return StoredRecord(number, text if isinstance(text, str) else "", bool(notified))
 
 
-def unreadable(what: str) -> CacheUnavailableError:
+def unreadable_error(what: str) -> CacheUnavailableError:
     """The store holds something else than a switch has written."""
     return CacheUnavailableError(f"{what} in the store of the kill switch cannot be read")

@@ -17,7 +17,7 @@ __all__ = ["CLAIM", "COMMIT", "LOAD", "MARK_NOTIFIED", "RECORDS"]
 
 SCHEMA = 1
 
-WORDS = f"""
+PRELUDE = f"""
 local switch, audit, pending, claims = unpack(KEYS)
 local current = '{SCHEMA}'
 local schema, version = unpack(redis.call('HMGET', switch, 'schema', 'version'))
@@ -38,7 +38,7 @@ end
 """
 
 LOAD = Script(
-    WORDS
+    PRELUDE
     + """
 if not version then return ARGV[1] ~= '0' and {'0', ''} end
 if version == ARGV[1] then return false end
@@ -47,10 +47,10 @@ return {version, redis.call('HGET', switch, 'document')}
 )
 
 COMMIT = Script(
-    WORDS
+    PRELUDE
     + """
 local expected, made, again, document = unpack(ARGV, 1, 4)
-local function stands()  -- what comes a second time
+local function was_committed()  -- the same commit, sent again
     if #ARGV == 4 then
         return version == made and redis.call('HGET', switch, 'document') == document
     end
@@ -64,7 +64,7 @@ local function stands()  -- what comes a second time
     end
     return false
 end
-if (version or '0') ~= expected then return again == '1' and stands() end
+if (version or '0') ~= expected then return again == '1' and was_committed() end
 redis.call('HSET', switch, 'schema', current, 'version', made, 'document', document)
 for at = 5, #ARGV do
     last = last + 1
@@ -76,7 +76,7 @@ return true
 )
 
 RECORDS = Script(
-    WORDS
+    PRELUDE
     + """
 local highest = math.min(last, (tonumber(ARGV[1]) or last + 1) - 1)
 local lowest = math.max(1, highest - ARGV[2] + 1)
@@ -87,7 +87,7 @@ return {lowest, redis.call('LRANGE', audit, lowest - 1, highest - 1),
 )
 
 CLAIM = Script(
-    WORDS
+    PRELUDE
     + CLOCK
     + """
 local worker, lease, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -107,7 +107,7 @@ return found
 )
 
 MARK_NOTIFIED = Script(
-    WORDS
+    PRELUDE
     + """
 for at = 2, #ARGV do
     if claim(ARGV[at]) == ARGV[1] then

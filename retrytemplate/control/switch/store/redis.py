@@ -14,8 +14,8 @@ from retrytemplate.control.switch.store import lua
 from retrytemplate.control.switch.store.base import (
     KILL_SWITCH,
     DurableSwitchStore,
-    kept,
-    unreadable,
+    to_stored_record,
+    unreadable_error,
 )
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class RedisSwitchStore(DurableSwitchStore):
     def __init__(self, url: str | Redis, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
         super().__init__(prefix, timeout)
         self._url = url
-        self._steps = _Steps(self.prefix)
+        self._operations = _RedisOperations(self.prefix)
         self._connect()
-        self._begin_life()
+        self._register_fork_hook()
 
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
@@ -71,7 +71,7 @@ class RedisSwitchStore(DurableSwitchStore):
         self._pool = redis_connection.pool(self._url, self.timeout, KILL_SWITCH)
         self._connections = Connections(self._pool, self.timeout, KILL_SWITCH)
 
-    def _place(self) -> object:
+    def _location(self) -> object:
         return redis_connection.where(self._pool)
 
     def _reconnect(self) -> object:
@@ -82,10 +82,10 @@ class RedisSwitchStore(DurableSwitchStore):
     def _perform(self, step: Step[T]) -> T:
         return perform(step, self._connections.ask)
 
-    _together = _perform
+    _in_transaction = _perform
 
 
-class _Steps:
+class _RedisOperations:
     """The steps of a store on the keys of one prefix."""
 
     def __init__(self, prefix: str) -> None:
@@ -101,7 +101,7 @@ class _Steps:
             version, document = found
             return int(version), document.decode()
         except (ValueError, AttributeError):
-            raise unreadable("what is stopped") from None
+            raise unreadable_error("what is stopped") from None
 
     def commit(
         self, expected: int, document: str, records: Sequence[str], again: bool
@@ -139,4 +139,4 @@ def _record(number: int, entry: bytes | None, notified: bool) -> StoredRecord:
         _, text = (entry or b"").decode().split("\n", 1)
     except ValueError:
         text = None
-    return kept(number, text, notified)
+    return to_stored_record(number, text, notified)

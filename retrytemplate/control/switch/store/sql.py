@@ -14,9 +14,9 @@ from retrytemplate.control.switch.store import sql
 from retrytemplate.control.switch.store.base import (
     KILL_SWITCH,
     DurableSwitchStore,
-    kept,
-    typed,
-    unreadable,
+    to_stored_record,
+    translate_errors,
+    unreadable_error,
 )
 
 if TYPE_CHECKING:
@@ -75,17 +75,19 @@ class SQLSwitchStore(DurableSwitchStore):
     def __init__(self, url: str | Engine, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
         super().__init__(prefix, timeout)
         self._engine = sql_engine.engine(url, self.timeout, KILL_SWITCH)
-        self._others = self._engine.pool is getattr(url, "pool", None)
+        self._engine_is_shared = self._engine.pool is getattr(url, "pool", None)
         dialect = self._engine.dialect.name
-        self._whole = self._engine.execution_options(isolation_level=TRANSACTION[dialect])
-        steps = _Steps(dialect, self.prefix)
-        self._steps = steps
-        self._prepare, self._look = steps.prepare, steps.look
-        self._begin_life()
+        self._transaction_engine = self._engine.execution_options(
+            isolation_level=TRANSACTION[dialect]
+        )
+        operations = _SQLOperations(dialect, self.prefix)
+        self._operations = operations
+        self._prepare, self._tables_exist = operations.prepare, operations.exists
+        self._register_fork_hook()
 
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
-        if not self._others:
+        if not self._engine_is_shared:
             self._engine.dispose()
 
     def is_made(self) -> bool:
@@ -93,10 +95,10 @@ class SQLSwitchStore(DurableSwitchStore):
 
         :raises SwitchStoreError: the database cannot be reached, or they are of a later version.
         """
-        with typed():
-            return self._perform(self._look())
+        with translate_errors():
+            return self._perform(self._tables_exist())
 
-    def _place(self) -> object:
+    def _location(self) -> object:
         return sql_engine.where(self._engine)
 
     def _reconnect(self) -> object:
@@ -105,12 +107,12 @@ class SQLSwitchStore(DurableSwitchStore):
     def _perform(self, step: Step[T]) -> T:
         return perform(step, partial(sql_connection.run, self._engine, None, owner=KILL_SWITCH))
 
-    def _together(self, step: Step[T]) -> T:
+    def _in_transaction(self, step: Step[T]) -> T:
         self._perform(self._prepare())
-        return sql_connection.together(self._whole, step, KILL_SWITCH)
+        return sql_connection.together(self._transaction_engine, step, KILL_SWITCH)
 
 
-class _Steps:
+class _SQLOperations:
     """The steps of a store on the tables of one prefix."""
 
     def __init__(self, dialect: str, prefix: str) -> None:
@@ -118,7 +120,7 @@ class _Steps:
         self._order = tables.order
         self.prepare, self._found = tables.prepare, tables.found
 
-    def look(self) -> Step[bool]:
+    def exists(self) -> Step[bool]:
         return (yield from self._found())
 
     def load(self, known: int | None) -> Step[tuple[int, str] | None]:
@@ -126,7 +128,7 @@ class _Steps:
         rows = yield from twice(self._order(sql.LOAD, known=known))
         version, document = rows[0] if rows else (None, None)
         if not isinstance(version, int) or not isinstance(document, str):
-            raise unreadable("what is stopped")
+            raise unreadable_error("what is stopped")
         return None if version == known else (version, document)
 
     def commit(
@@ -136,12 +138,12 @@ class _Steps:
         version = expected + 1
         changed = self._order(sql.CHANGE, expected=expected, version=version, document=document)
         if not (yield changed):
-            return again and (yield from self._stands(version, document, records))
+            return again and (yield from self._was_committed(version, document, records))
         for record in records:
             yield self._order(sql.APPEND, version=version, record=record)
         return True
 
-    def _stands(self, version: int, document: str, records: Sequence[str]) -> Step[bool]:
+    def _was_committed(self, version: int, document: str, records: Sequence[str]) -> Step[bool]:
         """Whether it is these that have made the version."""
         if not records:
             rows = yield self._order(sql.LOAD, known=None)
@@ -152,7 +154,7 @@ class _Steps:
     def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]:
         yield from self.prepare()
         rows = yield from twice(self._order(sql.RECORDS, before=before, limit=limit))
-        return [kept(*row) for row in rows]
+        return [to_stored_record(*row) for row in rows]
 
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
@@ -160,7 +162,7 @@ class _Steps:
         yield from self.prepare()
         order = self._order(sql.CLAIM, worker=worker, lease=lease, limit=limit)
         rows = yield from twice(order)  # the second time they are this worker's already
-        return sorted((kept(*row) for row in rows), key=lambda record: record.number)
+        return sorted((to_stored_record(*row) for row in rows), key=lambda record: record.number)
 
     def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]:
         for number in numbers:
@@ -187,7 +189,7 @@ CREATE TABLE IF NOT EXISTS ${prefix}_switch_audit (
 PENDING = """
 CREATE INDEX IF NOT EXISTS ${prefix}_switch_pending ON ${prefix}_switch_audit (number)
 WHERE notified IS NULL"""
-NOTHING = """
+INITIAL_ROW = """
 INSERT INTO ${prefix}_switch (name, version, document) VALUES ('stopped', 0, '')
 ON CONFLICT (name) DO NOTHING"""
 
@@ -223,7 +225,7 @@ WHERE number = :number AND worker = :worker AND notified IS NULL"""
 
 def _creating(dialect: str) -> list[str]:
     """What makes the tables; their version last, when everything is there."""
-    made = [SWITCH, AUDIT, PENDING, NOTHING, META]
+    made = [SWITCH, AUDIT, PENDING, INITIAL_ROW, META]
     if dialect == "sqlite":
         made.append(WRITE_AHEAD)
     return [*made, SET % ("switch", VERSION)]
