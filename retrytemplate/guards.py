@@ -43,7 +43,7 @@ class Guard:
         ``NestedRetryError`` nobody outside is told: the failure itself leaves.
         """
 
-    def give_back(self, context: RetryContext) -> Any:
+    def release(self, context: RetryContext) -> Any:
         """What was reserved is not needed: the wait was cut off, or no attempt follows it."""
 
     def on_success(self, context: RetryContext, result: Any) -> Any:

@@ -613,14 +613,14 @@ def test_an_asynchronous_clock_in_synchronous_use_is_named():
         made(delay=1.0, clock=Slow()).execute(Script(ValueError()))
 
 
-@pytest.mark.parametrize("method", ["admit", "reserve", "give_back"])
+@pytest.mark.parametrize("method", ["admit", "reserve", "release"])
 def test_an_asynchronous_guard_in_synchronous_use_is_named(method):
     async def later(self, *_):
         raise AssertionError("nobody awaits this")
 
     later.__qualname__ = f"Budget.{method}"
     guard = type("Budget", (Guard,), {method: later})()
-    clock = VirtualClock(interrupt_at=1 if method == "give_back" else None)
+    clock = VirtualClock(interrupt_at=1 if method == "release" else None)
     template = made(delay=1.0, clock=clock, guards=[guard])
 
     with pytest.raises(MisuseError, match=rf"Budget\.{method} returned an awaitable"):

@@ -330,7 +330,7 @@ async def refused_later():
     raise Rejected
 
 
-QUESTIONS = ("admit", "reserve", "give_back", "on_success")
+QUESTIONS = ("admit", "reserve", "release", "on_success")
 for question in QUESTIONS:
     setattr(
         Watchman,

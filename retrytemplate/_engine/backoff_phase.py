@@ -98,11 +98,11 @@ def _delay(execution: Execution, failure: BaseException) -> float | None:
 def _reserve(execution: Execution, delay: float) -> Steps:
     """Ask the guards in order; what was granted is given back when a later one refuses."""
     granted: list[Callable[..., Any]] = []
-    for reserve, give_back in execution.plan.reserve:
+    for reserve, release in execution.plan.reserve:
         _, error = yield reserve, (execution.context, delay)
         if error is not None:
             return (yield from _release_granted(execution, granted, error))
-        granted.append(give_back)
+        granted.append(release)
     return None
 
 
@@ -126,7 +126,7 @@ def _sleep(execution: Execution, delay: float) -> Steps:
         if error is not None:
             error = interruption_error(error)
     if error is not None:
-        granted = [give_back for _, give_back in plan.reserve]
+        granted = [release for _, release in plan.reserve]
         execution.disposition, execution.error = (
             RETAINED,
             (yield from _release_granted(execution, granted, error)),
@@ -138,7 +138,7 @@ def _sleep(execution: Execution, delay: float) -> Steps:
 def release_reservations(execution: Execution) -> Steps:
     """No attempt follows the wait that was granted: the guards get back what they lent for it."""
     execution.has_reservation = False
-    granted = [give_back for _, give_back in execution.plan.reserve]
+    granted = [release for _, release in execution.plan.reserve]
     raised = yield from execution.call_all_hooks(granted, execution.context)
     if raised is not None:
         before = execution.error

@@ -86,7 +86,7 @@ class Deadline:
         deadline._start(_in_force())
         return deadline
 
-    def anew(self) -> Deadline:
+    def _unstarted_copy(self) -> Deadline:
         """One with the same settings that has not begun."""
         made = Deadline.__new__(Deadline)
         made.seconds = made.limit = made.granted = self.seconds
@@ -129,20 +129,24 @@ class Deadline:
         >>> deadline.fits(1.5), deadline.fits(1.6)
         (True, False)
         """
-        return self.room(delay) > 0
+        return self.remaining_after(delay) > 0
 
-    def room(self, delay: float = 0.0) -> float:
+    def remaining_after(self, delay: float = 0.0) -> float:
         """What is left in so many seconds; 0 where it is less than the floor.
 
         >>> deadline = Deadline(2.0, floor=0.5)
-        >>> deadline.room(1.0), deadline.room(1.6)
+        >>> deadline.remaining_after(1.0), deadline.remaining_after(1.6)
         (1.0, 0.0)
         """
         until, outer = self._until, self._outer
         left: float = (
             self.seconds if until is None else until - self._monotonic_source.now()
         ) - delay
-        if left > 0.0 and left >= self.floor and (outer is None or outer.room(delay) > 0.0):
+        if (
+            left > 0.0
+            and left >= self.floor
+            and (outer is None or outer.remaining_after(delay) > 0.0)
+        ):
             return left
         return 0.0
 

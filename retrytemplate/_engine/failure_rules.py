@@ -92,7 +92,7 @@ def is_unlisted_library_error(
     Nor is a group that holds one, unless a rule is for the group.
     """
     if isinstance(failure, BaseExceptionGroup):
-        return not policy.names(failure) and any(
+        return not policy.matches_library_error(failure) and any(
             is_unlisted_library_error(policy, leaf, result_error)
             for leaf in iter_leaf_exceptions(failure)
         )
@@ -100,7 +100,7 @@ def is_unlisted_library_error(
         isinstance(failure, RetryError)
         and not isinstance(failure, ATTEMPT_ERRORS)
         and failure is not result_error
-        and not policy.names(failure)
+        and not policy.matches_library_error(failure)
     )
 
 

@@ -456,7 +456,7 @@ def inline_time_limit(
         return 0.0
     if of_this_task and (deadline.cancel_scope is None or not deadline.cancel_scope.is_here()):
         return 0.0
-    return deadline.room()
+    return deadline.remaining_after()
 
 
 def run_under_deadline(

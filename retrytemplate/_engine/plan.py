@@ -158,7 +158,7 @@ class ExecutionPlan:
             guard for guard in guards if guard.inherited
         )
         self.guard_scope = _guard_scope(self.inheritable_guards)
-        self.reserve = tuple((guard.reserve, guard.give_back) for guard in guards)
+        self.reserve = tuple((guard.reserve, guard.release) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.
         self.observes_backoff = bool(self.on_backoff or self.reserve)
         if self.random is None and (self.has_backoff or self.observes_backoff):

@@ -97,27 +97,27 @@ class RetryAfterBackoff(Backoff):
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
     ) -> tuple[float | None, JSON]:
-        told = self.told(failure)
-        if told is None:
+        requested = self.requested_delay(failure)
+        if requested is None:
             return self.fallback.next(state, failure, random)
         with suppress(Exception):  # a frozen exception does not take it
-            failure.retry_after = told  # type: ignore[attr-defined]  # for whoever catches it
+            failure.retry_after = requested  # type: ignore[attr-defined]  # for whoever catches it
         limit = self.give_up_above
-        if told == inf:
+        if requested == inf:
             _note(failure, f"{PUSHBACK}: the server asks for no retry")
             return None, state
-        if limit is not None and told > limit:
-            _note(failure, f"Retry-After: {told:g} s, longer than give_up_above={limit:g} s")
+        if limit is not None and requested > limit:
+            _note(failure, f"Retry-After: {requested:g} s, longer than give_up_above={limit:g} s")
             return None, state
-        longer = told * self.jitter * random.random() if self.jitter else 0.0
-        return min(told + longer, base.LARGEST), state
+        longer = requested * self.jitter * random.random() if self.jitter else 0.0
+        return min(requested + longer, base.LARGEST), state
 
-    def told(self, failure: BaseException) -> float | None:
+    def requested_delay(self, failure: BaseException) -> float | None:
         """The longest wait that the failure asks for, a member, or the cause of a silent one.
 
         In seconds, infinite where a server asks for no retry; None where nobody asks for any.
         """
-        told: float | None = None
+        longest: float | None = None
         waiting: list[BaseException] = [failure]
         seen: set[int] = set()
         while waiting:
@@ -127,16 +127,16 @@ class RetryAfterBackoff(Backoff):
             seen.add(id(each))
             wait = self._hint(each, failure)
             if wait is not None:
-                told = wait if told is None else max(told, wait)
+                longest = wait if longest is None else max(longest, wait)
             elif each.__cause__ is not None:
                 waiting.append(each.__cause__)
             if isinstance(each, BaseExceptionGroup):
                 waiting.extend(each.exceptions)
-        return told
+        return longest
 
     def _hint(self, exc: BaseException, failure: BaseException) -> float | None:
         if isinstance(exc, Rejected):
-            return _to_come(attribute(exc, "retry_after"))
+            return _future_delay(attribute(exc, "retry_after"))
         pushback = _pushback(exc)
         if pushback is not None:
             return pushback
@@ -144,7 +144,7 @@ class RetryAfterBackoff(Backoff):
             for name, read in ((MILLISECONDS, _milliseconds), ("Retry-After", self._seconds)):
                 value = header(headers, name)
                 if value is not None:
-                    wait = _to_come(read(value, headers))
+                    wait = _future_delay(read(value, headers))
                     if wait is not None:
                         return wait
                     _note(failure, f"{name} ignored, it is no time to come: {value[:100]!r}")
@@ -216,7 +216,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.replace(".", "", 1).isdigit()
 
 
-def _to_come(value: Any) -> float | None:
+def _future_delay(value: Any) -> float | None:
     """The value in seconds where it is a time, and not in the past; the longest for one beyond."""
     seconds = base.as_float(value)
     if isinstance(seconds, bool) or not isinstance(seconds, float | int) or not seconds >= 0:

@@ -100,7 +100,7 @@ class RetryPolicy(Value):
         """Asked after a refusal: whether the failure must reach the caller without recovery."""
         return False
 
-    def names(self, failure: BaseException) -> bool:
+    def matches_library_error(self, failure: BaseException) -> bool:
         """Whether a rule names the class of this error of the library itself."""
         return False
 

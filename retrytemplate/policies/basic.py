@@ -125,7 +125,7 @@ class PredicateRetryPolicy(RetryPolicy):
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         return failure is None or self._judge.worth_it(failure)
 
-    def names(self, failure: BaseException) -> bool:
+    def matches_library_error(self, failure: BaseException) -> bool:
         return self._judge.classifier.names(failure)
 
 

@@ -134,8 +134,8 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
             shown["circuit.open"] = state["open"]
         return shown
 
-    def names(self, failure: BaseException) -> bool:
-        return self.delegate.names(failure)
+    def matches_library_error(self, failure: BaseException) -> bool:
+        return self.delegate.matches_library_error(failure)
 
     def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
         return self.delegate.result_rules()

@@ -124,8 +124,8 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
             for each in self.policies
         )
 
-    def names(self, failure: BaseException) -> bool:
-        return any(each.names(failure) for each in self.policies)
+    def matches_library_error(self, failure: BaseException) -> bool:
+        return any(each.matches_library_error(failure) for each in self.policies)
 
     def start(self, now: float) -> JSON:
         return [part.start(now) for part in self._parts]

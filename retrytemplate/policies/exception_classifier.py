@@ -169,8 +169,10 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
         """The chosen policy; where nothing has chosen yet all that were told of lost attempts."""
         return tuple(state["members"]) if state["chosen"] is None else (state["chosen"],)
 
-    def names(self, failure: BaseException) -> bool:
-        return self._choice.names(failure) or any(each.names(failure) for each in self._members)
+    def matches_library_error(self, failure: BaseException) -> bool:
+        return self._choice.names(failure) or any(
+            each.matches_library_error(failure) for each in self._members
+        )
 
     def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
         return tuple(rule for each in self._members for rule in each.result_rules())

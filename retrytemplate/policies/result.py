@@ -90,8 +90,8 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
         return self.policy.stop_reason(failures, failure)
 
-    def names(self, failure: BaseException) -> bool:
-        return self.policy.names(failure)
+    def matches_library_error(self, failure: BaseException) -> bool:
+        return self.policy.matches_library_error(failure)
 
     def start(self, now: float) -> JSON:
         return self._inner.start(now)

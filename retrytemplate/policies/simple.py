@@ -175,5 +175,5 @@ class SimpleRetryPolicy(NumberOfAttempts):
             return False
         return self._hopeless.explicit(failure)[0]
 
-    def names(self, failure: BaseException) -> bool:
+    def matches_library_error(self, failure: BaseException) -> bool:
         return self._judge.classifier.names(failure)

@@ -354,8 +354,8 @@ class Gate(Guard):
     def reserve(self, context, delay):
         self._tell("reserve")
 
-    def give_back(self, context):
-        self._tell("give_back")
+    def release(self, context):
+        self._tell("release")
 
 
 @every_way
@@ -418,7 +418,7 @@ def test_what_was_reserved_is_given_back_where_a_later_guard_refuses(way):
     first, second, third = gates = Gate(), Gate("reserve"), Gate()
     with pytest.raises(Rejected):
         way(made(delay=1.0, guards=gates), Script(ValueError()))
-    assert first.told == ["admit", "reserve", "give_back"]
+    assert first.told == ["admit", "reserve", "release"]
     assert second.told == ["admit", "reserve"]
     assert third.told == ["admit"]
 
@@ -429,7 +429,7 @@ def test_what_was_reserved_is_given_back_where_the_wait_is_interrupted(way):
     template = made(delay=1.0, guards=gates, clock=VirtualClock(interrupt_at=1))
     with pytest.raises(Exception, match="interrupted"):
         way(template, Script(ValueError()))
-    assert [gate.told for gate in gates] == [["admit", "reserve", "give_back"]] * 2
+    assert [gate.told for gate in gates] == [["admit", "reserve", "release"]] * 2
 
 
 @every_way
@@ -437,7 +437,7 @@ def test_what_was_reserved_is_given_back_where_the_attempt_is_refused_after_the_
     gates = Gate(), Gate("admit", at=2)
     with pytest.raises(Rejected):
         way(made(delay=1.0, guards=gates), Script(ValueError()))
-    assert [gate.told for gate in gates] == [["admit", "reserve", "admit", "give_back"]] * 2
+    assert [gate.told for gate in gates] == [["admit", "reserve", "admit", "release"]] * 2
 
 
 @every_way
@@ -453,7 +453,7 @@ def test_what_was_reserved_is_given_back_where_the_policy_refuses_after_the_wait
 
     assert way(template, Script(ValueError()), recovery=recovery) == "recovered"
     assert template.clock.sleeps == [10.0]
-    assert gate.told == told == ["admit", "reserve", "give_back"]
+    assert gate.told == told == ["admit", "reserve", "release"]
 
 
 @every_way
@@ -470,7 +470,7 @@ def test_what_was_reserved_for_a_redelivery_is_kept_for_it(way):
 @pytest.mark.parametrize("refuses", [True, False], ids=["after a refusal", "after a wait"])
 def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, kind, refuses):
     error = kind()
-    gates = [Gate("give_back", error=error), Gate()]
+    gates = [Gate("release", error=error), Gate()]
     settings = {"clock": VirtualClock(interrupt_at=1)}
     if refuses:
         gates.append(Gate("reserve"))
@@ -484,7 +484,7 @@ def test_what_a_guard_raises_in_giving_back_leaves_and_the_others_are_told(way, 
         behind = caught.value.__context__
         assert type(behind).__name__ == instead
         assert behind.__context__ is failure
-    assert [gate.told[-1] for gate in gates[:2]] == ["give_back", "give_back"]
+    assert [gate.told[-1] for gate in gates[:2]] == ["release", "release"]
 
 
 @every_way

@@ -228,7 +228,7 @@ class SharesAScratchPad(Counting):
 
 
 class SaysMaybe(Counting):
-    def names(self, failure):
+    def matches_library_error(self, failure):
         return None
 
 
@@ -559,12 +559,12 @@ class Budget(Guard):
             raise RetryBudgetExhaustedError("used up", name="budget", retry_after=1.0)
         self.left -= 1
 
-    def give_back(self, context):
+    def release(self, context):
         self.left += 1
 
 
 class KeepsWhatItLent(Budget):
-    def give_back(self, context):
+    def release(self, context):
         pass
 
 

@@ -185,7 +185,7 @@ class RetryBudget(Guard):
         """
         self.withdraw(context.last_exception)
 
-    def give_back(self, context: RetryContext) -> None:
+    def release(self, context: RetryContext) -> None:
         """No attempt came of it."""
         self.refund(context.last_exception)
 

@@ -201,10 +201,10 @@ class AsTold(Guard):
 
     def reserve(self, context: RetryContext, delay: float) -> None:
         failure = context.last_exception
-        told = None if failure is None else self.backoff.told(failure)
-        if told is not None and delay < told:
+        requested = None if failure is None else self.backoff.requested_delay(failure)
+        if requested is not None and delay < requested:
             raise Rejected(
-                f"a retry in {delay:g} s would be too early: Retry-After says {told:g} s",
+                f"a retry in {delay:g} s would be too early: Retry-After says {requested:g} s",
                 name="Retry-After",
-                retry_after=told,
+                retry_after=requested,
             )

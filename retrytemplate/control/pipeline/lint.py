@@ -264,7 +264,7 @@ def _rejections(layers: Layers) -> Iterator[LintWarning]:
         if guard is None or isinstance(backoff, RetryAfterBackoff):
             continue
         refusal = CircuitOpenError("to see", name="to see", retry_after=1.0)
-        if policy.names(refusal) and is_retried(policy, refusal):
+        if policy.matches_library_error(refusal) and is_retried(policy, refusal):
             yield LintWarning(
                 rule="rejections-retried",
                 reason=f"{title(layer)} tries again when {title(guard)} refuses a call, without a "

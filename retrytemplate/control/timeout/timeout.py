@@ -128,7 +128,7 @@ class Timeout(Wraps):
         :raises DeadlineExceededError: something in the call kept to the limit and gave up, or its
             late value is discarded.
         """
-        deadline = self._deadline.anew()
+        deadline = self._deadline._unstarted_copy()
         try:
             with deadline:
                 try:
@@ -169,7 +169,7 @@ class Timeout(Wraps):
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            deadline = self._deadline.anew()
+            deadline = self._deadline._unstarted_copy()
             try:
                 async with deadline:
                     try:

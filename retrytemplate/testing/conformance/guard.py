@@ -86,7 +86,7 @@ class GuardConformance(Conformance):
         if _ask(guard.reserve, context, 1.0) is not None:
             return
         for _ in range(MANY):
-            assert _ask(guard.give_back, context) is None
+            assert _ask(guard.release, context) is None
             refused = _ask(guard.reserve, context, 1.0)
             assert refused is None, f"what was given back is used up: {refused!r}"
 
@@ -95,7 +95,7 @@ class GuardConformance(Conformance):
         context = _some_context()
         granted = _reserved(guard, context)
         for _ in range(granted):
-            _ask(guard.give_back, context)
+            _ask(guard.release, context)
         again = _reserved(guard, context)
         # One that stays shut for a while after a refusal has its reasons.
         assert not 0 < again < granted, (

@@ -276,7 +276,7 @@ class PolicyConformance(Conformance):
         assert type(policy.keeps_context) is bool
         assert isinstance(policy.result_rules(), tuple)
         for failure in (*self.failures_to_try, Probe()):
-            assert type(policy.names(failure)) is bool
+            assert type(policy.matches_library_error(failure)) is bool
         if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
             for script in self.scripts():
                 for answer in answers(policy, script):

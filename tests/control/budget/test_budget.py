@@ -359,11 +359,11 @@ class Naive(RuleBasedStateMachine):
             self.tokens -= self.cost
 
     @rule()
-    def give_back(self):
+    def release(self):
         if self.taken and self.taken[-1] == self.now:
             self.taken.pop()
             self.tokens = min(6.0, self.left() + self.cost) if not self.share else self.tokens
-            self.budget.give_back(self.context)
+            self.budget.release(self.context)
 
     @rule(retried=st.booleans())
     def succeed(self, retried):
