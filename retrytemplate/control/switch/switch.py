@@ -240,7 +240,7 @@ class Commands(ABC):
         return scope
 
 
-UNKNOWN_POLICIES = "stop", "run"
+UNKNOWN_VALUES = "stop", "run"
 STORE_METHODS = "load", "commit", "records", "claim_pending_notifications", "mark_notified", "close"
 # Seconds between two rounds of the poller; a check finds out by itself what is older than it may.
 MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 0.05, 60.0
@@ -292,7 +292,7 @@ class KillSwitch(Commands):
     _triggers: Mapping[str, Any]
     _unknown: Decision
     _reason_policy: ReasonPolicy
-    _nag_every: float
+    _reminder_interval: float
     _listeners: tuple[Any, ...]
     _notify_listeners: Callable[[Iterable[ControlEvent]], None]
     _clock: Clock
@@ -326,21 +326,19 @@ class KillSwitch(Commands):
         max_age: float = duration(stale_after)
         delay("stale_after", max_age)
         text("name", name)
-        if unknown not in UNKNOWN_POLICIES:
-            raise ValueError(
-                f"unknown must be one of {', '.join(UNKNOWN_POLICIES)}, got {unknown!r}"
-            )
+        if unknown not in UNKNOWN_VALUES:
+            raise ValueError(f"unknown must be one of {', '.join(UNKNOWN_VALUES)}, got {unknown!r}")
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, DeclaredScopes(scopes), dict(triggers)
         self._unknown = transitions.ALLOWED if unknown == "run" else STATE_UNKNOWN
         self._reason_policy = ReasonPolicy(reason_length, incident)
-        self._nag_every = duration(reminder_interval)
-        span("reminder_interval", self._nag_every)
+        self._reminder_interval = duration(reminder_interval)
+        span("reminder_interval", self._reminder_interval)
         age_limit = None if max_notification_age is None else duration(max_notification_age)
         span_or_none("max_notification_age", age_limit)
-        self._listeners, notifier_functions = listeners_of(listeners), listeners_of(notifiers)
+        self._listeners, receivers = listeners_of(listeners), listeners_of(notifiers)
         check_listeners("listeners", self._listeners)
-        check_notifiers("notifiers", notifier_functions)
+        check_notifiers("notifiers", receivers)
         self._notify_listeners = partial(tell, self._listeners)
         now = suspend_aware_clock(self._clock)
         self._cache = StateCache(self.store, name, max_age, now)
@@ -348,7 +346,7 @@ class KillSwitch(Commands):
         self._log_once = LogOnce(name)
         self._reported_snapshot = None
         self._audit_notifier = AuditNotifier(
-            self.store, name, notifier_functions, now, self._clock.time, age_limit
+            self.store, name, receivers, now, self._clock.time, age_limit
         )
         period = min(max(max_age / 2, MIN_POLL_INTERVAL), MAX_POLL_INTERVAL)
         self._poller = Watcher(self._poll, period, name="retrytemplate-switch")
@@ -563,7 +561,7 @@ class KillSwitch(Commands):
 
     def _apply_expiry(self) -> None:
         snapshot = self._cache.snapshot
-        command = partial(transitions.expire, reminder_interval=self._nag_every)
+        command = partial(transitions.expire, reminder_interval=self._reminder_interval)
         if snapshot is None:
             return
         if self._cache.lost_entries or command(snapshot.entries, self._clock.time()).records:

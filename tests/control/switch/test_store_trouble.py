@@ -120,7 +120,7 @@ def test_a_claim_whose_answer_is_lost_is_the_workers_all_the_same(served, distan
 
 def test_what_was_told_is_told_though_the_answer_is_lost(served, distant, proxy):
     distant.claim_pending_notifications("one", LEASE, 10)
-    proxy.cut("after", lua.TOLD.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
+    proxy.cut("after", lua.MARK_NOTIFIED.sha.encode() if served.kind == "valkey" else b"COMMIT\0")
     distant.mark_notified([1], "one")
     assert [each.notified for each in distant.records()] == [True]
 
