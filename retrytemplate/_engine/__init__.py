@@ -2,7 +2,7 @@
 
 ``execution.Execution.run`` is a generator of effects.  An effect is ``(function, arguments)``.  A
 driver calls the function, awaits its result if it is awaitable, and sends back ``(value,
-exception)``; one of them is None.  So the rules exist once, and serve the synchronous driver, the
+exception)``, one of them None.  So the rules exist once, and serve the synchronous driver, the
 asynchronous driver and the block form.
 
 Who may write what:
