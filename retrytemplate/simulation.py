@@ -11,7 +11,7 @@ from retrytemplate._internal import validation
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.errors import AttemptLostError
-from retrytemplate.policies.base import RetryPolicy, keeping_state
+from retrytemplate.policies.base import RetryPolicy, as_stateful
 from retrytemplate.policies.basic import TimeoutRetryPolicy
 from retrytemplate.policies.composite import CompositeRetryPolicy
 from retrytemplate.policies.result import ResultRetryPolicy
@@ -197,7 +197,7 @@ def _run(
     limit: int,
 ) -> tuple[list[float], bool]:
     """The delays of one run, and whether it came to an end by itself."""
-    member, backoff = keeping_state(policy.resolved()), backoff.resolved()
+    member, backoff = as_stateful(policy.resolved()), backoff.resolved()
     now, delays = 0.0, list[float]()
     state, waited = member.start(now), backoff.start()
     for attempt in range(1, limit + 1):

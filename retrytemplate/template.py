@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 else:
     R_co = TypeVar("R_co", covariant=True)
 
-__all__ = ["BoundTemplate", "Entrances", "RetryTemplate"]
+__all__ = ["BoundTemplate", "RetryOperations", "RetryTemplate"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,7 +112,7 @@ def _name(instance: Any, attribute: Any, value: Any) -> None:
 _get, _set, _reset = CURRENT.get, CURRENT.set, CURRENT.reset
 
 
-class Entrances(Generic[R_co]):
+class RetryOperations(Generic[R_co]):
     """The methods of a template, and of one with a recovery, a state or a label bound.
 
     ``R_co`` is the type of what a bound recovery returns, for type checkers.
@@ -416,7 +416,7 @@ class Entrances(Generic[R_co]):
 
 
 @frozen(eq=False, slots=True)
-class RetryTemplate(Entrances[Never]):
+class RetryTemplate(RetryOperations[Never]):
     """Executes callbacks under a retry policy and a backoff, and remembers.
 
     :param policy: when to try again.
@@ -592,7 +592,7 @@ class RetryTemplate(Entrances[Never]):
 
 
 @frozen(eq=False, slots=True)
-class BoundTemplate(Entrances[R_co]):
+class BoundTemplate(RetryOperations[R_co]):
     """A template with a recovery, a state and a label of its own: ``RetryTemplate.bind``.
 
     >>> from retrytemplate import RetryState, RetryTemplate

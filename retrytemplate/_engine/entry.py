@@ -101,13 +101,15 @@ def check_call(function: Any, recovery: Any) -> None:
 
 def check_recovery(value: Any) -> None:
     """Raise unless it is a function of the context, a recovery chosen per call, or None."""
-    if value is not None and not (callable(value) or hasattr(type(value), "of_call")):
+    if value is not None and not (callable(value) or hasattr(type(value), "for_call")):
         raise TypeError(f"recovery must be a function of the context or None, got {value!r}")
 
 
 def check_state(value: Any) -> None:
     """Raise unless it is a state, one made per call, or None."""
-    if value is not None and not (isinstance(value, RetryState) or hasattr(type(value), "of_call")):
+    if value is not None and not (
+        isinstance(value, RetryState) or hasattr(type(value), "for_call")
+    ):
         raise TypeError(f"state must be a RetryState or None, got {value!r}")
 
 
@@ -133,7 +135,7 @@ def reject_blocking_cache(cache: Any) -> None:
 def _state_of(state: Any, execution: Execution) -> RetryState:
     check_state(state)
     if not isinstance(state, RetryState):  # the key is made of the call's arguments
-        state = state.of_call(execution.function, execution.arguments)
+        state = state.for_call(execution.function, execution.arguments)
     made: RetryState = state
     return made
 

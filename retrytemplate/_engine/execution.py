@@ -626,9 +626,9 @@ class Execution:
             self.reason = stop_reason(self.policy, context, self.plan.monotonic)
         context._stop = self.reason
         recovery = None if context.no_recovery else self.recovery
-        of_call = getattr(type(recovery), "of_call", None)
-        if of_call is not None:  # which one, and whether any, depends on the call and its failure
-            recovery = of_call(recovery, context._last, self.function, self.arguments)
+        for_call = getattr(type(recovery), "for_call", None)
+        if for_call is not None:  # which one, and whether any, depends on the call and its failure
+            recovery = for_call(recovery, context._last, self.function, self.arguments)
         if recovery is not None:
             if (yield from self._discard_result(self.last_failure)):
                 yield from self._recover(recovery)

@@ -154,9 +154,7 @@ class ExecutionPlan:
         self.on_success += tuple(overridden(guards, "on_success", Guard))
         self.admit: Hooks = tuple(guard.admit for guard in guards)
         self.admit_async: Hooks = tuple(map(awaited_admit, guards))
-        self.inheritable_guards: tuple[Any, ...] = tuple(
-            guard for guard in guards if guard.inherited
-        )
+        self.inheritable_guards: tuple[Any, ...] = tuple(each for each in guards if each.inherited)
         self.guard_scope = _guard_scope(self.inheritable_guards)
         self.reserve = tuple((guard.reserve, guard.release) for guard in guards)
         # A wait of zero seconds is still announced and reserved for, where somebody listens.

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __all__ = [
     "UNKNOWN",
     "accepts",
+    "capture_local_names",
     "exception_types",
     "hint_of",
     "hint_or_unknown",
-    "names_in_sight",
     "returns_fit",
 ]
 
@@ -28,28 +28,30 @@ WORD = re.compile(r"\w+")
 NUMBERS: dict[Any, Any] = {float: (float, int), complex: (complex, float, int)}
 
 
-def hint_of(function: Any, annotation: Any, sight: dict[str, Any] | None = None) -> Any:
+def hint_of(function: Any, annotation: Any, local_names: dict[str, Any] | None = None) -> Any:
     """The type that an annotation of the function stands for.
 
-    :param sight: names that were to be seen where the function was defined, besides its module's.
+    :param local_names: names visible where the function was defined, besides its module's.
     :raises NameError: for a name that is not there (yet).
     """
     if annotation is Parameter.empty:
         return UNKNOWN
     module = getattr(unwrap(function), "__globals__", {})
     holder = SimpleNamespace(__annotations__={"it": annotation})
-    return get_type_hints(holder, module, {**module, **(sight or {})})["it"]
+    return get_type_hints(holder, module, {**module, **(local_names or {})})["it"]
 
 
-def hint_or_unknown(function: Any, annotation: Any, sight: dict[str, Any] | None = None) -> Any:
+def hint_or_unknown(
+    function: Any, annotation: Any, local_names: dict[str, Any] | None = None
+) -> Any:
     """The same where a name that cannot be found does no harm."""
     try:
-        return hint_of(function, annotation, sight)
+        return hint_of(function, annotation, local_names)
     except Exception:
         return UNKNOWN
 
 
-def names_in_sight(function: Any, depth: int) -> dict[str, Any]:
+def capture_local_names(function: Any, depth: int) -> dict[str, Any]:
     """The local names of functions and classes around a definition that its annotations use.
 
     Where annotations are strings, the moment of the definition is the only one at which classes

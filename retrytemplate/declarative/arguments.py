@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Call", "Taker", "call_of", "signature_of", "spread"]
+__all__ = ["ArgumentAdapter", "Call", "bind_with_defaults", "call_of", "signature_of"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -38,41 +38,41 @@ def call_of(fn: Any, function: Any, arguments: tuple[Any, ...]) -> Call:
     return args, kwargs
 
 
-def spread(
-    giver: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+def bind_with_defaults(
+    source: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
     """The arguments of a call with the defaults: by place, by name only, and the places' names."""
     try:
-        given = giver.bind(*args, **kwargs)
+        given = source.bind(*args, **kwargs)
     except TypeError:  # the call itself was wrong
         return args, kwargs, {}
     given.apply_defaults()
     return given.args, given.kwargs, given.arguments
 
 
-class Taker:
+class ArgumentAdapter:
     """A function that is handed the arguments of calls of another one, after some of our own."""
 
-    __slots__ = ("function", "giver", "lead", "signature")
+    __slots__ = ("function", "n_leading", "signature", "source")
 
-    def __init__(self, function: Callable[..., Any], giver: Signature, lead: int) -> None:
+    def __init__(self, function: Callable[..., Any], source: Signature, n_leading: int) -> None:
         self.function = function
         self.signature = signature_of(function)
-        self.giver = giver
-        self.lead = lead
+        self.source = source
+        self.n_leading = n_leading
 
-    def fitted(self, args: tuple[Any, ...], kwargs: dict[str, Any], fill: bool = False) -> Call:
+    def adapt(self, args: tuple[Any, ...], kwargs: dict[str, Any], fill: bool = False) -> Call:
         """As they were given, if it can be called so; else as many as it takes, from the left.
 
         :param fill: give None for what it takes beyond them.
         """
-        if self._takes(args, kwargs):
+        if self._accepts(args, kwargs):
             return args, kwargs
-        by_place, by_name, names = spread(self.giver, args, kwargs)
+        by_place, by_name, names = bind_with_defaults(self.source, args, kwargs)
         waiting = list(by_place)
         taken: list[Any] = []
         named: dict[str, Any] = {}
-        for each in list(self.signature.parameters.values())[self.lead :]:
+        for each in list(self.signature.parameters.values())[self.n_leading :]:
             if each.kind == Parameter.VAR_POSITIONAL:
                 taken, waiting = taken + waiting, []
             elif each.kind == Parameter.VAR_KEYWORD:
@@ -90,9 +90,9 @@ class Taker:
                     named[each.name] = None
         return tuple(taken), named
 
-    def _takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         try:
-            self.signature.bind(*[None] * self.lead, *args, **kwargs)
+            self.signature.bind(*[None] * self.n_leading, *args, **kwargs)
         except TypeError:
             return False
         return True
@@ -103,20 +103,20 @@ class Taker:
         :param name: the argument that it was given as.
         :param first: what it gets before the arguments of the call.
         """
-        args, kwargs = _sample(self.giver)
-        args, kwargs = self.fitted(args, kwargs)
-        if not self._takes(args, kwargs):
-            words = ", ".join(filter(None, (first, *_names(self.giver))))
+        args, kwargs = _sample(self.source)
+        args, kwargs = self.adapt(args, kwargs)
+        if not self._accepts(args, kwargs):
+            words = ", ".join(filter(None, (first, *_names(self.source))))
             raise TypeError(
                 f"{name} must take ({words}), or fewer of them from the left, "
                 f"got {_name(self.function)}{self.signature}"
             )
 
 
-def _sample(giver: Signature) -> Call:
+def _sample(source: Signature) -> Call:
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for each in giver.parameters.values():
+    for each in source.parameters.values():
         if each.kind in POSITIONAL:
             args.append(None)
         elif each.kind == Parameter.KEYWORD_ONLY:
@@ -124,9 +124,9 @@ def _sample(giver: Signature) -> Call:
     return tuple(args), kwargs
 
 
-def _names(giver: Signature) -> list[str]:
+def _names(source: Signature) -> list[str]:
     stars: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
-    return [stars.get(each.kind, "") + each.name for each in giver.parameters.values()]
+    return [stars.get(each.kind, "") + each.name for each in source.parameters.values()]
 
 
 def _name(function: Any) -> str:

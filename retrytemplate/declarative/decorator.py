@@ -11,11 +11,11 @@ from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.formatting import qualified_name
 from retrytemplate._internal.validation import text_or_none
 from retrytemplate.backoff.base import NoBackoff
-from retrytemplate.declarative.arguments import Taker, call_of, signature_of
+from retrytemplate.declarative.arguments import ArgumentAdapter, call_of, signature_of
 from retrytemplate.declarative.recovery_methods import (
-    RecoveryOfCall,
+    PerCallRecovery,
+    check_named_recoverer,
     is_recoverer,
-    recoverer_named,
     recoverer_names,
 )
 from retrytemplate.errors import MisuseError
@@ -118,7 +118,7 @@ def retryable(
             "policy": policy is not None,
             "listeners": listeners not in ((), []),
         }
-        _refuse("template", template, RetryTemplate, given)
+        _check_exclusive("template", template, RetryTemplate, given)
         settings = Settings(template, False, recover, key, label)
     return settings.decorate
 
@@ -130,14 +130,14 @@ def _policy(policy: Any, retry_on: Any, not_on: Any, max_attempts: Any) -> Retry
             "not_on": not_on != (),
             "max_attempts": max_attempts is not None,
         }
-        _refuse("policy", policy, RetryPolicy, given)
+        _check_exclusive("policy", policy, RetryPolicy, given)
         return policy  # type: ignore[no-any-return]  # it was just checked
     if retry_on is None:
         raise MisuseError(HINT)
     return SimpleRetryPolicy(3 if max_attempts is None else max_attempts, retry_on, not_on)
 
 
-def _refuse(name: str, value: Any, kind: type, given: dict[str, bool]) -> None:
+def _check_exclusive(name: str, value: Any, kind: type, given: dict[str, bool]) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
     names = [each for each, is_given in given.items() if is_given]
@@ -148,18 +148,18 @@ def _refuse(name: str, value: Any, kind: type, given: dict[str, bool]) -> None:
         )
 
 
-class StateOfCall:
+class PerCallState:
     """The state of a stateful retry: its key is made of the arguments of each call."""
 
     __slots__ = ("fn", "key")
 
     def __init__(self, fn: Any, key: Callable[..., Any]) -> None:
         self.fn = fn
-        self.key = Taker(key, signature_of(fn), 0)
+        self.key = ArgumentAdapter(key, signature_of(fn), 0)
 
-    def of_call(self, function: Any, arguments: tuple[Any, ...]) -> RetryState:
+    def for_call(self, function: Any, arguments: tuple[Any, ...]) -> RetryState:
         """The state of this call."""
-        args, kwargs = self.key.fitted(*call_of(self.fn, function, arguments))
+        args, kwargs = self.key.adapt(*call_of(self.fn, function, arguments))
         key = self.key.function(*args, **kwargs)
         if isinstance(key, RetryState):
             return key
@@ -200,7 +200,7 @@ class Settings:
             return descriptor(staticmethod, self._function(target.__func__, None))
         if isinstance(target, classmethod):
             function = target.__func__
-            around = self._function(function, _class_around(function))
+            around = self._function(function, _enclosing_class(function))
             wrapped: Any = descriptor(classmethod, around)
         elif isinstance(target, property) or not callable(target):
             raise TypeError(
@@ -209,9 +209,9 @@ class Settings:
             )
         else:
             function = target
-            wrapped = self._function(function, _class_around(function))
+            wrapped = self._function(function, _enclosing_class(function))
         if isinstance(self.recover, str):
-            return UntilClassIsKnown(wrapped, self.recover, is_async(function))
+            return DeferredRecoverer(wrapped, self.recover, is_async(function))
         return wrapped
 
     def _function(self, fn: Any, holder: str | None) -> Any:
@@ -226,7 +226,7 @@ class Settings:
         recovery = self._recovery(fn, asynchronous, holder, template)
         state: Any = None
         if self.key is not None:
-            state = StateOfCall(fn, self.key)
+            state = PerCallState(fn, self.key)
             state.key.check("key")
         return wrap(BoundTemplate(template, recovery, state, label), fn)
 
@@ -241,7 +241,7 @@ class Settings:
                 raise MisuseError(
                     f"recover={recover!r} names a method: {qualified_name(fn)} has no instance"
                 )
-            return RecoveryOfCall(
+            return PerCallRecovery(
                 fn,
                 asynchronous=asynchronous,
                 holder=holder,
@@ -253,8 +253,8 @@ class Settings:
                 f"recover must be a plain function where {qualified_name(fn)} is one, "
                 f"got {recover!r}: nothing would await it"
             )
-        Taker(recover, signature_of(fn), 1).check("recover", "error")
-        return RecoveryOfCall(fn, fallback=recover)
+        ArgumentAdapter(recover, signature_of(fn), 1).check("recover", "error")
+        return PerCallRecovery(fn, fallback=recover)
 
     def _decorate_class(self, cls: type) -> None:
         methods = dict(_retried_methods(cls))
@@ -263,7 +263,7 @@ class Settings:
         if isinstance(self.recover, str):
             for member in methods.values():
                 function = getattr(member, "__func__", member)
-                recoverer_named(cls, self.recover, is_async(function))
+                check_named_recoverer(cls, self.recover, is_async(function))
         for name, member in methods.items():
             function = getattr(member, "__func__", member)
             static = isinstance(member, staticmethod)
@@ -287,7 +287,7 @@ def _retried_methods(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
-class UntilClassIsKnown:
+class DeferredRecoverer:
     """A method whose recoverer is named: looked for as soon as the class is made.
 
     Then the plain method takes its place.
@@ -301,7 +301,7 @@ class UntilClassIsKnown:
 
     def __set_name__(self, owner: type, name: str) -> None:
         setattr(owner, name, self.method)
-        recoverer_named(owner, self.name, self.asynchronous)
+        check_named_recoverer(owner, self.name, self.asynchronous)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self.method.__get__(instance, owner)
@@ -310,7 +310,7 @@ class UntilClassIsKnown:
         return self.method(*args, **kwargs)
 
 
-def _class_around(fn: Any) -> str | None:
+def _enclosing_class(fn: Any) -> str | None:
     """The qualified name of the class in whose body a function was defined, or None."""
     around: str = getattr(fn, "__qualname__", "").rpartition(".")[0]
     return None if not around or around.endswith("<locals>") else around

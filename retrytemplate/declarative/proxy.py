@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from retrytemplate._engine.wrapping import check_not_wrapped
 from retrytemplate.errors import MisuseError
-from retrytemplate.template import Entrances
+from retrytemplate.template import RetryOperations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +22,13 @@ __all__ = ["intercept"]
 T = TypeVar("T")
 
 
-class Wraps(Protocol):
+class SupportsWrap(Protocol):
     """What can wrap a function: a template, a bound one, or anything else with ``wrap``."""
 
     def wrap(self, fn: Any, /) -> Any: ...
 
 
-def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
+def intercept(service: T, pattern: str | re.Pattern[str], template: SupportsWrap) -> T:
     """A proxy for an object whose matching methods retry; the object itself stays as it is.
 
     :param service: any object; its methods may be asynchronous or not.
@@ -70,7 +70,7 @@ def intercept(service: T, pattern: str | re.Pattern[str], template: Wraps) -> T:
         raise ValueError(
             f"pattern must match a method of {type(service).__qualname__}, got {pattern.pattern!r}"
         )
-    if isinstance(template, Entrances):
+    if isinstance(template, RetryOperations):
         for method in _matches(service, pattern):
             check_not_wrapped(method, "leave it out of the pattern")
     return cast("T", _proxy_class(type(service))(service, pattern, template))
@@ -103,7 +103,7 @@ def _matches(service: Any, pattern: Any) -> Iterator[Any]:
 
 
 # Special methods that belong to the proxy itself, to the making of objects, or to copying them.
-OWN = frozenset(
+PROXY_METHODS = frozenset(
     """
     __class__ __class_getitem__ __copy__ __deepcopy__ __del__ __delattr__ __delete__ __dict__
     __dir__ __doc__ __get__ __getattr__ __getattribute__ __getnewargs__ __getnewargs_ex__
@@ -123,10 +123,10 @@ class Proxy:
 
     _service: Any
     _pattern: Any
-    _template: Wraps
+    _template: SupportsWrap
     _wrapped: dict[str, tuple[Any, Any]]
 
-    def __init__(self, service: Any, pattern: Any, template: Wraps) -> None:
+    def __init__(self, service: Any, pattern: Any, template: SupportsWrap) -> None:
         store = object.__setattr__
         store(self, "_service", service)
         store(self, "_pattern", pattern)
@@ -140,7 +140,7 @@ class Proxy:
         value = getattr(service, name)
         if not _get(self, "_pattern").fullmatch(name) or not _is_method(service, name, value):
             return value
-        return _retrying(self, name, value)
+        return _retrying_method(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(_get(self, "_service"), name, value)
@@ -152,10 +152,10 @@ class Proxy:
         return dir(_get(self, "_service"))
 
     def __copy__(self) -> Any:
-        return _again(self, copy.copy(_get(self, "_service")))
+        return _proxy_of_copy(self, copy.copy(_get(self, "_service")))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _again(self, copy.deepcopy(_get(self, "_service"), memo))
+        return _proxy_of_copy(self, copy.deepcopy(_get(self, "_service"), memo))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         kind = type(_get(self, "_service")).__qualname__
@@ -167,21 +167,21 @@ class Proxy:
         return self.__reduce_ex__(0)
 
 
-def _again(proxy: Proxy, service: Any) -> Any:
+def _proxy_of_copy(proxy: Proxy, service: Any) -> Any:
     return type(proxy)(service, _get(proxy, "_pattern"), _get(proxy, "_template"))
 
 
-def _retrying(proxy: Proxy, name: str, value: Any) -> Any:
+def _retrying_method(proxy: Proxy, name: str, value: Any) -> Any:
     """The method with retry, made once as long as the object has the same one."""
     known = _get(proxy, "_wrapped")
     method, wrapped = known.get(name, (None, None))
-    if not _same(method, value):
+    if not _is_same_method(method, value):
         wrapped = _get(proxy, "_template").wrap(value)
         known[name] = value, wrapped
     return wrapped
 
 
-def _same(method: Any, other: Any) -> bool:
+def _is_same_method(method: Any, other: Any) -> bool:
     if type(method) is MethodType and type(other) is MethodType:
         # A bound method is made anew whenever it is asked for.
         return method.__func__ is other.__func__ and method.__self__ is other.__self__
@@ -196,7 +196,7 @@ def _proxy_class(kind: type) -> type[Proxy]:
     """The proxy class for objects of this class, with all of its special methods."""
     made = _classes.get(kind)
     if made is None:
-        names = {name for name in dir(kind) if name[:2] == name[-2:] == "__"} - OWN
+        names = {name for name in dir(kind) if name[:2] == name[-2:] == "__"} - PROXY_METHODS
         methods = {name: _special(name) for name in names if _is_special(_member(kind, name))}
         # What is None (``__hash__``, ``__iter__``) says that there is no such method.
         missing = {name: None for name in names if _member(kind, name, "") is None}
@@ -220,12 +220,12 @@ def _special(name: str) -> Any:
     if name == "__aenter__":
 
         async def enter(self: Proxy) -> Any:
-            return _outside(self, await _bound(self, name)())
+            return _to_proxy(self, await _bound(self, name)())
 
         return enter
 
     def special(self: Proxy, *args: Any, **kwargs: Any) -> Any:
-        return _outside(self, _bound(self, name)(*map(_inside, args), **kwargs))
+        return _to_proxy(self, _bound(self, name)(*map(_to_service, args), **kwargs))
 
     return special
 
@@ -238,11 +238,11 @@ def _bound(proxy: Proxy, name: str) -> Any:
     return member if bind is None else bind(member, service, kind)
 
 
-def _outside(proxy: Proxy, value: Any) -> Any:
+def _to_proxy(proxy: Proxy, value: Any) -> Any:
     """An object that gives itself (``__enter__``, ``__iadd__``) gives its proxy."""
     return proxy if value is _get(proxy, "_service") else value
 
 
-def _inside(value: Any) -> Any:
+def _to_service(value: Any) -> Any:
     """The object of a proxy: operators of built-in classes take no stand-in."""
     return _get(value, "_service") if issubclass(type(value), Proxy) else value

@@ -11,13 +11,18 @@ from retrytemplate._internal.awaitables import is_async
 from retrytemplate.declarative.annotations import (
     UNKNOWN,
     accepts,
+    capture_local_names,
     exception_types,
     hint_of,
     hint_or_unknown,
-    names_in_sight,
     returns_fit,
 )
-from retrytemplate.declarative.arguments import Taker, call_of, signature_of, spread
+from retrytemplate.declarative.arguments import (
+    ArgumentAdapter,
+    bind_with_defaults,
+    call_of,
+    signature_of,
+)
 from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailure
 from retrytemplate.history import summary, type_name
 
@@ -28,10 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MARK",
-    "RecoveryOfCall",
+    "PerCallRecovery",
+    "check_named_recoverer",
     "is_recoverer",
     "recover",
-    "recoverer_named",
     "recoverer_names",
 ]
 
@@ -41,7 +46,7 @@ MARK = "__recovers__"
 METHODS = (FunctionType, classmethod, staticmethod)
 
 # An unannotated first parameter is an argument of the call; with one of these names it hardly is.
-NAMES_OF_ERRORS = frozenset("e err error ex exc exception failure cause".split())
+ERROR_PARAMETER_NAMES = frozenset("e err error ex exc exception failure cause".split())
 
 
 def recover(method: F) -> F:
@@ -83,13 +88,13 @@ def recover(method: F) -> F:
     parameters = list(signature_of(function).parameters.values())
     if not isinstance(method, staticmethod) and _is_bare(parameters):
         del parameters[0]  # self
-    if _is_bare(parameters) and parameters[0].name in NAMES_OF_ERRORS:
+    if _is_bare(parameters) and parameters[0].name in ERROR_PARAMETER_NAMES:
         name = parameters[0].name
         raise TypeError(
             f"the parameter {name} of {function.__qualname__} must say which exceptions it "
             f"takes ({name}: Exception for all)"
         )
-    setattr(function, MARK, names_in_sight(function, 2))
+    setattr(function, MARK, capture_local_names(function, 2))
     return method
 
 
@@ -114,7 +119,7 @@ def recoverer_names(cls: type) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def recoverer_named(cls: type, name: str, asynchronous: bool) -> None:
+def check_named_recoverer(cls: type, name: str, asynchronous: bool) -> None:
     """Raise unless the class has a recoverer of that name that can be used."""
     member = getattr_static(cls, name, None)
     if name not in recoverer_names(cls):
@@ -132,15 +137,15 @@ def recoverer_named(cls: type, name: str, asynchronous: bool) -> None:
 class Recoverer:
     """A marked method, bound to where it was found, and what its signature says."""
 
-    __slots__ = ("function", "method", "parameters", "returns", "selectors", "sight")
+    __slots__ = ("function", "local_names", "method", "parameters", "returns", "selectors")
 
     def __init__(self, method: Any, function: Any) -> None:
         self.method = method
         self.function = function
-        self.sight: dict[str, Any] = getattr(unwrap(function), MARK, {})
+        self.local_names: dict[str, Any] = getattr(unwrap(function), MARK, {})
         signature = signature_of(method)
         self.parameters = list(signature.parameters.values())
-        self.returns = hint_or_unknown(function, signature.return_annotation, self.sight)
+        self.returns = hint_or_unknown(function, signature.return_annotation, self.local_names)
         self.selectors = self._selectors()
         if self.selectors:
             del self.parameters[0]
@@ -150,7 +155,7 @@ class Recoverer:
             return ()
         first = self.parameters[0]
         try:
-            return exception_types(hint_of(self.function, first.annotation, self.sight))
+            return exception_types(hint_of(self.function, first.annotation, self.local_names))
         except Exception as error:
             raise MisuseError(
                 f"the annotation {first.annotation!r} of {first.name} in "
@@ -168,11 +173,13 @@ class Recoverer:
         """Whether it takes the failure and exactly these arguments, by number and type."""
         if not self.selectors or len(self.parameters) != len(values):
             return False
-        hints = [hint_or_unknown(self.function, p.annotation, self.sight) for p in self.parameters]
+        hints = [
+            hint_or_unknown(self.function, p.annotation, self.local_names) for p in self.parameters
+        ]
         return all(accepts(hint, value) for hint, value in zip(hints, values, strict=True))
 
 
-def recoverers(holder: Any, only: str | None = None) -> Iterator[Recoverer]:
+def find_recoverers(holder: Any, only: str | None = None) -> Iterator[Recoverer]:
     """What can recover for an instance, or for a class whose classmethod failed."""
     cls = holder if isinstance(holder, type) else type(holder)
     for name in recoverer_names(cls) if only is None else (only,):
@@ -212,7 +219,7 @@ def _subclass_named(kind: type[Any], name: str) -> type | None:
     return None
 
 
-class RecoveryOfCall:
+class PerCallRecovery:
     """The recovery of a function: which one, and with which arguments, each call decides.
 
     :param fn: the function that may fail.
@@ -241,15 +248,15 @@ class RecoveryOfCall:
         self.name = name
         self.otherwise = otherwise
         self.signature = signature_of(fn)
-        self.fallback = None if fallback is None else Taker(fallback, self.signature, 1)
+        self.fallback = None if fallback is None else ArgumentAdapter(fallback, self.signature, 1)
 
-    def of_call(
+    def for_call(
         self, failure: BaseException | None, function: Any, arguments: tuple[Any, ...]
     ) -> Callable[[RetryContext], Any] | None:
         """The recovery of this call; None: nobody recovers."""
         args, kwargs = call_of(self.fn, function, arguments)
         if self.fallback is not None:
-            return _recovery(self.fallback, args, kwargs)
+            return _bind_recovery(self.fallback, args, kwargs)
         if args and self._is_method_of(args[0]):
             try:
                 found = self._nearest(failure or _no_attempt(), args, kwargs)
@@ -257,9 +264,11 @@ class RecoveryOfCall:
                 return partial(_raise, error)
             if found is not None:
                 own = list(self.signature.parameters.values())[1:]
-                lead = 1 if found.selectors else 0
-                taker = Taker(found.method, self.signature.replace(parameters=own), lead)
-                return _recovery(taker, args[1:], kwargs, fill=True)
+                n_leading = 1 if found.selectors else 0
+                adapter = ArgumentAdapter(
+                    found.method, self.signature.replace(parameters=own), n_leading
+                )
+                return _bind_recovery(adapter, args[1:], kwargs, fill=True)
         return self.otherwise
 
     def _is_method_of(self, holder: Any) -> bool:
@@ -279,7 +288,7 @@ class RecoveryOfCall:
         if not able:
             return None
         lineage = lineage_of(failure, [kind for each in able for kind in each.selectors])
-        by_place, by_name, _ = spread(self.signature, args, kwargs)
+        by_place, by_name, _ = bind_with_defaults(self.signature, args, kwargs)
         values = (*by_place[1:], *by_name.values())
         best, least = None, len(lineage)
         for each in able:
@@ -294,7 +303,7 @@ class RecoveryOfCall:
         """The recoverers that count, before the failure is looked at."""
         able = [
             each
-            for each in recoverers(holder, self.name)
+            for each in find_recoverers(holder, self.name)
             if self.asynchronous or not is_async(each.function)
         ]
         if self.name is not None or not able:
@@ -305,15 +314,15 @@ class RecoveryOfCall:
         return same or able
 
 
-def _recovery(
-    taker: Taker, args: tuple[Any, ...], kwargs: dict[str, Any], fill: bool = False
+def _bind_recovery(
+    adapter: ArgumentAdapter, args: tuple[Any, ...], kwargs: dict[str, Any], fill: bool = False
 ) -> Callable[[RetryContext], Any]:
-    """Call the taker with the failure and the arguments.
+    """Call the adapted function with the failure and the arguments.
 
     The failure is left in the context until then: a closure over it would keep it alive.
     """
-    function, failure_first = taker.function, taker.lead
-    args, kwargs = taker.fitted(args, kwargs, fill)
+    function, failure_first = adapter.function, adapter.n_leading
+    args, kwargs = adapter.adapt(args, kwargs, fill)
 
     def recovery(context: RetryContext) -> Any:
         if failure_first:

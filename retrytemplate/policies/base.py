@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JSON",
-    "DecidingMember",
-    "NumberOfAttempts",
+    "MaxAttemptsMixin",
     "RetryPolicy",
     "StatefulRetryPolicy",
-    "keeping_state",
+    "StatelessPolicyAdapter",
+    "as_stateful",
 ]
 
 
@@ -128,7 +128,7 @@ class RetryPolicy(Value):
         return combine(self, other, optimistic=True)
 
 
-class NumberOfAttempts(RetryPolicy):
+class MaxAttemptsMixin(RetryPolicy):
     """What the policies have in common that are given a number of attempts."""
 
     _max_attempts: int | Callable[[], int]
@@ -207,7 +207,7 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
 
 
 @frozen(eq=False, repr=False)
-class DecidingMember(StatefulRetryPolicy):
+class StatelessPolicyAdapter(StatefulRetryPolicy):
     """Carries what a deciding policy decides by: ``[failures, allowed, no recovery]``.
 
     The policy is asked when the failure is recorded, where the exception is.
@@ -236,8 +236,8 @@ class DecidingMember(StatefulRetryPolicy):
         return bool(state[2])
 
 
-def keeping_state(policy: RetryPolicy) -> StatefulRetryPolicy:
+def as_stateful(policy: RetryPolicy) -> StatefulRetryPolicy:
     """The policy itself where it keeps state, else carried by one that does."""
     if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
         return policy
-    return DecidingMember(policy)
+    return StatelessPolicyAdapter(policy)

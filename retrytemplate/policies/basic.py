@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate.classify.exceptions import ExceptionClassifier
-from retrytemplate.policies.base import JSON, NumberOfAttempts, RetryPolicy, StatefulRetryPolicy
+from retrytemplate.policies.base import JSON, MaxAttemptsMixin, RetryPolicy, StatefulRetryPolicy
 from retrytemplate.policies.exception_rules import ExceptionRules
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class NeverRetryPolicy(RetryPolicy):
 
 
 @frozen(eq=False, repr=False)
-class MaxAttemptsRetryPolicy(NumberOfAttempts):
+class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
     """A number of attempts, whatever the exception.
 
     :param max_attempts: attempts in all, the first included; or a callable that gives the number,
@@ -112,21 +112,21 @@ class PredicateRetryPolicy(RetryPolicy):
     predicate: Callable[[BaseException], Any] = field(
         validator=validation.checked_by(validation.plain)
     )
-    _judge: ExceptionRules = field(init=False, eq=False, repr=False)
+    _rules: ExceptionRules = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         classifier = getattr(self.predicate, "__self__", None)
         if isinstance(classifier, ExceptionClassifier) and self.predicate == classifier.classify:
-            judge = ExceptionRules(classifier)
+            rules = ExceptionRules(classifier)
         else:
-            judge = ExceptionRules(ExceptionClassifier({}), self.predicate)
-        object.__setattr__(self, "_judge", judge)
+            rules = ExceptionRules(ExceptionClassifier({}), self.predicate)
+        object.__setattr__(self, "_rules", rules)
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
-        return failure is None or self._judge.worth_it(failure)
+        return failure is None or self._rules.is_retryable(failure)
 
     def matches_library_error(self, failure: BaseException) -> bool:
-        return self._judge.classifier.names(failure)
+        return self._rules.classifier.names(failure)
 
 
 def seconds(value: validation.Seconds | Callable[[], validation.Seconds]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, as_stateful
 from retrytemplate.policies.basic import seconds
 from retrytemplate.policies.simple import SimpleRetryPolicy
 
@@ -71,7 +71,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_inner", keeping_state(self.delegate))
+        object.__setattr__(self, "_inner", as_stateful(self.delegate))
 
     @property
     def never_ends(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, as_stateful
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "_needs_state", any(each.needs_state for each in self.policies))
-        object.__setattr__(self, "_parts", tuple(map(keeping_state, self.policies)))
+        object.__setattr__(self, "_parts", tuple(map(as_stateful, self.policies)))
 
     @property
     def needs_state(self) -> bool:

@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate.classify.exceptions import ExceptionClassifier, by_class
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, as_stateful
 from retrytemplate.policies.basic import NeverRetryPolicy
 from retrytemplate.policies.exception_rules import is_count_only
 
@@ -102,7 +102,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
 
     def _use(self, members: tuple[RetryPolicy, ...]) -> None:
         object.__setattr__(self, "_members", members)
-        object.__setattr__(self, "_parts", tuple(map(keeping_state, members)))
+        object.__setattr__(self, "_parts", tuple(map(as_stateful, members)))
 
     def _place(self, failure: BaseException) -> str:
         value = self._choice.classify(failure)

@@ -34,29 +34,31 @@ class ExceptionRules:
 
     classifier: ExceptionClassifier
     predicate: Callable[[BaseException], Any] | None = None
-    exact: dict[type, bool] = field(init=False, eq=False, repr=False)
+    by_type: dict[type, bool] = field(init=False, eq=False, repr=False)
     """Verdicts that need nothing but the class: the way that nearly every failure takes."""
-    _plain: bool = field(init=False, eq=False, repr=False)
+    _classes_only: bool = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        exact: dict[type, bool] = {}
+        by_type: dict[type, bool] = {}
         if type(self.classifier) is ExceptionClassifier:
-            exact = {kind: bool(value) for kind, value in self.classifier.rules.items()}
+            by_type = {kind: bool(value) for kind, value in self.classifier.rules.items()}
             for kind in COUNT_ONLY_ERRORS:
                 if not self.classifier.names_class(kind):
-                    exact[kind] = True
-        object.__setattr__(self, "exact", exact)
-        object.__setattr__(self, "_plain", bool(exact) and not self.classifier.traverse_causes)
+                    by_type[kind] = True
+        object.__setattr__(self, "by_type", by_type)
+        object.__setattr__(
+            self, "_classes_only", bool(by_type) and not self.classifier.traverse_causes
+        )
 
-    def worth_it(self, failure: BaseException) -> bool:
+    def is_retryable(self, failure: BaseException) -> bool:
         """The verdict; a group is worth it only if all it holds is."""
         if isinstance(failure, BaseExceptionGroup):
             return self._group(failure)
-        exact = self.exact
+        by_type = self.by_type
         for kind in type(failure).__mro__:
-            if kind in exact:
-                return exact[kind]
-        if not self._plain:
+            if kind in by_type:
+                return by_type[kind]
+        if not self._classes_only:
             if is_count_only(failure) and not self.classifier.names(failure):
                 return True
             return bool(self.classifier.classify(failure))
@@ -69,9 +71,9 @@ class ExceptionRules:
             return bool(value)
         if found and not value:
             return False
-        return not any(map(self._foreign, parts)) and all(map(self.worth_it, parts))
+        return not any(map(self._is_unlisted, parts)) and all(map(self.is_retryable, parts))
 
-    def _foreign(self, part: BaseException) -> bool:
+    def _is_unlisted(self, part: BaseException) -> bool:
         """A refusal or an end inside a group: not retried unless a rule names it."""
         return (
             isinstance(part, RetryError)

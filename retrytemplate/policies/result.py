@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
-from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, keeping_state
+from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, as_stateful
 from retrytemplate.policies.simple import SimpleRetryPolicy
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_inner", keeping_state(self.policy))
+        object.__setattr__(self, "_inner", as_stateful(self.policy))
         # Of the instance here: a breaker keeps its context also when results are judged.
         object.__setattr__(self, "keeps_context", self.policy.keeps_context)
 

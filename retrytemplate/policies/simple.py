@@ -12,7 +12,7 @@ from retrytemplate.classify.exceptions import (
     is_control_flow,
     is_exception_class,
 )
-from retrytemplate.policies.base import NumberOfAttempts
+from retrytemplate.policies.base import MaxAttemptsMixin
 from retrytemplate.policies.exception_rules import ExceptionRules, is_count_only
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _rule(name: str, value: Any) -> None:
 
 
 @frozen(eq=False, repr=False)
-class SimpleRetryPolicy(NumberOfAttempts):
+class SimpleRetryPolicy(MaxAttemptsMixin):
     """A number of attempts, for exceptions whose nearest class says that they are worth it.
 
     :param max_attempts: attempts in all, the first included; or a callable that gives the number,
@@ -126,22 +126,22 @@ class SimpleRetryPolicy(NumberOfAttempts):
         default=None, validator=validation.checked_by(_rule)
     )
     _limit: int = field(init=False, eq=False, repr=False)
-    _judge: ExceptionRules = field(init=False, eq=False, repr=False)
-    _exact: dict[type, bool] = field(init=False, eq=False, repr=False)
-    _hopeless: ExceptionClassifier = field(init=False, eq=False, repr=False)
+    _rules: ExceptionRules = field(init=False, eq=False, repr=False)
+    _by_type: dict[type, bool] = field(init=False, eq=False, repr=False)
+    _never_retryable: ExceptionClassifier = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        judge = self._make_judge()
+        rules = self._make_rules()
         limit = 0 if callable(self._max_attempts) else self._max_attempts
-        hopeless = ExceptionClassifier(
+        never_retryable = ExceptionClassifier(
             dict.fromkeys(self.not_recoverable, True), traverse_causes=True
         )
         object.__setattr__(self, "_limit", limit)
-        object.__setattr__(self, "_judge", judge)
-        object.__setattr__(self, "_exact", judge.exact)
-        object.__setattr__(self, "_hopeless", hopeless)
+        object.__setattr__(self, "_rules", rules)
+        object.__setattr__(self, "_by_type", rules.by_type)
+        object.__setattr__(self, "_never_retryable", never_retryable)
 
-    def _make_judge(self) -> ExceptionRules:
+    def _make_rules(self) -> ExceptionRules:
         fatal = dict.fromkeys(self.not_on, False)
         if self.classifier is not None:
             if fatal or self.traverse_causes or self.retry_on != EVERY_EXCEPTION:
@@ -165,15 +165,15 @@ class SimpleRetryPolicy(NumberOfAttempts):
             return not self._limit and self.resolved().allows(failures, failure)
         if failure is None:
             return True
-        verdict = self._exact.get(type(failure))
-        return self._judge.worth_it(failure) if verdict is None else verdict
+        verdict = self._by_type.get(type(failure))
+        return self._rules.is_retryable(failure) if verdict is None else verdict
 
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
         if not self.not_recoverable:
             return False
-        if is_count_only(failure) and not self._hopeless.names(failure):
+        if is_count_only(failure) and not self._never_retryable.names(failure):
             return False
-        return self._hopeless.explicit(failure)[0]
+        return self._never_retryable.explicit(failure)[0]
 
     def matches_library_error(self, failure: BaseException) -> bool:
-        return self._judge.classifier.names(failure)
+        return self._rules.classifier.names(failure)

@@ -17,7 +17,7 @@ from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.pipeline.pipeline import Pipeline
 from retrytemplate.control.timeout.timeout import RAISE, Timeout
-from retrytemplate.declarative.arguments import Taker, signature_of
+from retrytemplate.declarative.arguments import ArgumentAdapter, signature_of
 from retrytemplate.errors import CircuitOpenError, MisuseError
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, types_or_predicate
@@ -257,12 +257,12 @@ class FromArguments:
     def __init__(self, name: str, function: Any, node: Any) -> None:
         if is_async(function) and not is_async(node):
             raise TypeError(f"{name} must not have to be awaited where {node!r} has not")
-        self._taker = Taker(function, signature_of(node), 0)
+        self._taker = ArgumentAdapter(function, signature_of(node), 0)
         self._taker.check(name)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = self._taker.fitted(args, kwargs)
+        args, kwargs = self._taker.adapt(args, kwargs)
         return self._taker.function(*args, **kwargs)
 
 

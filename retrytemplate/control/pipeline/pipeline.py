@@ -23,7 +23,7 @@ from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout.timeout import Timeout
 from retrytemplate.guards import Guard
 from retrytemplate.history import Outcome
-from retrytemplate.template import BoundTemplate, Entrances, RetryTemplate
+from retrytemplate.template import BoundTemplate, RetryOperations, RetryTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -203,7 +203,7 @@ class Pipeline:
             one, and ``nested`` is False.
         :raises TypeError: for what a layer cannot wrap.
         """
-        if not nested and any(isinstance(each, Entrances) for each in self.layers):
+        if not nested and any(isinstance(each, RetryOperations) for each in self.layers):
             check_not_wrapped(fn)
         wrapped: F = apply_to_callable(fn, lambda inner: _wrapped(self.layers, inner))
         return wrapped
@@ -310,7 +310,7 @@ def _is_blind(layer: Any) -> bool:
         return not (
             may_stop
             or layer.listeners  # they see the function's name
-            or hasattr(type(layer.recovery), "of_call")
+            or hasattr(type(layer.recovery), "for_call")
         )
     if kind is Timeout:
         return not layer.listeners  # they are told the function's name
@@ -333,7 +333,7 @@ def _ways(
 def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
     for layer in reversed(layers):
         # Several templates in one pipeline are nested on purpose.
-        fn = layer.wrap(fn, nested=True) if isinstance(layer, Entrances) else layer.wrap(fn)
+        fn = layer.wrap(fn, nested=True) if isinstance(layer, RetryOperations) else layer.wrap(fn)
     return fn
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._engine.failure_rules import is_unlisted_library_error
-from retrytemplate.policies.base import keeping_state
+from retrytemplate.policies.base import as_stateful
 from retrytemplate.policies.basic import AlwaysRetryPolicy
 from retrytemplate.simulation import simulate, worst_case
 
@@ -74,7 +74,7 @@ def retrying(template: RetryTemplate, attempt: float) -> float:
 
 def is_retried(policy: RetryPolicy, failure: Exception) -> bool:
     """Whether a first failure of that kind is retried."""
-    member = keeping_state(policy.resolved())
+    member = as_stateful(policy.resolved())
     try:
         _, state = member.decide(member.start(0.0), 0.0)
         allowed, _ = member.decide(member.record(state, failure, 0.0), 0.0)

@@ -224,7 +224,7 @@ def test_a_recovery_that_is_chosen_by_the_call_sees_the_call():
     seen = []
 
     class Chosen:
-        def of_call(self, failure, function, arguments):
+        def for_call(self, failure, function, arguments):
             seen.append((type(failure), function, arguments))
             return lambda context: "recovered"
 
