@@ -497,6 +497,26 @@ def test_a_late_result_of_a_wrapped_function_moves_nothing_either(make):
     assert (breaker.state, breaker.snapshot().late) == ("open", 1)
 
 
+async def test_late_result_of_a_wrapped_coroutine_is_reported(make, told):
+    breaker = make(window=Consecutive(1))
+
+    @breaker.wrap
+    async def outer():
+        call(breaker, failing)
+
+    await outer()
+    assert breaker.snapshot().late == 1
+    assert [each.verdict for each in told.of(LateResult)] == ["success"]
+
+
+def test_result_of_an_expired_permit_is_reported(make, clock, told):
+    breaker = half_open(make(half_open_calls=1, permit_timeout=5), clock)
+    with breaker.permit():
+        clock.advance(5)
+        breaker.permit().__enter__()
+    assert [each.verdict for each in told.of(LateResult)] == ["success"]
+
+
 def interrupts():
     raise KeyboardInterrupt
 

@@ -371,6 +371,24 @@ def test_a_call_that_lost_is_learned_with_the_time_it_had_taken_by_then(runs):
     assert (learned.samples, learned.value()) == (1, 1.25)
 
 
+class Ticking(VirtualClock):
+    """One second passes with each reading."""
+
+    def monotonic(self):
+        self.advance(1.0)
+        return super().monotonic()
+
+
+def test_learned_time_of_the_winner_ends_with_its_own_result():
+    learned = Quantile(0.5, minimum=1)
+
+    async def ask():
+        return "answer"
+
+    asyncio.run(hedge(learned, clock=Ticking()).call_async(ask))
+    assert learned.value() == 1.0
+
+
 @loops
 def test_a_call_that_failed_teaches_nothing_but_the_answer_does(runs):
     learned = Quantile(0.5, minimum=1, initial=5.0)
