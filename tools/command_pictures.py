@@ -24,10 +24,10 @@ from sqlalchemy import text
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, SkipPolicy
-from retrytemplate.cli.commands.batch.progress import Bar
+from retrytemplate.cli.commands.batch.progress import BarReporter
 from retrytemplate.cli.commands.batch.rendering import BatchScreen
 from retrytemplate.cli.commands.dlq import DlqScreen
-from retrytemplate.cli.commands.switch.loading import look
+from retrytemplate.cli.commands.switch.loading import load_view
 from retrytemplate.cli.commands.switch.rendering import SwitchScreen
 from retrytemplate.control import KillSwitch, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
@@ -91,7 +91,9 @@ def a_step(jobs: JobRepository, price: Callable[[int], Any], **settings: Any) ->
     )
 
 
-def looking_at(bar: Bar, jobs: JobRepository, order: int, drawn: list[Any]) -> Callable[[int], Any]:
+def looking_at(
+    bar: BarReporter, jobs: JobRepository, order: int, drawn: list[Any]
+) -> Callable[[int], Any]:
     """The service, and one who looks at the run, which is drawn when it is at this order."""
     service = Service()
 
@@ -133,7 +135,7 @@ def draw_all(url: str) -> None:
         with jobs.transaction() as transaction:
             transaction.execute(text("CREATE TABLE priced (id INTEGER PRIMARY KEY)"))
         drawn: list[Any] = []
-        price = looking_at(Bar(), jobs, 1850, drawn)
+        price = looking_at(BarReporter(), jobs, 1850, drawn)
         a_step(jobs, price).run({"day": "2026-11-20"})
         save("batch-run", "retrytemplate batch run job.py:step", lambda to: to.print(drawn[0]))
 
@@ -149,7 +151,7 @@ def draw_all(url: str) -> None:
             lambda: screen.list(page, more=False),
         )
 
-        price = looking_at(Bar(), jobs, KILLER, drawn)
+        price = looking_at(BarReporter(), jobs, KILLER, drawn)
         a_step(jobs, price).run({"day": "2026-11-21"})
         save("batch-watch", "retrytemplate batch watch", lambda to: to.print(drawn[1]))
         draw_letters(jobs)
@@ -197,7 +199,7 @@ def draw_switch(url: str) -> None:
     ago(0.2).stop(
         segment="finance", reason="leak suspected, incident 4711", by="kim", expires_in=86_400
     )
-    screen, looked = SwitchScreen(), look(store)
+    screen, looked = SwitchScreen(), load_view(store)
     save_screen(screen, "switch-status", "retrytemplate switch status", lambda: screen.list(looked))
 
     def report() -> None:

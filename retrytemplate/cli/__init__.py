@@ -18,9 +18,9 @@ from retrytemplate._internal.suggestions import did_you_mean
 from retrytemplate.cli.commands import breaker, context, demo, dlq, outbox, simulate
 from retrytemplate.cli.commands.batch import commands as batch
 from retrytemplate.cli.commands.switch import commands as switch
-from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.cli.signals import INTERRUPTED
-from retrytemplate.cli.stores import hidden
+from retrytemplate.cli.stores import mask_passwords
 from retrytemplate.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong; it may quote a URL."""
-        super().error(hidden(message))
+        super().error(mask_passwords(message))
 
 
 class Verb(Protocol):
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, MissingExtraError) as error:
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return WRONG_USE
-    except WorkError as error:
+    except CommandFailed as error:
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 __all__ = [
     "add_limit",
     "add_verb",
+    "current_user",
     "json_or_text",
     "row_number",
     "seconds",
     "stored_text",
     "text",
-    "who",
     "whole_number",
 ]
 
@@ -64,7 +64,7 @@ def stored_text(given: str) -> str:
     return given
 
 
-def who(named: str | None) -> str:
+def current_user(named: str | None) -> str:
     """Who does it: as they say, else whoever is logged in."""
     if named is not None:
         return named

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["UsageError", "WorkError", "agreed", "console", "extra", "print_json"]
+__all__ = ["CommandFailed", "UsageError", "confirm", "console", "extra", "print_json"]
 
 
 # Where the environment says that the terminal has no columns at all.
-USUAL_WIDTH = 80
+DEFAULT_WIDTH = 80
 
 
 class UsageError(Exception):
     """Wrong use of the command: the message says what is allowed.  ``main`` exits with 2."""
 
 
-class WorkError(Exception):
+class CommandFailed(Exception):
     """The work failed: the message says why.  ``main`` exits with 1."""
 
 
@@ -35,11 +35,8 @@ def console(purpose: str) -> Console:
 
     made = Console(highlight=False, markup=False)
     if not made.width:
-        made.width = USUAL_WIDTH
+        made.width = DEFAULT_WIDTH
     return made
-
-
-"""Reads an argument that names a row of a table by its number."""
 
 
 def print_json(value: Any) -> None:
@@ -49,7 +46,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def agreed(question: str, facts: Iterable[str]) -> bool:
+def confirm(question: str, facts: Iterable[str]) -> bool:
     """Ask whoever sits at the terminal, if there is one; without one nobody has to be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
         return True

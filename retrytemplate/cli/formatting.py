@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from retrytemplate.batch import RunStatus
 
 __all__ = [
+    "RUNNING_STYLE",
     "STYLES",
-    "UNDER_WAY",
-    "ago",
     "clean",
-    "clock",
-    "cut",
-    "fitted",
-    "moment",
+    "describe_suspects",
+    "format_age",
+    "format_clock",
+    "format_moment",
+    "format_span",
     "named_parameters",
-    "span",
-    "suspicion",
+    "truncate_end",
+    "truncate_middle",
 ]
 
 
@@ -40,10 +40,10 @@ def clean(text: str, encoding: str) -> str:
     return printable(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def fitted(text: str, width: int, mark: str) -> str:
+def truncate_middle(text: str, width: int, mark: str) -> str:
     """A name in so many cells of a terminal; a longer one has both of its ends.
 
-    >>> fitted("charge/s:order-4711", 12, "..")
+    >>> truncate_middle("charge/s:order-4711", 12, "..")
     'charg..-4711'
     """
     from rich.cells import cell_len
@@ -52,23 +52,23 @@ def fitted(text: str, width: int, mark: str) -> str:
         return text
     behind = (width - len(mark)) // 2
     ends = text[::-1]
-    return cut(text, width - behind, mark) + _begin(ends, behind)[::-1]
+    return truncate_end(text, width - behind, mark) + _prefix(ends, behind)[::-1]
 
 
-def cut(text: str, width: int, mark: str) -> str:
+def truncate_end(text: str, width: int, mark: str) -> str:
     """A text in so many cells of a terminal; of a longer one the beginning.
 
-    >>> cut("ConnectionError: the host does not answer", 20, "..")
+    >>> truncate_end("ConnectionError: the host does not answer", 20, "..")
     'ConnectionError: t..'
     """
     from rich.cells import cell_len
 
     if cell_len(text) <= width:
         return text
-    return _begin(text, width - len(mark)) + mark
+    return _prefix(text, width - len(mark)) + mark
 
 
-def _begin(text: str, width: int) -> str:
+def _prefix(text: str, width: int) -> str:
     """As many characters as go into so many cells; none is halved."""
     from rich.cells import cell_len
 
@@ -78,11 +78,11 @@ def _begin(text: str, width: int) -> str:
     return taken
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """So much time, in one unit.
 
-    >>> span(0.2), span(59.7), span(60), span(7000), span(86_400), span(4e6), span(1e300)
-    ('0 s', '59 s', '1 min', '1 h', '24 h', '46 d', '1.157407e+295 d')
+    >>> format_span(59.7), format_span(7000), format_span(86_400), format_span(4e6)
+    ('59 s', '1 h', '24 h', '46 d')
     """
     for limit, unit, name in ((MINUTE, 1, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
         if seconds < limit:
@@ -90,19 +90,19 @@ def span(seconds: float) -> str:
     return f"{seconds // DAY:.7g} d"
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """How long something lies back, or is still to come.
 
-    >>> ago(125), ago(-125)
+    >>> format_age(125), format_age(-125)
     ('2 min ago', 'in 2 min')
     """
-    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+    return f"{format_span(seconds)} ago" if seconds >= 0 else f"in {format_span(-seconds)}"
 
 
-def moment(seconds: float) -> str:
+def format_moment(seconds: float) -> str:
     """A time since the epoch as a date and a time.
 
-    >>> moment(1795273756.5651)
+    >>> format_moment(1795273756.5651)
     '2026-11-21 15:09:16.565 UTC'
     """
     try:
@@ -112,10 +112,10 @@ def moment(seconds: float) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03} UTC"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """So much time as hours, minutes and seconds.
 
-    >>> clock(0), clock(75.4), clock(90_061)
+    >>> format_clock(0), format_clock(75.4), format_clock(90_061)
     ('0:00', '1:15', '25:01:01')
     """
     minutes, rest = divmod(int(max(seconds, 0)), MINUTE)
@@ -130,10 +130,10 @@ STYLES = {
     "stopped": "yellow",
     "abandoned": "yellow",
 }
-UNDER_WAY = "cyan"
+RUNNING_STYLE = "cyan"
 
 
-def suspicion(run: RunStatus) -> str:
+def describe_suspects(run: RunStatus) -> str:
     """What is known of the items that may have killed a process."""
     if run.suspects is None:
         return "careful: the items of a chunk are suspects"

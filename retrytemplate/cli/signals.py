@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["INTERRUPTED", "say", "stopped_by_signals"]
+__all__ = ["INTERRUPTED", "print_stderr", "stopped_by_signals"]
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ENDS_SOON = "ends after this chunk; interrupt once more to end at once"
+STOP_NOTICE = "ends after this chunk; interrupt once more to end at once"
 
 
-def say(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a line on standard error; a signal handler may, for it takes no lock."""
     os.write(2, f"{text}\n".encode())
 
@@ -37,7 +37,7 @@ def stopped_by_signals(stop: Callable[[], None], notice: Callable[[str], None]) 
         received += 1
         if received == 1:
             stop()
-            notice(ENDS_SOON)
+            notice(STOP_NOTICE)
         elif received == 2:
             raise KeyboardInterrupt
         else:

@@ -39,10 +39,10 @@ __all__ = [
     "WHOLE",
     "Kind",
     "Setting",
-    "backoff",
-    "made",
-    "overview",
-    "policy",
+    "build",
+    "describe_kinds",
+    "parse_backoff",
+    "parse_policy",
 ]
 
 
@@ -94,41 +94,41 @@ BACKOFFS = {
 }
 
 
-def policy(text: str) -> RetryPolicy:
+def parse_policy(text: str) -> RetryPolicy:
     """The policy that the text describes.
 
     :raises UsageError: with what is allowed.
 
-    >>> policy("simple:5 & timeout:30").max_attempts
+    >>> parse_policy("simple:5 & timeout:30").max_attempts
     5
     """
     alternatives = [
-        reduce(and_, (made("policy", part, POLICIES) for part in side.split("&")))
+        reduce(and_, (build("policy", part, POLICIES) for part in side.split("&")))
         for side in text.split("|")
     ]
     combined: RetryPolicy = reduce(or_, alternatives)
     return combined
 
 
-def backoff(text: str) -> Backoff:
+def parse_backoff(text: str) -> Backoff:
     """The backoff that the text describes.
 
     :raises UsageError: with what is allowed.
 
-    >>> backoff("uniform:minimum=1,maximum=2")
+    >>> parse_backoff("uniform:minimum=1,maximum=2")
     UniformRandomBackoff(minimum=1.0, maximum=2.0)
     """
-    found: Backoff = made("backoff", text, BACKOFFS)
+    found: Backoff = build("backoff", text, BACKOFFS)
     return found
 
 
-def overview(kinds: Mapping[str, Kind]) -> Iterator[str]:
+def describe_kinds(kinds: Mapping[str, Kind]) -> Iterator[str]:
     """The kinds and their settings, a line each."""
     for name, kind in kinds.items():
         yield f"{name}:{kind}" if kind.settings else name
 
 
-def made(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
+def build(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
     """What the text describes, one of some kinds.
 
     :raises UsageError: with what is allowed.
@@ -139,14 +139,14 @@ def made(what: str, text: str, kinds: Mapping[str, Kind]) -> Any:
         hint = did_you_mean(name, kinds)
         raise UsageError(f"there is no {what} {name!r}; allowed: {allowed}{hint}")
     kind = kinds[name]
-    given = _given(f"{what} {name!r}", rest, kind)
+    given = _parse_settings(f"{what} {name!r}", rest, kind)
     try:
         return kind.make(**given)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{what} {name!r}: {error}") from error
 
 
-def _given(what: str, text: str, kind: Kind) -> dict[str, Any]:
+def _parse_settings(what: str, text: str, kind: Kind) -> dict[str, Any]:
     """The settings by name, read."""
     given: dict[str, Any] = {}
     order = iter(kind.settings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli.errors import console
-from retrytemplate.cli.formatting import clean, cut, fitted, moment
+from retrytemplate.cli.formatting import clean, format_moment, truncate_end, truncate_middle
 from retrytemplate.history import summary
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Screen", "shortly"]
+__all__ = ["Screen", "one_line"]
 
-GAP = 2
+COLUMN_GAP = 2
 # Cells of a column that is cut, and of all columns where no terminal ends the line.
-NARROWEST = 12
-ENDLESS = 240
-LABEL = 14
+MIN_WIDTH = 12
+PIPE_WIDTH = 240
+LABEL_WIDTH = 14
 
 
 class Screen:
@@ -33,7 +33,7 @@ class Screen:
     def __init__(self) -> None:
         self.console = console("the text (there is --json, too)")
         if not self.console.is_terminal and "COLUMNS" not in os.environ:
-            self.console.width = ENDLESS
+            self.console.width = PIPE_WIDTH
         self.mark = "…" if self.console.encoding.startswith("utf") else ".."
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -47,7 +47,7 @@ class Screen:
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
         """A line for each, its label before it."""
         for label, text in facts:
-            self.say(f"{label:<{LABEL}}{text}")
+            self.say(f"{label:<{LABEL_WIDTH}}{text}")
 
     def attempts(self, history: Sequence[AttemptRecord]) -> None:
         """What happened at each failed attempt, and which ones are not kept."""
@@ -55,7 +55,7 @@ class Screen:
         for attempt, before in zip(history, [0, *numbers], strict=False):
             if attempt.number > before + 1:
                 self.say("")
-                self.say(_gap(before + 1, attempt.number - 1), style="dim")
+                self.say(_missing_attempts(before + 1, attempt.number - 1), style="dim")
             self.say("")
             self._attempt(attempt)
 
@@ -79,7 +79,7 @@ class Screen:
 
         cells = [[self.clean(text) for text in row] for row in rows]
         table = Table(
-            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0)
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, COLUMN_GAP - 1, 0, 0)
         )
         beyond: OverflowMethod = "ellipsis" if self.console.encoding.startswith("utf") else "crop"
         for head in heads:
@@ -87,8 +87,8 @@ class Screen:
             table.add_column(head, justify=side, no_wrap=True, overflow=beyond)
         name_width, last_width = self._widths(heads, cells, name)
         for row, style in zip(cells, styles, strict=True):
-            row[name] = fitted(row[name], name_width, self.mark)
-            row[-1] = cut(row[-1], last_width, self.mark)
+            row[name] = truncate_middle(row[name], name_width, self.mark)
+            row[-1] = truncate_end(row[-1], last_width, self.mark)
             table.add_row(*row, style=style)
         self.console.print(table)
 
@@ -104,14 +104,14 @@ class Screen:
         ]
         last = wanted.pop()
         wide = wanted.pop(name)
-        gaps = GAP * (len(heads) - 1)
-        free = max(self.console.width - sum(wanted) - gaps, 2 * NARROWEST)
+        gaps = COLUMN_GAP * (len(heads) - 1)
+        free = max(self.console.width - sum(wanted) - gaps, 2 * MIN_WIDTH)
         wide = min(wide, max(free - last, free * 3 // 5))
         return wide, min(last, free - wide)
 
     def _attempt(self, attempt: AttemptRecord) -> None:
         took = "" if attempt.duration is None else f", took {attempt.duration:.3f} s"
-        ended = "" if attempt.ended is None else f", ended {moment(attempt.ended)}"
+        ended = "" if attempt.ended is None else f", ended {format_moment(attempt.ended)}"
         place = f", {attempt.host} process {attempt.process}" if attempt.host else ""
         self.say(f"attempt {attempt.number}{ended}{took}{place}", style="bold")
         told = attempt.traceback or with_text(attempt.type_name, attempt.message)
@@ -119,12 +119,12 @@ class Screen:
             self.say(f"  {line}")
 
 
-def shortly(failure: RecordedFailure | None) -> str:
+def one_line(failure: RecordedFailure | None) -> str:
     """A failure in one line, without the module of its class."""
     return "" if failure is None else summary(failure)
 
 
-def _gap(first: int, last: int) -> str:
+def _missing_attempts(first: int, last: int) -> str:
     if first == last:
         return f"(attempt {first} is not kept)"
     return f"(attempts {first} to {last} are not kept)"

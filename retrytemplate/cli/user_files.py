@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate.cli.arguments import json_or_text
-from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.errors import MisuseError, RetryError
 from retrytemplate.history import summary
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch import ChunkStep
 
-__all__ = ["load", "load_object", "parameters_of", "performed"]
+__all__ = ["load_object", "load_step", "parse_parameters", "run_step"]
 
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 # Frames that say nothing about somebody's file.
-OURS = (__file__, "<frozen importlib")
+OWN_FILES = (__file__, "<frozen importlib")
 
 
-def load(text: str, kind: type[T], example: str) -> T:
+def load_object(text: str, kind: type[T], example: str) -> T:
     """What *text* names; the file is run, as Python runs a script's imports.
 
     :param kind: what it must be, or what a function of that name returns.
@@ -49,7 +49,7 @@ def load(text: str, kind: type[T], example: str) -> T:
         there = f", only {', '.join(others)}" if others else ""
         raise UsageError(f"{file} has no {name}{there}")
     if callable(found):
-        with _told(f"{name}() of {file}"):
+        with _report_errors(f"{name}() of {file}"):
             found = found()
     if not isinstance(found, kind):
         raise UsageError(
@@ -73,19 +73,19 @@ def _run(path: Path) -> ModuleType:
         raise UsageError(f"{path} is no Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module  # classes look their module up there
-    with _told(str(path)):
+    with _report_errors(str(path)):
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _report_errors(what: str) -> Iterator[None]:
     """Where somebody's code fails: its traceback, without this command's own part in it."""
     try:
         yield
     except (Exception, SystemExit) as error:
         shown = traceback.TracebackException.from_exception(error)
-        theirs = [each for each in shown.stack if not each.filename.startswith(OURS)]
+        theirs = [each for each in shown.stack if not each.filename.startswith(OWN_FILES)]
         if theirs:
             shown.stack = traceback.StackSummary.from_list(theirs)
             print("".join(shown.format()), end="", file=sys.stderr)
@@ -95,20 +95,20 @@ def _told(what: str) -> Iterator[None]:
 EXAMPLE = "job.py:step"
 
 
-def load_object(text: str) -> ChunkStep:
+def load_step(text: str) -> ChunkStep:
     """The step that *text* names.
 
     :raises UsageError: there is no such file, or no step of that name in it.
     """
     from retrytemplate.batch import ChunkStep
 
-    return load(text, ChunkStep, EXAMPLE)
+    return load_object(text, ChunkStep, EXAMPLE)
 
 
-def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_parameters(pairs: Sequence[str]) -> dict[str, Any]:
     """Parameters as JSON values; what is no JSON is text.
 
-    >>> parameters_of(["day=2026-11-21", "limit=20", 'part="7"'])
+    >>> parse_parameters(["day=2026-11-21", "limit=20", 'part="7"'])
     {'day': '2026-11-21', 'limit': 20, 'part': '7'}
     """
     found: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def parameters_of(pairs: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def performed(
+def run_step(
     step: ChunkStep,
     blocking: Callable[[], T],
     awaited: Callable[[], Coroutine[Any, Any, T]],
@@ -134,19 +134,19 @@ def performed(
 
     :param asynchronous: the awaited one in any case; else it is taken where a piece of the step
         can be seen to need it.
-    :raises WorkError: the step refuses it, or is cut off.
+    :raises CommandFailed: the step refuses it, or is cut off.
     """
     import asyncio
 
     try:
-        return asyncio.run(awaited()) if asynchronous or _is_awaited(step) else blocking()
+        return asyncio.run(awaited()) if asynchronous or _needs_async(step) else blocking()
     except MisuseError as error:
         hint = "; for this command: --async" if "_async()" in str(error) else ""
         raise UsageError(f"{error}{hint}") from None
     except RetryError as error:
-        raise WorkError(str(error)) from None
+        raise CommandFailed(str(error)) from None
 
 
-def _is_awaited(step: ChunkStep) -> bool:
+def _needs_async(step: ChunkStep) -> bool:
     pieces = [step.processor, step.writer, None if step.outbox is None else step.outbox.send]
     return any(map(is_async, pieces)) or hasattr(step.database, "sync_engine")

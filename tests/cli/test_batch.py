@@ -12,7 +12,7 @@ import pytest
 from retrytemplate.batch import Runs, RunStatus
 from retrytemplate.batch.journal.runs import Counts
 from retrytemplate.cli import main
-from retrytemplate.cli.commands.batch.progress import Bar, Pace
+from retrytemplate.cli.commands.batch.progress import BarReporter, Throughput
 from tests.cli.jobs import COMMAND, PATIENCE, Place, lines_of
 from tests.support import forked_python
 from tests.support.step_fixture import World
@@ -513,7 +513,7 @@ def at(moment, done, now=None):
 
 
 def test_the_pace_is_that_of_what_was_seen_lately():
-    pace = Pace(window=30.0)
+    pace = Throughput(window=30.0)
     rates = [pace.see(at(10.0 * number, 100 * number)) for number in range(4)]
     rates += [pace.see(at(40.0 + 10 * number, 300 + 10 * number)) for number in range(1, 6)]
     assert rates[:4] == [None, 10.0, 10.0, 10.0]
@@ -521,14 +521,14 @@ def test_the_pace_is_that_of_what_was_seen_lately():
 
 
 def test_a_run_from_which_nothing_comes_slows_down():
-    pace = Pace()
+    pace = Throughput()
     pace.see(at(0.0, 0))
     pace.see(at(10.0, 100))
     assert [pace.see(at(10.0, 100, now=now)) for now in (12.0, 20.0, 110.0)] == [10.0, 10.0, 1.0]
 
 
 def drawn(run):
-    bar = Bar()
+    bar = BarReporter()
     bar.screen.console.width = 80
     with bar.screen.console.capture() as capture:
         bar.screen.console.print(bar.drawn(run))

@@ -20,7 +20,7 @@ from retrytemplate import (
     SQLRetryContextCache,
 )
 from retrytemplate.cli import main
-from retrytemplate.cli.formatting import moment, span
+from retrytemplate.cli.formatting import format_moment, format_span
 from retrytemplate.testing import VirtualClock
 from tests.support import forked_python
 
@@ -485,8 +485,8 @@ def test_what_is_for_machines_needs_no_extra(data, monkeypatch):
     [(-3, "0 s"), (59.9, "59 s"), (3599, "59 min"), (2 * 86_400 - 1, "47 h"), (172_800, "2 d")],
 )
 def test_a_span_has_one_unit(seconds, text):
-    assert span(seconds) == text
+    assert format_span(seconds) == text
 
 
 def test_a_moment_that_no_calendar_has_is_a_number():
-    assert moment(1e30) == "1e+30 s after 1970"
+    assert format_moment(1e30) == "1e+30 s after 1970"

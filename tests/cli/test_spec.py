@@ -37,7 +37,7 @@ from retrytemplate.cli.errors import UsageError
     ],
 )
 def test_a_policy_is_made_of_its_text(text, made):
-    assert specs.policy(text) == made
+    assert specs.parse_policy(text) == made
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_policy_is_made_of_its_text(text, made):
     ],
 )
 def test_a_backoff_is_made_of_its_text(text, made):
-    assert specs.backoff(text) == made
+    assert specs.parse_backoff(text) == made
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_backoff_is_made_of_its_text(text, made):
 )
 def test_a_policy_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text, says):
     with pytest.raises(UsageError, match=says):
-        specs.policy(text)
+        specs.parse_policy(text)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_policy_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text,
 )
 def test_a_backoff_that_there_is_not_is_wrong_use_that_says_what_is_allowed(text, says):
     with pytest.raises(UsageError, match=says):
-        specs.backoff(text)
+        specs.parse_backoff(text)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "read"), [(specs.POLICIES, specs.policy), (specs.BACKOFFS, specs.backoff)]
+    ("kinds", "read"), [(specs.POLICIES, specs.parse_policy), (specs.BACKOFFS, specs.parse_backoff)]
 )
 def test_the_overview_names_every_kind_and_setting(kinds, read):
-    lines = list(specs.overview(kinds))
+    lines = list(specs.describe_kinds(kinds))
 
     assert len(lines) == len(kinds)
     for line, (name, kind) in zip(lines, kinds.items(), strict=True):

@@ -193,9 +193,9 @@ def waiter(interrupts):
 
 def following(interrupts):
     """A run that a thread follows."""
-    from retrytemplate.cli.commands.batch.progress import PlainLines, followed
+    from retrytemplate.cli.commands.batch.progress import PlainReporter, polled
 
-    with interrupts, followed(lambda: None, PlainLines(), 1000.0):
+    with interrupts, polled(lambda: None, PlainReporter(), 1000.0):
         pass
 
 

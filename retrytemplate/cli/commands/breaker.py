@@ -14,8 +14,8 @@ from retrytemplate.batch.readers.csv import CsvReader
 from retrytemplate.batch.readers.json_lines import JsonLinesReader
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import add_verb
-from retrytemplate.cli.errors import UsageError, WorkError, print_json
-from retrytemplate.cli.specs import NUMBER, SECONDS, WHOLE, Kind, made
+from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
+from retrytemplate.cli.specs import NUMBER, SECONDS, WHOLE, Kind, build
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.breaker.replay import RecordedCall
 from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
@@ -29,11 +29,20 @@ if TYPE_CHECKING:
     from retrytemplate.control.breaker.redis.record import Seen
     from retrytemplate.control.breaker.replay import Replayed
 
-__all__ = ["BREAKERS", "add_parser", "as_json", "breaker", "looked", "recording", "run", "show"]
+__all__ = [
+    "BREAKERS",
+    "add_parser",
+    "as_json",
+    "load_circuits",
+    "parse_breaker",
+    "print_circuits",
+    "read_calls",
+    "run",
+]
 
 
-USUAL = "calls:50"
-REFUSES = 3
+DEFAULT_BREAKER = "calls:50"
+EXIT_REJECTING = 3
 
 DESCRIPTION = """\
 See how the circuits stand that the breakers of several processes share; find the settings of one.
@@ -47,7 +56,7 @@ examples:
 exit codes:
   0 done   1 the store cannot be reached, has no such circuit, or something else in its place;
              the recording cannot be read
-  2 wrong use   {REFUSES} a circuit refuses calls, where status was asked with --exit-code
+  2 wrong use   {EXIT_REJECTING} a circuit refuses calls, where status was asked with --exit-code
   130 interrupted
 """
 
@@ -55,7 +64,7 @@ STATUS_EPILOG = f"""\
 examples:
   retrytemplate breaker status --store redis://host/0
   retrytemplate breaker status billing search --json | jq '.[] | select(.gauge > 0) | .name'
-  {stores.NAMED}=redis://host/0 retrytemplate breaker status billing --exit-code
+  {stores.STORE_VARIABLE}=redis://host/0 retrytemplate breaker status billing --exit-code
 
 The store is the one that your CircuitBreaker has.  A breaker without one is of its process alone,
 and nobody else can look at it.  Looking changes nothing: a circuit whose time is over stays open
@@ -101,12 +110,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add(
         "--exit-code",
         action="store_true",
-        help=f"end with {REFUSES} where one of them is open or half-open",
+        help=f"end with {EXIT_REJECTING} where one of them is open or half-open",
     )
     does = "let breakers see calls that were recorded: how often each opens, and what it refuses"
     add = add_verb(verbs, "replay", does, REPLAY_EPILOG).add_argument
     add("file", type=Path, metavar="FILE", help="the calls")
-    add("--breaker", action="append", metavar="SPEC", help=f"default: {USUAL}")
+    add("--breaker", action="append", metavar="SPEC", help=f"default: {DEFAULT_BREAKER}")
     add("--seed", type=int, default=1, metavar="N", help="of the jitter (default: %(default)s)")
     return parser
 
@@ -119,15 +128,15 @@ def run(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     """Show how the circuits stand."""
 
-    found, wrong = looked(args)
+    found, wrong = load_circuits(args)
     if args.json:
         print_json([as_json(name, seen) for name, seen in found.items()])
     elif found or not wrong:
-        show(found)
+        print_circuits(found)
     if wrong:
-        raise WorkError("; ".join(wrong))
+        raise CommandFailed("; ".join(wrong))
     refuses = any(seen.gauge > 0 for seen in found.values())
-    return REFUSES if args.exit_code and refuses else 0
+    return EXIT_REJECTING if args.exit_code and refuses else 0
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -138,17 +147,17 @@ def _replay(args: argparse.Namespace) -> int:
 
     from retrytemplate.control.breaker.replay import replay
 
-    tried = {spec: breaker(spec) for spec in args.breaker or (USUAL,)}
-    calls = list(recording(args.file))
+    tried = {spec: parse_breaker(spec) for spec in args.breaker or (DEFAULT_BREAKER,)}
+    calls = list(read_calls(args.file))
     if not calls:
-        raise WorkError(f"{args.file}: no call is recorded")
+        raise CommandFailed(f"{args.file}: no call is recorded")
     seen = {
         spec: replay(evolve(each, random=Random(args.seed)), calls) for spec, each in tried.items()
     }
     if args.json:
         _print_json(seen)
     else:
-        _show(calls, seen)
+        _print_replay(calls, seen)
     return 0
 
 
@@ -165,21 +174,23 @@ LEGEND = (
 )
 
 
-def _show(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
-    from retrytemplate.cli.formatting import clock, span
+def _print_replay(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
+    from retrytemplate.cli.formatting import format_clock, format_span
     from retrytemplate.cli.tables import Screen
 
     length = max(call.time + call.duration for call in calls) - min(call.time for call in calls)
     failures = sum(call.outcome == "failure" for call in calls)
     screen = Screen()
     share = failures / len(calls)
-    screen.say(f"{len(calls)} calls in {span(length)}, {failures} of them failures ({share:.1%})")
+    screen.say(
+        f"{len(calls)} calls in {format_span(length)}, {failures} of them failures ({share:.1%})"
+    )
     rows = [
         (
             spec,
             str(each.opened),
             str(each.reopened),
-            clock(each.seconds),
+            format_clock(each.seconds),
             str(each.rejected),
             str(each.rejected_successes),
             str(each.failures),
@@ -191,11 +202,11 @@ def _show(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
         screen.say(line, "dim")
 
 
-AT_ONCE = 1000
+PAGE_SIZE = 1000
 FIELDS = tuple(each.name for each in fields(RecordedCall))
 
-RATES = {"minimum_calls": WHOLE, "failure_rate": NUMBER, "slow_rate": NUMBER}
-OTHERS = {
+RATE_SETTINGS = {"minimum_calls": WHOLE, "failure_rate": NUMBER, "slow_rate": NUMBER}
+BREAKER_SETTINGS = {
     "slow_call": SECONDS,
     "reset_timeout": SECONDS,
     "reset_jitter": NUMBER,
@@ -212,54 +223,58 @@ def _breaker(window: Callable[[Any], Any], size: str, **settings: Any) -> Circui
 
 BREAKERS = {
     "calls": Kind(
-        partial(_breaker, Calls, "number"), {"number": WHOLE} | RATES | OTHERS, ("number",)
+        partial(_breaker, Calls, "number"),
+        {"number": WHOLE} | RATE_SETTINGS | BREAKER_SETTINGS,
+        ("number",),
     ),
     "seconds": Kind(
-        partial(_breaker, Seconds, "seconds"), {"seconds": SECONDS} | RATES | OTHERS, ("seconds",)
+        partial(_breaker, Seconds, "seconds"),
+        {"seconds": SECONDS} | RATE_SETTINGS | BREAKER_SETTINGS,
+        ("seconds",),
     ),
     "consecutive": Kind(
-        partial(_breaker, Consecutive, "number"), {"number": WHOLE} | OTHERS, ("number",)
+        partial(_breaker, Consecutive, "number"), {"number": WHOLE} | BREAKER_SETTINGS, ("number",)
     ),
 }
 
 
-def breaker(text: str) -> CircuitBreaker:
+def parse_breaker(text: str) -> CircuitBreaker:
     """The breaker that the text describes.
 
     :raises UsageError: with what is allowed.
 
-    >>> breaker("calls:20,failure_rate=0.5").failure_rate
+    >>> parse_breaker("calls:20,failure_rate=0.5").failure_rate
     0.5
     """
-    found: CircuitBreaker = made("breaker", text, BREAKERS)
+    found: CircuitBreaker = build("breaker", text, BREAKERS)
     return found
 
 
-def recording(path: Path) -> Iterator[RecordedCall]:
+def read_calls(path: Path) -> Iterator[RecordedCall]:
     """The calls in a file: CSV where it is called so, else JSON lines.
 
-    :raises WorkError: it cannot be read.
+    :raises CommandFailed: it cannot be read.
     """
     reader = CsvReader(path) if path.suffix.lower() == ".csv" else JsonLinesReader(path)
     try:
         with reader.open() as cursor:
-            while records := cursor.read(AT_ONCE):
+            while records := cursor.read(PAGE_SIZE):
                 for error in records.broken.values():
-                    raise WorkError(str(error))
+                    raise CommandFailed(str(error))
                 for index, item in enumerate(records.items):
                     yield _call(item, f"{path}, record {records.number(index)}")
     except (OSError, ReaderError) as error:
-        raise WorkError(str(error)) from error
+        raise CommandFailed(str(error)) from error
 
 
 def _call(item: Any, where: str) -> RecordedCall:
     if not isinstance(item, dict) or not item.keys() >= set(FIELDS):
-        raise WorkError(f"{where} must have {', '.join(FIELDS)}, got {item!r}")
+        raise CommandFailed(f"{where} must have {', '.join(FIELDS)}, got {item!r}")
     try:
         time, duration = float(item["time"]), float(item["duration"])
         return RecordedCall(time, duration, item["outcome"])
     except (TypeError, ValueError, OverflowError) as error:
-        raise WorkError(f"{where}: {error}") from error
+        raise CommandFailed(f"{where}: {error}") from error
 
 
 ALLOWED = "of Redis or Valkey, such as redis://host/0"
@@ -276,34 +291,34 @@ CIRCUIT_HEADS = (
     "reason",
 )
 NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
-REFUSING, PROBING = 2, 1
+GAUGE_OPEN, GAUGE_HALF_OPEN = 2, 1
 
 
-def looked(args: Namespace) -> tuple[dict[str, Seen], list[str]]:
+def load_circuits(args: Namespace) -> tuple[dict[str, Seen], list[str]]:
     """How those stand that the arguments name, or all; and what is wrong with the others.
 
     :raises UsageError: there is no URL, or none that can serve.
-    :raises WorkError: the store cannot be reached.
+    :raises CommandFailed: the store cannot be reached.
     """
     from retrytemplate.control import RedisCircuitStore
 
-    url = stores.url_of(args, ALLOWED)
-    family, driven = stores.located(url)
+    url = stores.store_url(args, ALLOWED)
+    family, driven = stores.parse_store_url(url)
     if family != stores.REDIS:
         raise UsageError(f"--store: a URL {ALLOWED}: circuits are shared nowhere else")
     try:
         store = RedisCircuitStore(driven, prefix=args.store_prefix)
     except (TypeError, ValueError) as error:
-        raise stores.refused(error, url) from None
+        raise stores.option_error(error, url) from None
     try:
-        return _found(store, args.names)
+        return _load_named(store, args.names)
     except CircuitStoreError as error:
-        raise WorkError(stores.without_secrets(error, url)) from None
+        raise CommandFailed(stores.mask_error(error, url)) from None
     finally:
         store.close()
 
 
-def _found(store: RedisCircuitStore, names: list[str]) -> tuple[dict[str, Seen], list[str]]:
+def _load_named(store: RedisCircuitStore, names: list[str]) -> tuple[dict[str, Seen], list[str]]:
     from redis import ConnectionError, TimeoutError
 
     found: dict[str, Seen] = {}
@@ -345,7 +360,7 @@ def as_json(name: str, seen: Seen) -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Seen]) -> None:
+def print_circuits(found: dict[str, Seen]) -> None:
     """A line for each."""
     from retrytemplate.cli.tables import Screen
 
@@ -358,13 +373,13 @@ def show(found: dict[str, Seen]) -> None:
 
 
 def _cells(name: str, seen: Seen) -> tuple[str, ...]:
-    from retrytemplate.cli.formatting import span
+    from retrytemplate.cli.formatting import format_span
 
     return (
         name,
         seen.state,
-        span(seen.now - seen.since),
-        "" if seen.left is None else span(seen.left),
+        format_span(seen.now - seen.since),
+        "" if seen.left is None else format_span(seen.left),
         str(seen.calls),
         str(seen.failures),
         str(seen.slow),
@@ -375,6 +390,6 @@ def _cells(name: str, seen: Seen) -> tuple[str, ...]:
 
 
 def _style(seen: Seen) -> str | None:
-    if seen.gauge >= REFUSING:
+    if seen.gauge >= GAUGE_OPEN:
         return "red"
-    return "yellow" if seen.gauge == PROBING else None
+    return "yellow" if seen.gauge == GAUGE_HALF_OPEN else None

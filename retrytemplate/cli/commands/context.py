@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli import stores, tables
 from retrytemplate.cli.arguments import add_limit, add_verb
-from retrytemplate.cli.errors import WorkError, agreed, print_json
-from retrytemplate.cli.formatting import ago, moment, span
-from retrytemplate.cli.tables import shortly
+from retrytemplate.cli.errors import CommandFailed, confirm, print_json
+from retrytemplate.cli.formatting import format_age, format_moment, format_span
+from retrytemplate.cli.tables import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -46,7 +46,7 @@ LIST_EPILOG = f"""\
 examples:
   retrytemplate context list --store sqlite:///retry.db
   retrytemplate context list --prefix charge/ --after charge/s:order-17 --limit 200
-  {stores.NAMED}=postgresql://me@host/db retrytemplate context list --json
+  {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate context list --json
 
 In the table a key that is too long for the terminal is cut in its middle; --json has it whole.
 """
@@ -104,7 +104,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def run(args: argparse.Namespace) -> int:
     """List, show or forget; the exit code."""
-    with stores.opened(args) as entries:
+    with stores.open_entries(args) as entries:
         return {"list": _list, "show": _show, "forget": _forget}[args.action](args, entries)
 
 
@@ -128,7 +128,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 def _show(args: argparse.Namespace, entries: Entries) -> int:
     entry = entries.find(args.key)
     if entry is None:
-        raise WorkError(f"nothing is kept under {args.key!r}")
+        raise CommandFailed(f"nothing is kept under {args.key!r}")
     if args.json:
         print_json(entry.as_json())
     else:
@@ -139,8 +139,8 @@ def _show(args: argparse.Namespace, entries: Entries) -> int:
 def _forget(args: argparse.Namespace, entries: Entries) -> int:
     asked = {key: entries.find(key) for key in args.keys}
     found = {key: entry for key, entry in asked.items() if entry is not None}
-    if found and not args.yes and not agreed(f"Forget {_keys(found)}?", _facts(found)):
-        raise WorkError("nothing is forgotten")
+    if found and not args.yes and not confirm(f"Forget {_keys(found)}?", _facts(found)):
+        raise CommandFailed("nothing is forgotten")
     for key in found:
         entries.forget(key)
     unknown = [key for key in asked if key not in found]
@@ -149,7 +149,7 @@ def _forget(args: argparse.Namespace, entries: Entries) -> int:
     else:
         print(f"{_keys(found)} forgotten")
     if unknown:
-        raise WorkError(f"nothing is kept under {', '.join(map(repr, unknown))}")
+        raise CommandFailed(f"nothing is kept under {', '.join(map(repr, unknown))}")
     return 0
 
 
@@ -192,7 +192,7 @@ def _cells(entry: Entry) -> Iterator[str]:
     yield _state(entry)
     yield str(entry.record.failures)
     yield _age_or_lease(entry)
-    yield entry.problem or shortly(entry.record.last)
+    yield entry.problem or one_line(entry.record.last)
 
 
 def _state(entry: Entry) -> str:
@@ -205,8 +205,8 @@ def _style(entry: Entry) -> str | None:
 
 def _age_or_lease(entry: Entry) -> str:
     if entry.held and entry.lease_until is not None:
-        return f"{span(entry.lease_until - entry.now)} left"
-    return "" if entry.written is None else span(entry.now - entry.written)
+        return f"{format_span(entry.lease_until - entry.now)} left"
+    return "" if entry.written is None else format_span(entry.now - entry.written)
 
 
 def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -214,7 +214,7 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
     record, now = entry.record, entry.now
     yield "phase", _phase(entry)
     if entry.worker is not None and entry.lease_until is not None:
-        until = f"{moment(entry.lease_until)}, {ago(now - entry.lease_until)}"
+        until = f"{format_moment(entry.lease_until)}, {format_age(now - entry.lease_until)}"
         yield ("held by" if entry.held else "was held by"), f"{entry.worker}, until {until}"
     if entry.problem is not None:
         yield "record", entry.problem
@@ -229,7 +229,7 @@ def _record_facts(entry: Entry) -> Iterator[tuple[str, str]]:
         ("forgotten", entry.expires),
     ):
         if when is not None:
-            yield label, f"{moment(when)}, {ago(now - when)}"
+            yield label, f"{format_moment(when)}, {format_age(now - when)}"
     for label, value in (
         ("label", record.name),
         ("attributes", record.attributes),

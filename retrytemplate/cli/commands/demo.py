@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.cli.errors import UsageError, console
-from retrytemplate.cli.signals import INTERRUPTED, say, stopped_by_signals
+from retrytemplate.cli.signals import INTERRUPTED, print_stderr, stopped_by_signals
 from retrytemplate.demo.job import AT_ONCE, CHUNK
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
     screen = None if args.json else Screen()
     job = _prepare(args)
-    with stopped_by_signals(job.step.stop, say if screen is None else screen.notice):
+    with stopped_by_signals(job.step.stop, print_stderr if screen is None else screen.notice):
         try:
             return _reprocess(job, screen, args)
         finally:
@@ -119,24 +119,24 @@ def _reprocess(job: Job, screen: Screen | None, args: argparse.Namespace) -> int
     from retrytemplate.batch import JobRepositoryError
 
     try:
-        report = _watched(job, screen)
+        report = _run_watched(job, screen)
     except KeyboardInterrupt:
-        return _complain(_interrupted(job), INTERRUPTED)
+        return _print_error(_interrupt_notice(job), INTERRUPTED)
     except (SQLAlchemyError, JobRepositoryError) as problem:
         reason = getattr(problem, "orig", None) or problem
-        return _complain(f"the database {job.database} failed: {reason}", 1)
+        return _print_error(f"the database {job.database} failed: {reason}", 1)
     if report.stopped:
-        return _complain(_interrupted(job), INTERRUPTED)
+        return _print_error(_interrupt_notice(job), INTERRUPTED)
     if screen is None:
         _print_json(job, report, args)
     else:
         screen.show(job, report)
     for each in report.problems:
-        _complain(each, 1)
+        _print_error(each, 1)
     return 1 if report.problems else 0
 
 
-def _watched(job: Job, screen: Screen | None) -> Report:
+def _run_watched(job: Job, screen: Screen | None) -> Report:
     if screen is None:
         return job.run()
     with screen.watching(job) as watch:
@@ -168,7 +168,7 @@ def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
     print(json.dumps(figures, indent=2))
 
 
-def _interrupted(job: Job) -> str:
+def _interrupt_notice(job: Job) -> str:
     tally = job.tally
     return (
         f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead} "
@@ -191,7 +191,7 @@ def _new_file() -> Path:
     return Path(name)
 
 
-def _complain(problem: object, code: int) -> int:
+def _print_error(problem: object, code: int) -> int:
     print(f"retrytemplate demo: {problem}", file=sys.stderr)
     return code
 
@@ -229,7 +229,7 @@ class Screen:
     def notice(self, text: str) -> None:
         """Show a line beside the progress; a signal handler may."""
         if self._notice is None:
-            say(text)
+            print_stderr(text)
         else:
             self._notice = text
 

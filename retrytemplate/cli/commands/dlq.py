@@ -13,10 +13,17 @@ from retrytemplate.batch.dead_letters import PHASES, STATES
 from retrytemplate.cli import stores as _journal
 from retrytemplate.cli import stores as _stores
 from retrytemplate.cli import user_files
-from retrytemplate.cli.arguments import add_limit, add_verb, row_number, stored_text, text, who
-from retrytemplate.cli.errors import UsageError, WorkError, print_json
-from retrytemplate.cli.formatting import ago, moment, span
-from retrytemplate.cli.tables import Screen, shortly
+from retrytemplate.cli.arguments import (
+    add_limit,
+    add_verb,
+    current_user,
+    row_number,
+    stored_text,
+    text,
+)
+from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
+from retrytemplate.cli.formatting import format_age, format_moment, format_span
+from retrytemplate.cli.tables import Screen, one_line
 from retrytemplate.errors import RecordedFailure
 
 if TYPE_CHECKING:
@@ -54,7 +61,7 @@ examples:
   retrytemplate dlq list --store sqlite:///jobs.db
   retrytemplate dlq list --step reprice-orders --error PriceError
   retrytemplate dlq list --state any --after 17 --limit 200
-  {_stores.NAMED}=postgresql://me@host/db retrytemplate dlq list --json
+  {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate dlq list --json
 
 In the table what is too long for the terminal is cut; show and --json have it whole.
 """
@@ -206,7 +213,7 @@ def _list(args: argparse.Namespace, letters: DeadLetters) -> int:
 def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
     letter = letters.find(args.id)
     if letter is None:
-        raise WorkError(f"there is no dead letter {args.id}")
+        raise CommandFailed(f"there is no dead letter {args.id}")
     if args.json:
         print_json(letter.as_json())
     else:
@@ -216,7 +223,7 @@ def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
     try:
-        done = letters.discard(args.ids, by=who(args.by), why=args.why)
+        done = letters.discard(args.ids, by=current_user(args.by), why=args.why)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     if args.json:
@@ -232,9 +239,9 @@ def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
         again = f", {_letters(done.before)} before" if done.before else ""
         print(f"{_letters(done.discarded)} discarded{again}")
     if done.replayed:
-        raise WorkError(f"replayed already: {_ids(done.replayed)}")
+        raise CommandFailed(f"replayed already: {_ids(done.replayed)}")
     if done.unknown:
-        raise WorkError(f"there is no dead letter {_ids(done.unknown)}")
+        raise CommandFailed(f"there is no dead letter {_ids(done.unknown)}")
     return 0
 
 
@@ -246,11 +253,11 @@ def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 def _replay(args: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = user_files.load_object(args.job)
-        asked = {"error": args.error, "key": args.key, "by": who(args.by)}
+        step = user_files.load_step(args.job)
+        asked = {"error": args.error, "key": args.key, "by": current_user(args.by)}
         ids = args.ids or None
         try:
-            report = user_files.performed(
+            report = user_files.run_step(
                 step,
                 lambda: step.replay(ids, **asked),
                 lambda: step.replay_async(ids, **asked),
@@ -279,9 +286,9 @@ def _missed(report: ReplayReport, ids: Sequence[int]) -> int:
         if which:
             print(f"retrytemplate dlq: {what}: {_ids(which)}", file=sys.stderr)
     for letter, why in list(report.failures.items())[:SHOWN]:
-        print(f"retrytemplate dlq: letter {letter}: {shortly(why)}", file=sys.stderr)
+        print(f"retrytemplate dlq: letter {letter}: {one_line(why)}", file=sys.stderr)
     if report.error is not None:
-        raise WorkError(f"the replay has ended before its time: {report.error}")
+        raise CommandFailed(f"the replay has ended before its time: {report.error}")
     return 1 if any(missed.values()) else 0
 
 
@@ -297,7 +304,7 @@ HEADS = ("id", "step", "key", "phase", "tries", "state", "age", "last failure")
 NUMBERS = ("id", "tries", "age")
 KEY = HEADS.index("key")
 STYLES = {"replayed": "green", "discarded": "dim"}
-KILLER = "red"
+CRASHED = "red"
 
 
 class DlqScreen(Screen):
@@ -327,13 +334,13 @@ def _cells(letter: DeadLetter) -> Iterator[str]:
     yield letter.phase
     yield str(letter.attempts)
     yield letter.state
-    yield span(time() - letter.created)
-    yield letter.problem or shortly(RecordedFailure(letter.error_type, letter.error_message, None))
+    yield format_span(time() - letter.created)
+    yield letter.problem or one_line(RecordedFailure(letter.error_type, letter.error_message, None))
 
 
 def _style(letter: DeadLetter) -> str | None:
     if letter.state == "open" and letter.phase == "crash":
-        return KILLER
+        return CRASHED
     return STYLES.get(letter.state)
 
 
@@ -348,9 +355,9 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     if letter.code_version is not None:
         yield "code", letter.code_version
     yield "state", letter.state
-    yield "created", f"{moment(letter.created)}, {ago(time() - letter.created)}"
+    yield "created", f"{format_moment(letter.created)}, {format_age(time() - letter.created)}"
     for entry in letter.audit:
         why = f": {entry.why}" if entry.why else ""
-        yield entry.action, f"{moment(entry.at)} by {entry.by}{why}"
+        yield entry.action, f"{format_moment(entry.at)} by {entry.by}{why}"
     if letter.problem is not None:
         yield "problem", letter.problem

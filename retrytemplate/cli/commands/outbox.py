@@ -14,8 +14,8 @@ from retrytemplate.cli import stores as _stores
 from retrytemplate.cli import user_files
 from retrytemplate.cli.arguments import add_limit, add_verb, row_number, stored_text
 from retrytemplate.cli.errors import print_json
-from retrytemplate.cli.formatting import span
-from retrytemplate.cli.tables import Screen, shortly
+from retrytemplate.cli.formatting import format_span
+from retrytemplate.cli.tables import Screen, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ LIST_EPILOG = f"""\
 examples:
   retrytemplate outbox list --store sqlite:///jobs.db
   retrytemplate outbox list --step reprice-orders --run 17
-  {_stores.NAMED}=postgresql://me@host/db retrytemplate outbox list --json
+  {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate outbox list --json
 
 Listing takes no lock and changes nothing.
 """
@@ -112,9 +112,9 @@ def _list(args: argparse.Namespace, repository: JobRepository) -> int:
 
 def _send(args: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = user_files.load_object(args.job)
+        step = user_files.load_step(args.job)
         try:
-            report = user_files.performed(
+            report = user_files.run_step(
                 step, step.send_outbox, step.send_outbox_async, asynchronous=args.asynchronous
             )
         finally:
@@ -124,7 +124,7 @@ def _send(args: argparse.Namespace) -> int:
     else:
         print(f"{report.sent} sent, {report.unsent} unsent")
     if report.error is not None:
-        print(f"retrytemplate outbox: not sent: {shortly(report.error)}", file=sys.stderr)
+        print(f"retrytemplate outbox: not sent: {one_line(report.error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -153,5 +153,5 @@ def _cells(message: UnsentMessage) -> Iterator[str]:
     yield str(message.number)
     yield message.step
     yield str(message.run)
-    yield span(time() - message.created)
+    yield format_span(time() - message.created)
     yield message.problem or json.dumps(message.payload, ensure_ascii=False)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.simulation import Simulation, WorstCase
 
-__all__ = ["Pen", "Retry", "Run", "Spread", "add_parser", "run", "seconds", "show"]
+__all__ = ["AsciiPlot", "Quantiles", "Retry", "Run", "add_parser", "run", "seconds", "show"]
 
 
 POLICY = "simple:max_attempts=5"
@@ -45,10 +45,10 @@ all, and the longest that one call can take.  --backoff may be given more than o
 def _epilog() -> str:
     lines = [
         "policies (combine with & and |):",
-        *(f"  {line}" for line in specs.overview(specs.POLICIES)),
+        *(f"  {line}" for line in specs.describe_kinds(specs.POLICIES)),
         "",
         "backoffs:",
-        *(f"  {line}" for line in specs.overview(specs.BACKOFFS)),
+        *(f"  {line}" for line in specs.describe_kinds(specs.BACKOFFS)),
         "",
         "examples:",
         f'  retrytemplate simulate --policy "{POLICY}" \\',
@@ -97,7 +97,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, and show the numbers; the exit code."""
-    runs = [_simulated(args, text) for text in args.backoff or (BACKOFF,)]
+    runs = [_simulate(args, text) for text in args.backoff or (BACKOFF,)]
     if args.png is not None:
         from retrytemplate.cli.commands.simulate_png import draw
 
@@ -113,12 +113,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _simulated(args: argparse.Namespace, text: str) -> Run:
+def _simulate(args: argparse.Namespace, text: str) -> Run:
     from random import Random
 
     from retrytemplate.simulation import simulate, worst_case
 
-    policy, backoff = specs.policy(args.policy), specs.backoff(text)
+    policy, backoff = specs.parse_policy(args.policy), specs.parse_backoff(text)
     _check_size(args, policy)
     simulation = simulate(
         policy,
@@ -166,13 +166,13 @@ def _seconds(text: str) -> float:
 
 
 # Digits after the point for seconds below a limit.
-PLACES = ((1, 3), (10, 2), (100, 1))
+DECIMALS = ((1, 3), (10, 2), (100, 1))
 # Seconds (31 years) from which on an exponent says more than the figures.
-TOO_WIDE = 1e9
+EXPONENT_FROM = 1e9
 
 
 @frozen
-class Spread:
+class Quantiles:
     """Where some values lie: the ends, the middle, and where all but a tenth are below or above."""
 
     least: float
@@ -182,7 +182,7 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
+    def of(cls, values: Iterable[float]) -> Quantiles:
         ordered = sorted(values)
         return cls(*(interpolated(ordered, p) for p in (0.0, 0.1, 0.5, 0.9, 1.0)))
 
@@ -193,8 +193,8 @@ class Retry:
 
     number: int
     runs: int
-    delay: Spread
-    so_far: Spread
+    delay: Quantiles
+    so_far: Quantiles
 
 
 @frozen
@@ -205,18 +205,18 @@ class Run:
     simulation: Simulation
     worst: WorstCase
     retries: tuple[Retry, ...] = field(init=False, repr=False)
-    total: Spread = field(init=False)
+    total: Quantiles = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "retries", tuple(self._retries()))
-        object.__setattr__(self, "total", Spread.of(self.simulation.totals))
+        object.__setattr__(self, "total", Quantiles.of(self.simulation.totals))
 
     def _retries(self) -> Iterable[Retry]:
         runs = [tuple(zip(run, accumulate(run), strict=True)) for run in self.simulation.sequences]
         for place in range(self.simulation.retries):
             pairs = [run[place] for run in runs if len(run) > place]
             delays, sums = zip(*pairs, strict=True)
-            yield Retry(place + 1, len(pairs), Spread.of(delays), Spread.of(sums))
+            yield Retry(place + 1, len(pairs), Quantiles.of(delays), Quantiles.of(sums))
 
     def as_json(self) -> dict[str, Any]:
         """The numbers as JSON values: what nothing bounds is null."""
@@ -246,9 +246,9 @@ def seconds(value: float, scale: float | None = None) -> str:
     if not isfinite(value):
         return "unbounded"
     size = value if scale is None else scale
-    if size >= TOO_WIDE:
+    if size >= EXPONENT_FROM:
         return f"{value:.3g}"
-    places = next((places for limit, places in PLACES if 0 < size < limit), 0)
+    places = next((places for limit, places in DECIMALS if 0 < size < limit), 0)
     return f"{value:.{places}f}"
 
 
@@ -256,25 +256,25 @@ def seconds(value: float, scale: float | None = None) -> str:
 FIRST, LAST = 12, 3
 BINS = 12
 # The widest and the narrowest drawing, and what a histogram needs beside its bars.
-WIDEST, NARROWEST = 60, 12
-BESIDE_BAR = 30
+MAX_WIDTH, MIN_WIDTH = 60, 12
+LABELS_WIDTH = 30
 LEGEND = "░ min to max   ▒ p10 to p90   █ p50\n"
 EIGHTHS = " ▏▎▍▌▋▊▉"
 PLAIN = str.maketrans("░▒█", ".:#", EIGHTHS.strip())
 
 
 @frozen
-class Pen:
+class AsciiPlot:
     """Draws with characters, *width* of them; with ASCII ones where it must be *plain*."""
 
     width: int
     plain: bool = False
 
-    def strip(self, spread: Spread, scale: float) -> str:
+    def strip(self, spread: Quantiles, scale: float) -> str:
         """Where the values lie between 0 and *scale*: all ``░``, eight of ten ``▒``, median ``█``.
 
-        >>> from retrytemplate.cli.commands.simulate import Spread
-        >>> Pen(9).strip(Spread(0.0, 1.0, 2.0, 3.0, 4.0), 4.0)
+        >>> from retrytemplate.cli.commands.simulate import Quantiles
+        >>> AsciiPlot(9).strip(Quantiles(0.0, 1.0, 2.0, 3.0, 4.0), 4.0)
         '░░▒▒█▒▒░░'
         """
         cells = [" "] * self.width
@@ -290,7 +290,7 @@ class Pen:
     def bar(self, share: float) -> str:
         """A bar that is *share* (0 to 1) of the width long, to an eighth of a character.
 
-        >>> Pen(5).bar(0.5), Pen(5, plain=True).bar(0.5)
+        >>> AsciiPlot(5).bar(0.5), AsciiPlot(5, plain=True).bar(0.5)
         ('██▌', '##')
         """
         whole, eighths = divmod(round(share * self.width * 8), 8)
@@ -313,32 +313,32 @@ def show(runs: Sequence[Run], policy: str) -> None:
         screen.print(f"policy   {policy}, {len(run.simulation.sequences)} runs")
         if run.total.most > 0:
             screen.print(_table(run.retries, scale))
-            screen.print(_pen(screen).drawn(LEGEND))
+            screen.print(_plot(screen).drawn(LEGEND))
             for line in _histogram(screen, run):
                 screen.print(line)
         for line in _summary(run):
             screen.print(line)
 
 
-def _pen(console: Console) -> Pen:
-    width = max(NARROWEST, min(console.width - BESIDE_BAR, WIDEST))
-    return Pen(width, console.options.ascii_only)
+def _plot(console: Console) -> AsciiPlot:
+    width = max(MIN_WIDTH, min(console.width - LABELS_WIDTH, MAX_WIDTH))
+    return AsciiPlot(width, console.options.ascii_only)
 
 
 @frozen
 class _Strip:
     """A cell of the table: as wide as the table has room for."""
 
-    spread: Spread
+    spread: Quantiles
     scale: float
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         from rich.measure import Measurement
 
-        return Measurement(NARROWEST, WIDEST)
+        return Measurement(MIN_WIDTH, MAX_WIDTH)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[str]:
-        yield Pen(options.max_width, options.ascii_only).strip(self.spread, self.scale)
+        yield AsciiPlot(options.max_width, options.ascii_only).strip(self.spread, self.scale)
 
 
 def _table(retries: Sequence[Retry], scale: float) -> Table:
@@ -351,12 +351,12 @@ def _table(retries: Sequence[Retry], scale: float) -> Table:
     table.add_column(f"delay, 0 to {seconds(scale)} s")
     table.add_column("total p50", justify="right", no_wrap=True)
     longest = retries[-1].so_far.most
-    for retry in _some(retries):
+    for retry in _shown_retries(retries):
         table.add_row(*(["..."] if retry is None else _cells(retry, scale, longest)))
     return table
 
 
-def _some(retries: Sequence[Retry]) -> Iterator[Retry | None]:
+def _shown_retries(retries: Sequence[Retry]) -> Iterator[Retry | None]:
     if len(retries) <= FIRST + LAST + 1:
         yield from retries
         return
@@ -385,7 +385,7 @@ def _histogram(console: Console, run: Run) -> Iterator[str]:
     counts = [0] * BINS
     for total in totals:
         counts[min(int((total - low) / width), BINS - 1)] += 1
-    pen = _pen(console)
+    pen = _plot(console)
     yield "waited in all, runs"
     for number, count in enumerate(counts):
         ends = (seconds(low + place * width, high) for place in (number, number + 1))

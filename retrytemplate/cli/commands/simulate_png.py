@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from retrytemplate.cli.commands.simulate import Run, Spread
+    from retrytemplate.cli.commands.simulate import Quantiles, Run
 
 __all__ = ["draw"]
 
@@ -93,7 +93,7 @@ def _bars(
     panel.bar(numbers, heights, 0.7, [low for low, _ in ends], color=colour, alpha=alpha, lw=0)
 
 
-def _middles(panel: Any, numbers: list[int], spreads: list[Spread]) -> None:
+def _middles(panel: Any, numbers: list[int], spreads: list[Quantiles]) -> None:
     left, right = ([number + side for number in numbers] for side in (-0.35, 0.35))
     panel.hlines([each.median for each in spreads], left, right, color=INK, linewidth=1.5)
 

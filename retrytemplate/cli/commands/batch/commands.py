@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.cli import stores as _journal
 from retrytemplate.cli import stores as _stores
 from retrytemplate.cli.arguments import add_limit, add_verb, row_number, seconds, stored_text
-from retrytemplate.cli.commands.batch.progress import Bar, JsonLines, on_terminal, run_job
-from retrytemplate.cli.errors import WorkError, agreed, print_json
+from retrytemplate.cli.commands.batch.progress import (
+    BarReporter,
+    JsonReporter,
+    on_terminal,
+    run_job,
+)
+from retrytemplate.cli.errors import CommandFailed, confirm, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retrytemplate.batch import JobRepository, Runs, RunStatus
-    from retrytemplate.cli.commands.batch.progress import Teller
+    from retrytemplate.cli.commands.batch.progress import ProgressReporter
 
 __all__ = ["add_parser", "run"]
 
@@ -60,7 +65,7 @@ examples:
   retrytemplate batch status --store sqlite:///jobs.db
   retrytemplate batch status --step reprice-orders --limit 5
   retrytemplate batch status 17 --json
-  {_stores.NAMED}=postgresql://me@host/db retrytemplate batch status
+  {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate batch status
 
 A run that is "died" is under way by its journal, and nobody has it: run it again to go on.
 """
@@ -180,7 +185,7 @@ def _status(args: argparse.Namespace, repository: JobRepository) -> int:
 
     runs = Runs(repository)
     if args.run_id is not None:
-        _show(args, _found(runs, args.run_id))
+        _show(args, _find_run(runs, args.run_id))
         return 0
     found = runs.page(step=args.step, before=args.before, limit=args.limit + 1)
     page, more = found[: args.limit], len(found) > args.limit
@@ -194,10 +199,10 @@ def _status(args: argparse.Namespace, repository: JobRepository) -> int:
     return 0
 
 
-def _found(runs: Runs, run_id: int) -> RunStatus:
+def _find_run(runs: Runs, run_id: int) -> RunStatus:
     found = runs.find(run_id)
     if found is None:
-        raise WorkError(f"there is no run {run_id}")
+        raise CommandFailed(f"there is no run {run_id}")
     return found
 
 
@@ -217,31 +222,31 @@ def _watch(args: argparse.Namespace, repository: JobRepository) -> int:
     from retrytemplate.batch import Runs
 
     runs = Runs(repository)
-    run = _chosen(runs, args)
-    with _telling(lines=args.json or not on_terminal()) as tell:
+    run = _select_run(runs, args)
+    with _open_reporter(lines=args.json or not on_terminal()) as tell:
         tell(run)
         while not run.over:
             time.sleep(args.interval)
-            run = _found(runs, run.run_id)
+            run = _find_run(runs, run.run_id)
             tell(run)
     return _code(run.state)
 
 
-def _chosen(runs: Runs, args: argparse.Namespace) -> RunStatus:
+def _select_run(runs: Runs, args: argparse.Namespace) -> RunStatus:
     if args.run_id is not None:
-        return _found(runs, args.run_id)
+        return _find_run(runs, args.run_id)
     for status in ("running", None):
         for run in runs.page(step=args.step, status=status, limit=1):
             return run
-    raise WorkError("there is no run" + (f" of {args.step!r}" if args.step else ""))
+    raise CommandFailed("there is no run" + (f" of {args.step!r}" if args.step else ""))
 
 
 @contextmanager
-def _telling(*, lines: bool) -> Iterator[Teller]:
+def _open_reporter(*, lines: bool) -> Iterator[ProgressReporter]:
     if lines:
-        yield JsonLines()
+        yield JsonReporter()
     else:
-        with Bar().shown() as bar:
+        with BarReporter().shown() as bar:
             yield bar
 
 
@@ -256,17 +261,21 @@ def _abandon(args: argparse.Namespace, repository: JobRepository) -> int:
     from retrytemplate.batch import Runs
 
     runs = Runs(repository)
-    run = _found(runs, args.run_id)
+    run = _find_run(runs, args.run_id)
     facts = [f"run {run.run_id} of {run.step!r}: {run.state}, {run.counts.done} items done"]
     if run.state == "running":
         facts.append(f"{run.worker} is at work on it")
     question = f"Abandon run {run.run_id}?"
-    if run.state not in ("completed", "abandoned") and not args.yes and not agreed(question, facts):
-        raise WorkError("no run is abandoned")
+    if (
+        run.state not in ("completed", "abandoned")
+        and not args.yes
+        and not confirm(question, facts)
+    ):
+        raise CommandFailed("no run is abandoned")
     repository.abandon(args.run_id)
-    run = _found(runs, args.run_id)
+    run = _find_run(runs, args.run_id)
     if run.state != "abandoned":
-        raise WorkError(f"run {run.run_id} is {run.state}: there is nothing to give up")
+        raise CommandFailed(f"run {run.run_id} is {run.state}: there is nothing to give up")
     if args.json:
         print_json(run.as_json())
     else:

@@ -17,16 +17,16 @@ from retrytemplate._internal.threads import Threads, ticks
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.cli import user_files
-from retrytemplate.cli.errors import WorkError
+from retrytemplate.cli.errors import CommandFailed
 from retrytemplate.cli.formatting import (
+    RUNNING_STYLE,
     STYLES,
-    UNDER_WAY,
-    clock,
-    moment,
+    describe_suspects,
+    format_clock,
+    format_moment,
     named_parameters,
-    suspicion,
 )
-from retrytemplate.cli.signals import say, stopped_by_signals
+from retrytemplate.cli.signals import print_stderr, stopped_by_signals
 from retrytemplate.cli.tables import Screen
 
 if TYPE_CHECKING:
@@ -38,42 +38,51 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch import ChunkStep, RunStatus
 
-__all__ = ["Bar", "JsonLines", "Pace", "PlainLines", "Teller", "followed", "on_terminal", "run_job"]
+__all__ = [
+    "BarReporter",
+    "JsonReporter",
+    "PlainReporter",
+    "ProgressReporter",
+    "Throughput",
+    "on_terminal",
+    "polled",
+    "run_job",
+]
 
 
 # Of runs under way at once.
-MOST = 10_000
+MAX_RUNS = 10_000
 
 
 def run_job(args: argparse.Namespace) -> RunStatus:
     """Run the step that the arguments name; how its run stands in the end."""
-    parameters = user_files.parameters_of(args.parameter)
+    parameters = user_files.parse_parameters(args.parameter)
     output = sys.stdout
     # What is for machines is all that stands there: the step's own words go elsewhere.
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = user_files.load_object(args.job)
+        step = user_files.load_step(args.job)
         try:
-            with _drawing(args, output) as tell:
-                return _performed(step, parameters, args, tell)
+            with _open_reporter(args, output) as tell:
+                return _run_reported(step, parameters, args, tell)
         except JobRepositoryError as error:
-            raise WorkError(str(error)) from None
+            raise CommandFailed(str(error)) from None
         finally:
             step.repository.close()
 
 
 @contextmanager
-def _drawing(args: argparse.Namespace, output: Any) -> Iterator[Teller]:
+def _open_reporter(args: argparse.Namespace, output: Any) -> Iterator[ProgressReporter]:
     if args.json:
-        yield JsonLines(output)
+        yield JsonReporter(output)
     elif on_terminal():
-        with Bar().shown() as bar:
+        with BarReporter().shown() as bar:
             yield bar
     else:
-        yield PlainLines()
+        yield PlainReporter()
 
 
-def _performed(
-    step: ChunkStep, parameters: dict[str, Any], args: argparse.Namespace, tell: Teller
+def _run_reported(
+    step: ChunkStep, parameters: dict[str, Any], args: argparse.Namespace, tell: ProgressReporter
 ) -> RunStatus:
     from retrytemplate.batch import Runs
 
@@ -81,11 +90,11 @@ def _performed(
 
     def mine() -> RunStatus | None:
         """The run of this step that this process has."""
-        under_way = runs.page(step=step.name, status="running", limit=MOST)
+        under_way = runs.page(step=step.name, status="running", limit=MAX_RUNS)
         return next((run for run in under_way if _process(run.worker or "") == here), None)
 
-    with stopped_by_signals(step.stop, tell.notice), followed(mine, tell, args.interval):
-        report = user_files.performed(
+    with stopped_by_signals(step.stop, tell.notice), polled(mine, tell, args.interval):
+        report = user_files.run_step(
             step,
             lambda: step.run(parameters, args.on_existing),
             lambda: step.run_async(parameters, args.on_existing),
@@ -93,12 +102,12 @@ def _performed(
         )
     run = runs.find(report.run_id)
     if run is None:
-        raise WorkError(f"run {report.run_id} is gone from the journal")
+        raise CommandFailed(f"run {report.run_id} is gone from the journal")
     tell(run)
     if report.already_completed and run.ended is not None:
         tell.notice(
-            f"run {run.run_id} was completed at {moment(run.ended)}: nothing was left to do; "
-            "to begin again: --on-existing restart"
+            f"run {run.run_id} was completed at {format_moment(run.ended)}: nothing was left to "
+            "do; to begin again: --on-existing restart"
         )
     return run
 
@@ -109,10 +118,10 @@ def _process(worker: str) -> str:
 
 
 # Between plain lines, unless another tenth of the source is read.
-SELDOM = 30.0
+PLAIN_INTERVAL = 30.0
 
 
-class Teller(Protocol):
+class ProgressReporter(Protocol):
     """Who is told how a run stands, again and again."""
 
     def __call__(self, run: RunStatus) -> None: ...
@@ -123,7 +132,9 @@ class Teller(Protocol):
 
 
 @contextmanager
-def followed(find: Callable[[], RunStatus | None], tell: Teller, interval: float) -> Iterator[None]:
+def polled(
+    find: Callable[[], RunStatus | None], tell: ProgressReporter, interval: float
+) -> Iterator[None]:
     """Tell in a thread how the run stands, meanwhile."""
     over = SimpleQueue[None]()
 
@@ -154,7 +165,7 @@ def on_terminal() -> bool:
 
 
 @define
-class JsonLines:
+class JsonReporter:
     """A JSON object a line, where something has changed."""
 
     stream: TextIO = Factory(lambda: sys.stdout)
@@ -168,11 +179,11 @@ class JsonLines:
 
     def notice(self, text: str) -> None:
         """On standard error."""
-        say(text)
+        print_stderr(text)
 
 
 @define
-class PlainLines:
+class PlainReporter:
     """A line for each tenth of the source, and now and then."""
 
     screen: Screen = Factory(Screen)
@@ -183,14 +194,14 @@ class PlainLines:
         tenth = int(10 * (run.progress or 0))
         if self._told is None:
             self._told = run.now
-        if tenth > self._tenth or run.now - self._told >= SELDOM:
+        if tenth > self._tenth or run.now - self._told >= PLAIN_INTERVAL:
             self._tenth, self._told = tenth, run.now
             self.screen.say(f"run {run.run_id}: {', '.join(_parts(run))}")
             self.screen.console.file.flush()
 
     def notice(self, text: str) -> None:
         """On standard error."""
-        say(text)
+        print_stderr(text)
 
 
 def _parts(run: RunStatus) -> Iterator[str]:
@@ -204,20 +215,20 @@ def _parts(run: RunStatus) -> Iterator[str]:
     if counts.retries:
         yield f"{counts.retries} retries"
     if run.careful:
-        yield suspicion(run)
+        yield describe_suspects(run)
 
 
-WINDOW = 30.0
+RATE_WINDOW = 30.0
 
 
 @define
-class Pace:
+class Throughput:
     """How fast a run goes lately, by what was seen of it.
 
     :param window: seconds that are looked back.
     """
 
-    window: float = WINDOW
+    window: float = RATE_WINDOW
     _seen: deque[tuple[float, int]] = field(init=False, factory=deque)
 
     def see(self, run: RunStatus) -> float | None:
@@ -233,21 +244,21 @@ class Pace:
         return (done - before) / took if done > before and took > 0 else run.rate
 
 
-class Bar:
+class BarReporter:
     """A bar with the counts below it, redrawn in place.
 
-    >>> Bar.plural(1, "retry", "retries"), Bar.plural(1200, "retry", "retries")
+    >>> BarReporter.plural(1, "retry", "retries"), BarReporter.plural(1200, "retry", "retries")
     ('1 retry', '1,200 retries')
     """
 
     def __init__(self, screen: Screen | None = None) -> None:
         self.screen = screen or Screen()
-        self._pace = Pace()
+        self._pace = Throughput()
         self._notice = ""
         self._live: Any = None
 
     @contextmanager
-    def shown(self) -> Iterator[Bar]:
+    def shown(self) -> Iterator[BarReporter]:
         """While it is on the screen; what is printed meanwhile goes above it."""
         from rich.live import Live
 
@@ -269,14 +280,14 @@ class Bar:
         rate = self._pace.see(run) if not run.over else run.rate
         lines = [self._head(run), self._line(run, rate), self._counts(run), self._troubles(run)]
         if run.careful:
-            lines.append(self._text((suspicion(run), "bold yellow")))
+            lines.append(self._text((describe_suspects(run), "bold yellow")))
         if self._notice and not run.over:
             lines.append(self._text((self._notice, "yellow")))
         return Group(*lines)
 
     def _head(self, run: RunStatus) -> RenderableType:
         told = " ".join((f"run {run.run_id} of {run.step}", *named_parameters(run)))
-        return self._text((told, "bold"), (run.state, STYLES.get(run.state, UNDER_WAY)))
+        return self._text((told, "bold"), (run.state, STYLES.get(run.state, RUNNING_STYLE)))
 
     def _line(self, run: RunStatus, rate: float | None) -> RenderableType:
         from rich.progress_bar import ProgressBar
@@ -284,7 +295,7 @@ class Bar:
 
         known = run.progress is not None or run.over
         share = 1.0 if run.state == "completed" else run.progress or 0.0
-        style = STYLES.get(run.state, UNDER_WAY)
+        style = STYLES.get(run.state, RUNNING_STYLE)
         bar = ProgressBar(
             1.0 if known else None,
             share,
@@ -302,7 +313,7 @@ class Bar:
             bar,
             f"{share:.0%}" if known else "",
             "" if rate is None else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s",
-            "" if left is None else f"{clock(ceil(left))} left",
+            "" if left is None else f"{format_clock(ceil(left))} left",
         )
         return grid
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli.formatting import (
     STYLES,
-    ago,
-    clock,
-    moment,
+    describe_suspects,
+    format_age,
+    format_clock,
+    format_moment,
+    format_span,
     named_parameters,
-    span,
-    suspicion,
 )
 from retrytemplate.cli.tables import Screen
 
@@ -26,11 +26,11 @@ __all__ = ["BatchScreen"]
 HEADS = ("run", "step", "state", "share", "written", "dead", "rate", "age", "parameters")
 NUMBERS = ("run", "share", "written", "dead", "rate", "age")
 STEP = HEADS.index("step")
-AGAIN = "run it again to go on"
+RESTART_HINT = "run it again to go on"
 HINTS = {
-    "died": f": its process ended without a word; {AGAIN}",
-    "failed": f": {AGAIN}",
-    "stopped": f": {AGAIN}",
+    "died": f": its process ended without a word; {RESTART_HINT}",
+    "failed": f": {RESTART_HINT}",
+    "stopped": f": {RESTART_HINT}",
 }
 
 
@@ -64,7 +64,7 @@ def _cells(run: RunStatus) -> Iterator[str]:
     yield "" if run.progress is None else f"{run.progress:.0%}"
     yield from map(str, (counts.written, counts.dead))
     yield "" if run.rate is None else f"{run.rate:,.0f}/s"
-    yield span(run.now - run.updated)
+    yield format_span(run.now - run.updated)
     yield run.problem or " ".join(named_parameters(run))
 
 
@@ -75,7 +75,7 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
     if run.error is not None:
         yield "error", with_text(run.error.type_name, run.error.message)
     if run.worker is not None and run.lease_until is not None:
-        until = f"{moment(run.lease_until)}, {ago(run.now - run.lease_until)}"
+        until = f"{format_moment(run.lease_until)}, {format_age(run.now - run.lease_until)}"
         yield "had by" if run.state == "died" else "held by", f"{run.worker}, until {until}"
     counts = run.counts
     yield (
@@ -87,10 +87,10 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
     )
     yield "skipped", f"{counts.skipped} of the dead"
     yield "retries", f"{counts.retries}, rollbacks {counts.rollbacks}, deaths {counts.deaths}"
-    yield from _pace(run)
+    yield from _rate_facts(run)
     for label, when in (("started", run.started), ("updated", run.updated), ("ended", run.ended)):
         if when is not None:
-            yield label, f"{moment(when)}, {ago(run.now - when)}"
+            yield label, f"{format_moment(when)}, {format_age(run.now - when)}"
     if run.unsent:
         yield "outbox", f"{run.unsent} unsent: retrytemplate outbox send FILE:NAME"
     yield "delivery", "exactly once" if run.exactly_once else "at least once, to another database"
@@ -102,11 +102,11 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
 
 def _state(run: RunStatus) -> str:
     share = "" if run.progress is None else f", {run.progress:.0%} read"
-    careful = f", {suspicion(run)}" if run.careful else ""
+    careful = f", {describe_suspects(run)}" if run.careful else ""
     return f"{run.state}{share}{careful}{HINTS.get(run.state, '')}"
 
 
-def _pace(run: RunStatus) -> Iterator[tuple[str, str]]:
+def _rate_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
     if run.rate is not None:
         left = run.remaining()
-        yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {clock(left)} left")
+        yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {format_clock(left)} left")

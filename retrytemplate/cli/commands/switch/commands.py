@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.formatting import printable
 from retrytemplate.cli import stores
-from retrytemplate.cli.arguments import add_verb, text, who, whole_number
+from retrytemplate.cli.arguments import add_verb, current_user, text, whole_number
 from retrytemplate.cli.commands.switch import loading, options
-from retrytemplate.cli.errors import UsageError, WorkError, agreed, print_json
+from retrytemplate.cli.errors import CommandFailed, UsageError, confirm, print_json
 from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-STOPPED = 3
-MOST = loading.LOOK_BACK
+EXIT_STOPPED = 3
+MAX_AUDIT = loading.AUDIT_SCAN
 
 DESCRIPTION = """\
 Stop work by a kill switch, in all processes that share its store; let it run again, at once or step
@@ -43,7 +43,7 @@ The store is the one that your KillSwitch has.  Processes see a change within it
 
 exit codes:
   0 done   1 the store cannot be reached, or the rules refuse it: nothing is changed; or a check
-  has failed   2 wrong use   {STOPPED} stopped, where status was asked with --exit-code
+  has failed   2 wrong use   {EXIT_STOPPED} stopped, where status was asked with --exit-code
   130 interrupted
 """
 
@@ -53,7 +53,7 @@ examples:
   retrytemplate switch stop --feature export --reason "wrong totals, incident 4712" --permanent
   retrytemplate switch stop --switch service.py:switch --segment finance \\
       --reason "leak suspected, incident 4711" --for 1w --when-expired keep
-  {stores.NAMED}=redis://host/0 retrytemplate switch stop --global \\
+  {stores.STORE_VARIABLE}=redis://host/0 retrytemplate switch stop --global \\
       --reason "prices wrong everywhere, incident 4713" --for 2h --by kim --yes
 
 What is stopped already is stopped anew: the later of the two ends holds.  Where somebody sits at a
@@ -69,7 +69,7 @@ examples:
   retrytemplate switch resume --global --failed --justification "errors are back, incident 4713"
 
 Without --canary all of it runs at once; after a stop of everything that needs --override.  A canary
-takes its next step with --advance only: justify it with what you have looked at.  With --check that
+takes its next step with --advance only: justify it with what you have view at.  With --check that
 command looks; where it ends with anything but 0, all is stopped again, and the exit code is 1.
 """
 
@@ -81,8 +81,8 @@ examples:
 
 A key that looks like JSON is taken as such: 17 is a number, '"17"' is text.
 
-With --exit-code it ends with {STOPPED} where something is stopped: with names, where a check would
-refuse; without, where there is anything.
+With --exit-code it ends with {EXIT_STOPPED} where something is stopped: with names, where a check
+would refuse; without, where there is anything.
 """
 
 REPORT_EPILOG = """\
@@ -112,7 +112,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     does = "everything that is stopped, for a weekly look: what is overdue first"
     reporting = add_verb(verbs, "report", does, REPORT_EPILOG, loading.options())
     reporting.add_argument(
-        "--audit", type=whole_number(MOST), metavar="N", help="the last N changes, too"
+        "--audit", type=whole_number(MAX_AUDIT), metavar="N", help="the last N changes, too"
     )
     return parser
 
@@ -121,14 +121,18 @@ def _add_stopping(parser: argparse.ArgumentParser) -> None:
     options.add_scope(parser)
     add = parser.add_argument
     does = "why, for those who are not there"
-    add("--reason", type=options.words, required=True, metavar="TEXT", help=does)
+    add("--reason", type=options.parse_text, required=True, metavar="TEXT", help=does)
     does = "who stops it (default: who is logged in)"
-    add("--by", type=options.words, metavar="NAME", help=does)
+    add("--by", type=options.parse_text, metavar="NAME", help=does)
     end = parser.add_argument_group("until when, exactly one").add_mutually_exclusive_group(
         required=True
     )
     end.add_argument(
-        "--for", type=options.length, dest="seconds", metavar="TIME", help="90m, 24h, 1w, ..."
+        "--for",
+        type=options.parse_duration,
+        dest="seconds",
+        metavar="TIME",
+        help="90m, 24h, 1w, ...",
     )
     end.add_argument("--permanent", action="store_true", help="until somebody lets it run")
     add(
@@ -143,13 +147,15 @@ def _add_stopping(parser: argparse.ArgumentParser) -> None:
 def _add_resuming(parser: argparse.ArgumentParser) -> None:
     options.add_scope(parser)
     add = parser.add_argument
-    add("--justification", type=options.words, required=True, metavar="TEXT", help="why it may")
+    add(
+        "--justification", type=options.parse_text, required=True, metavar="TEXT", help="why it may"
+    )
     does = "who approves of it (default: who is logged in)"
-    add("--by", type=options.words, metavar="NAME", help=does)
+    add("--by", type=options.parse_text, metavar="NAME", help=does)
     steps = parser.add_argument_group("step by step").add_mutually_exclusive_group()
     steps.add_argument(
         "--canary",
-        type=options.shares,
+        type=options.parse_shares,
         metavar="SHARES",
         help="begin with the first of these shares of the keys, in per cent: 5,25,100",
     )
@@ -163,24 +169,28 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
     options.add_names(parser)
     add = parser.add_argument
     does = "whose work it is; while a canary runs, it decides"
-    add("--key", type=options.words, metavar="KEY", help=does)
-    add("--exit-code", action="store_true", help=f"end with {STOPPED} where something is stopped")
+    add("--key", type=options.parse_text, metavar="KEY", help=does)
+    add(
+        "--exit-code",
+        action="store_true",
+        help=f"end with {EXIT_STOPPED} where something is stopped",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Stop, resume, or look; the exit code."""
     verbs = {"stop": _stop, "resume": _resume, "status": _status, "report": _report}
-    with loading.opened(args) as switch:
+    with loading.open_switch(args) as switch:
         return verbs[args.action](args, switch)
 
 
 def _stop(args: argparse.Namespace, switch: KillSwitch) -> int:
-    by = who(args.by)
+    by = current_user(args.by)
     if args.permanent and args.when_expired == "resume":
         raise UsageError("--when-expired resume: goes with --for, --permanent has no end")
-    if args.everything and not args.yes and not agreed("Stop everything?", _facts(args)):
-        raise WorkError("nothing was changed")
-    record = _changed(
+    if args.everything and not args.yes and not confirm("Stop everything?", _facts(args)):
+        raise CommandFailed("nothing was changed")
+    record = _run_command(
         args,
         switch,
         "stop",
@@ -202,33 +212,37 @@ def _facts(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _resume(args: argparse.Namespace, switch: KillSwitch) -> int:
-    said = {"by": who(args.by), "justification": args.justification}
+    common = {"by": current_user(args.by), "justification": args.justification}
     if args.check is not None and not args.advance:
         raise UsageError("--check: goes with --advance")
     if not (args.advance or args.failed):
         asked = {"canary": args.canary, "override": args.override}
-        _show(args, switch, _changed(args, switch, "resume", **said, **asked))
+        _show(args, switch, _run_command(args, switch, "resume", **common, **asked))
         return 0
     if args.override:
         raise UsageError("--override: goes with neither --advance nor --failed")
-    well = False if args.failed else None if args.check is None else options.probe(args.check)
-    record = _changed(args, switch, "advance", **said, healthy=well)
+    well = (
+        False if args.failed else None if args.check is None else options.health_check(args.check)
+    )
+    record = _run_command(args, switch, "advance", **common, healthy=well)
     _show(args, switch, record)
     if args.advance and record.action == "rolled_back":
-        raise WorkError(f"{args.check!r} says that it is not well: {record.scope} is stopped again")
+        raise CommandFailed(
+            f"{args.check!r} says that it is not well: {record.scope} is stopped again"
+        )
     return 0
 
 
-def _changed(
+def _run_command(
     args: argparse.Namespace, switch: KillSwitch, method: str, **settings: Any
 ) -> AuditRecord:
     """The record of what a command of the switch has changed.
 
-    :raises WorkError: the rules refuse it.
+    :raises CommandFailed: the rules refuse it.
     """
-    with options.refusals(), redirect_stdout(sys.stderr):  # what its notifiers print
+    with options.translate_errors(), redirect_stdout(sys.stderr):  # what its notifiers print
         record: AuditRecord = getattr(switch, method)(
-            everything=args.everything, **options.named(args), **settings
+            everything=args.everything, **options.scope_arguments(args), **settings
         )
     return record
 
@@ -238,15 +252,15 @@ def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> 
     from retrytemplate.cli.commands.switch.rendering import headline, print_change
 
     try:
-        looked = loading.look(switch.store)
+        view = loading.load_view(switch.store)
     except SwitchStoreError:
-        looked = loading.Looked(record.at, 0)
-    change = looked.change_of(record)
+        view = loading.StoreView(record.at, 0)
+    change = view.find_change(record)
     try:
         if args.json:
             print_json(change.as_json())
         else:
-            print_change(change, looked, named=args.by is not None)
+            print_change(change, view, named=args.by is not None)
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:
@@ -255,33 +269,33 @@ def _show(args: argparse.Namespace, switch: KillSwitch, record: AuditRecord) -> 
 
 
 def _status(args: argparse.Namespace, switch: KillSwitch) -> int:
-    asked, key = options.asked_of(args, switch), options.key_of(args.key)
-    looked = loading.look(switch.store)
+    asked, key = options.required_scopes(args, switch), options.parse_key(args.key)
+    view = loading.load_view(switch.store)
     if len(asked) == 1 and key is None:
-        stopped = bool(looked.lines)
+        stopped = bool(view.lines)
         if args.json:
-            print_json(looked.as_json())
+            print_json(view.as_json())
         else:
-            _screen().list(looked)
+            _screen().list(view)
     else:
-        decision = looked.decide(asked, key)
+        decision = view.decide(asked, key)
         stopped = not decision.allowed
         if args.json:
-            print_json(looked.decision_as_json(decision))
+            print_json(view.decision_as_json(decision))
         else:
-            _screen().decision(decision, asked, key, looked)
-    return STOPPED if stopped and args.exit_code else 0
+            _screen().decision(decision, asked, key, view)
+    return EXIT_STOPPED if stopped and args.exit_code else 0
 
 
 def _report(args: argparse.Namespace, switch: KillSwitch) -> int:
-    looked = loading.look(switch.store)
-    changes = looked.audit[: args.audit or 0]
+    view = loading.load_view(switch.store)
+    changes = view.audit[: args.audit or 0]
     if args.json:
         audit = {} if args.audit is None else {"changes": [each.as_json() for each in changes]}
-        print_json({**looked.as_json(), **audit})
+        print_json({**view.as_json(), **audit})
         return 0
     screen = _screen()
-    screen.report(looked)
+    screen.report(view)
     if args.audit is not None:
         screen.changes(changes)
     return 0

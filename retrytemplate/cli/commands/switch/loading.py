@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate.cli import stores, user_files
-from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
         SwitchStore,
     )
 
-__all__ = ["Change", "Looked", "Unreadable", "look", "opened", "options"]
+__all__ = ["Change", "StoreView", "Unreadable", "load_view", "open_switch", "options"]
 
-# Records that are looked through for those that nobody was told of.
-LOOK_BACK = 1000
+# Records that are view through for those that nobody was told of.
+AUDIT_SCAN = 1000
 
 
 def options() -> ArgumentParser:
@@ -51,29 +51,33 @@ def options() -> ArgumentParser:
 
 
 @contextmanager
-def opened(args: Namespace) -> Iterator[KillSwitch]:
+def open_switch(args: Namespace) -> Iterator[KillSwitch]:
     """The switch that the arguments name, or one on the store that they name; no file is made.
 
     :raises UsageError: they name none, or one that cannot serve.
-    :raises WorkError: the rules refuse it; or the store cannot be reached, or holds what cannot be
-        read.
+    :raises CommandFailed: the rules refuse it; or the store cannot be
+        reached, or holds what cannot be read.
     """
-    url = "" if args.switch else stores.url_of(args)
+    url = "" if args.switch else stores.store_url(args)
     try:
-        with _loaded(args) if args.switch else _on_store(url, args.store_prefix) as switch:
+        with (
+            _switch_of_file(args)
+            if args.switch
+            else _switch_on_store(url, args.store_prefix) as switch
+        ):
             yield switch
     except (CacheUnavailableError, SwitchStoreError) as error:
-        raise WorkError(stores.without_secrets(error, url)) from None
+        raise CommandFailed(stores.mask_error(error, url)) from None
 
 
 @contextmanager
-def _loaded(args: Namespace) -> Iterator[KillSwitch]:
+def _switch_of_file(args: Namespace) -> Iterator[KillSwitch]:
     from retrytemplate.control import KillSwitch
 
     if args.store:
         raise UsageError("--store: goes without --switch, which has a store")
     with redirect_stdout(sys.stderr):  # what a file prints is no part of what this command says
-        switch = user_files.load(args.switch, KillSwitch, "service.py:switch")
+        switch = user_files.load_object(args.switch, KillSwitch, "service.py:switch")
     if not switch.store.shared:
         raise UsageError(f"--switch: its store must be one that processes share, got {switch!r}")
     with closing(switch.store), switch:
@@ -81,15 +85,15 @@ def _loaded(args: Namespace) -> Iterator[KillSwitch]:
 
 
 @contextmanager
-def _on_store(url: str, prefix: str) -> Iterator[KillSwitch]:
+def _switch_on_store(url: str, prefix: str) -> Iterator[KillSwitch]:
     from retrytemplate.control import KillSwitch
 
-    with closing(_store(url, prefix)) as store, KillSwitch(store) as switch:
+    with closing(_open_store(url, prefix)) as store, KillSwitch(store) as switch:
         yield switch
 
 
-def _store(url: str, prefix: str) -> DurableSwitchStore:
-    family, driven = stores.located(url)
+def _open_store(url: str, prefix: str) -> DurableSwitchStore:
+    family, driven = stores.parse_store_url(url)
     kind: Callable[[str, str], DurableSwitchStore]
     if family == stores.SQL:
         from retrytemplate.control.switch.store.sql import SQLSwitchStore as kind
@@ -98,7 +102,7 @@ def _store(url: str, prefix: str) -> DurableSwitchStore:
     try:
         made = kind(driven, prefix)
     except (TypeError, ValueError) as error:
-        raise stores.refused(error, url) from None
+        raise stores.option_error(error, url) from None
     if family == stores.SQL:
         _check_file(driven)
     return made
@@ -112,7 +116,7 @@ def _check_file(url: str) -> None:
 
     missing = missing_file(make_url(url))
     if missing:
-        raise WorkError(f"there is no file {missing}")
+        raise CommandFailed(f"there is no file {missing}")
 
 
 @frozen
@@ -151,7 +155,7 @@ class Unreadable:
 
 
 @frozen
-class Looked:
+class StoreView:
     """What a store held at a moment.
 
     :param version: as many changes there have been; 0: nobody has ever written there.
@@ -173,12 +177,12 @@ class Looked:
         """The others of the latest."""
         return tuple(each for each in self.audit if isinstance(each, Unreadable))
 
-    def change_of(self, record: AuditRecord) -> Change:
+    def find_change(self, record: AuditRecord) -> Change:
         """The change that this record is of."""
         same = (each for each in self.changes if each.record.id == record.id)
         return next(same, Change(record, notified=False))
 
-    def line_of(self, scope: SwitchScope) -> ReportLine | None:
+    def find_line(self, scope: SwitchScope) -> ReportLine | None:
         """What is stopped of this name."""
         return next((line for line in self.lines if line.entry.scope == scope), None)
 
@@ -208,7 +212,7 @@ class Looked:
 
     def decision_as_json(self, decision: Decision) -> dict[str, Any]:
         """What a check would decide, and by what."""
-        line = None if decision.entry is None else self.line_of(decision.entry.scope)
+        line = None if decision.entry is None else self.find_line(decision.entry.scope)
         return {
             "allowed": decision.allowed,
             "reason": decision.reason,
@@ -216,7 +220,7 @@ class Looked:
         }
 
 
-def look(store: SwitchStore) -> Looked:
+def load_view(store: SwitchStore) -> StoreView:
     """What is in a store; nothing is written there, no table is made.
 
     :raises SwitchStoreError: it cannot be reached, or holds what cannot be read.
@@ -227,10 +231,10 @@ def look(store: SwitchStore) -> Looked:
 
     now = time.time()
     if isinstance(store, DurableSwitchStore) and not store.is_made():
-        return Looked(now, 0)
-    view, found = load_snapshot(store), store.records(limit=LOOK_BACK)
+        return StoreView(now, 0)
+    view, found = load_snapshot(store), store.records(limit=AUDIT_SCAN)
     lines = report_lines(view.entries.values(), now)
-    return Looked(now, view.version, lines, tuple(map(_change, found)))
+    return StoreView(now, view.version, lines, tuple(map(_change, found)))
 
 
 def _change(stored: StoredRecord) -> Change | Unreadable:

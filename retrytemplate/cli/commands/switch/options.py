@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.formatting import printable
 from retrytemplate.cli.arguments import json_or_text, text
-from retrytemplate.cli.errors import UsageError, WorkError
+from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.errors import SwitchRefusedError
 
 if TYPE_CHECKING:
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 __all__ = [
     "add_names",
     "add_scope",
-    "asked_of",
-    "in_options",
-    "key_of",
-    "length",
-    "named",
-    "probe",
-    "refusals",
-    "shares",
-    "words",
+    "health_check",
+    "parse_duration",
+    "parse_key",
+    "parse_shares",
+    "parse_text",
+    "required_scopes",
+    "scope_arguments",
+    "to_option_names",
+    "translate_errors",
 ]
 
 NAMED = ("segment", "feature", "experiment")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-LENGTH = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhdw])+", re.ASCII)
-PART = re.compile(r"([0-9.]+)([smhdw])")
-ERRORS = 2  # the file of standard error
-LENGTHS = "a length of time such as 90m, 24h, 1w or 1d12h (s, m, h, d, w), of ten years at most"
+DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhdw])+", re.ASCII)
+DURATION_PART = re.compile(r"([0-9.]+)([smhdw])")
+STDERR = 2  # the file of standard error
+DURATIONS = "a length of time such as 90m, 24h, 1w or 1d12h (s, m, h, d, w), of ten years at most"
 # What the rules say to those who write Python, for those who type.
-WORDS = {
+OPTION_NAMES = {
     "resume(canary=(5, 25, 100))": "resume --canary 5,25,100",
     "canary=(5, 25, 100)": "--canary 5,25,100",
     "override=True": "--override",
@@ -68,42 +68,44 @@ def add_names(parser: ArgumentParser) -> None:
 
 def _add(group: Any) -> None:
     for kind in NAMED:
-        group.add_argument(f"--{kind}", type=typed, metavar="NAME", help=f"the {kind} of this name")
+        group.add_argument(
+            f"--{kind}", type=parse_encodable, metavar="NAME", help=f"the {kind} of this name"
+        )
 
 
-def named(args: Namespace) -> dict[str, Any]:
+def scope_arguments(args: Namespace) -> dict[str, Any]:
     """The options of what is meant, as the methods of a switch take them."""
     return {kind: getattr(args, kind) for kind in NAMED}
 
 
-def asked_of(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, ...]:
+def required_scopes(args: Namespace, switch: KillSwitch) -> tuple[SwitchScope, ...]:
     """What has to run for all that is meant, in the order in which a check asks.
 
-    :raises WorkError: the switch has no such name.
+    :raises CommandFailed: the switch has no such name.
     """
-    with refusals():
-        return switch.guard(**named(args)).scopes
+    with translate_errors():
+        return switch.guard(**scope_arguments(args)).scopes
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Let what a switch refuses be said in the words of the command.
 
-    :raises WorkError: the rules refuse it.
+    :raises CommandFailed: the rules refuse it.
     """
     try:
         yield
     except SwitchRefusedError as error:
-        raise WorkError(in_options(str(error))) from None
+        raise CommandFailed(to_option_names(str(error))) from None
     except (TypeError, ValueError) as error:  # they begin with what it is that cannot be
         raise UsageError(f"--{error}") from None
 
 
-def key_of(given: str | None) -> Any:
+def parse_key(given: str | None) -> Any:
     """The key, as JSON or as text; a list is a tuple.
 
 
-    >>> key_of("user-17"), key_of("17"), key_of('["eu", 17]')
+    >>> parse_key("user-17"), parse_key("17"), parse_key('["eu", 17]')
     ('user-17', 17, ('eu', 17))
     """
     from retrytemplate.errors import InconsistentKeyError
@@ -128,10 +130,10 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def typed(given: str) -> str:
+def parse_encodable(given: str) -> str:
     """Read an argument that must be text in this terminal's encoding: else it means another name.
 
-    >>> typed("finänz")
+    >>> parse_encodable("finänz")
     'finänz'
     """
     try:
@@ -143,33 +145,33 @@ def typed(given: str) -> str:
     return given
 
 
-def words(given: str) -> str:
+def parse_text(given: str) -> str:
     """Read an argument that must say something, in this terminal's encoding."""
-    return text(typed(given))
+    return text(parse_encodable(given))
 
 
-def length(given: str) -> float:
+def parse_duration(given: str) -> float:
     """Read an argument that must be a length of time.
 
-    >>> length("24h"), length("1d12h"), length("1.5m")
+    >>> parse_duration("24h"), parse_duration("1d12h"), parse_duration("1.5m")
     (86400.0, 129600.0, 90.0)
     """
     from retrytemplate.control.switch.validation import check_expires_in
 
     seconds = 0.0
-    if LENGTH.fullmatch(given):
-        seconds = sum(float(number) * UNITS[unit] for number, unit in PART.findall(given))
+    if DURATION.fullmatch(given):
+        seconds = sum(float(number) * UNITS[unit] for number, unit in DURATION_PART.findall(given))
     try:
         check_expires_in("it", seconds)
     except ValueError:
-        raise ArgumentTypeError(f"must be {LENGTHS}, got {given!r}") from None
+        raise ArgumentTypeError(f"must be {DURATIONS}, got {given!r}") from None
     return seconds
 
 
-def shares(given: str) -> tuple[float, ...]:
+def parse_shares(given: str) -> tuple[float, ...]:
     """Read an argument that must be the steps of a canary.
 
-    >>> shares("5,25,100")
+    >>> parse_shares("5,25,100")
     (5.0, 25.0, 100.0)
     """
     from retrytemplate.control.switch.canary import parse_canary
@@ -180,7 +182,7 @@ def shares(given: str) -> tuple[float, ...]:
         raise ArgumentTypeError(f"must be {SHARES}, got {given!r}") from None
 
 
-def probe(command: str) -> Callable[[], bool]:
+def health_check(command: str) -> Callable[[], bool]:
     """A function that runs the command, whose end says whether all is well.
 
     :raises UsageError: it cannot be run.
@@ -194,7 +196,7 @@ def probe(command: str) -> Callable[[], bool]:
 
     def look() -> bool:
         try:  # what it prints is no part of what this command says
-            return subprocess.run(words, stdout=ERRORS, check=False).returncode == 0
+            return subprocess.run(words, stdout=STDERR, check=False).returncode == 0
         except OSError as error:  # no program after all: who cannot look does not know
             print(f"{command!r} cannot be run: {printable(str(error))}", file=sys.stderr)
             return False
@@ -202,12 +204,12 @@ def probe(command: str) -> Callable[[], bool]:
     return look
 
 
-def in_options(message: str) -> str:
+def to_option_names(message: str) -> str:
     """What the rules say, in the words of the command.
 
-    >>> in_options("resume with canary=(5, 25, 100), or say override=True")
+    >>> to_option_names("resume with canary=(5, 25, 100), or say override=True")
     'resume with --canary 5,25,100, or say --override'
     """
-    for word, option in WORDS.items():
+    for word, option in OPTION_NAMES.items():
         message = message.replace(word, option)
     return message

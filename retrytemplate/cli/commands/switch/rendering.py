@@ -15,7 +15,7 @@ from retrytemplate.control.switch.report import moment, span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from retrytemplate.cli.commands.switch.loading import Change, Looked
+    from retrytemplate.cli.commands.switch.loading import Change, StoreView
     from retrytemplate.control.switch.model import AuditRecord, Decision, SwitchScope
     from retrytemplate.control.switch.report import ReportLine
 
@@ -24,25 +24,25 @@ __all__ = ["SwitchScreen", "headline", "print_change"]
 HEADS = ("what", "state", "for", "by", "end", "reason")
 CHANGES = ("when", "what", "change", "by", "notified", "reason")
 WHAT = CHANGES.index("what")
-OVERDUE, CANARY, RUNS, RUBBISH = "red", "yellow", "green", "red"
-NOBODY = "nobody yet: a process whose switch has notifiers does it"
-FIRST = "this is the first change in this store: do your processes have the same one?"
+OVERDUE, CANARY, RUNS, UNREADABLE = "red", "yellow", "green", "red"
+NOT_NOTIFIED = "nobody yet: a process whose switch has notifiers does it"
+FIRST_CHANGE = "this is the first change in this store: do your processes have the same one?"
 
 
 class SwitchScreen(tables.Screen):
     """What is stopped, on standard output."""
 
-    def list(self, looked: Looked) -> None:
+    def list(self, view: StoreView) -> None:
         """A line for each, and what nobody knows of."""
-        if looked.lines:
-            rows = [_cells(line) for line in looked.lines]
-            self.table(HEADS, rows, map(_style, looked.lines), numbers=("for",))
+        if view.lines:
+            rows = [_cells(line) for line in view.lines]
+            self.table(HEADS, rows, map(_style, view.lines), numbers=("for",))
         else:
-            self.say(f"Nothing is stopped{_never(looked)}.")
-        self._gaps(looked)
+            self.say(f"Nothing is stopped{_unused_store_note(view)}.")
+        self._warnings(view)
 
     def decision(
-        self, decision: Decision, asked: Sequence[SwitchScope], key: Any, looked: Looked
+        self, decision: Decision, asked: Sequence[SwitchScope], key: Any, view: StoreView
     ) -> None:
         """What a check would decide of what was asked, and by what."""
         word, style = ("runs", RUNS) if decision.allowed else ("is stopped", OVERDUE)
@@ -51,29 +51,29 @@ class SwitchScreen(tables.Screen):
         self.say(f"{names}{whose} {word}", style=style)
         if decision.reason:
             self.facts([("because", decision.reason)])
-        line = None if decision.entry is None else looked.line_of(decision.entry.scope)
+        line = None if decision.entry is None else view.find_line(decision.entry.scope)
         if line is not None:
             self.facts([("state", line.state), *_facts(line)])
         for scope in asked:
-            self.facts(_slip(scope, looked))
+            self.facts(_similar_name_note(scope, view))
 
-    def report(self, looked: Looked) -> None:
+    def report(self, view: StoreView) -> None:
         """Everything that is stopped, what is overdue first; as long as it is."""
-        overdue = sum(line.overdue for line in looked.lines)
+        overdue = sum(line.overdue for line in view.lines)
         number = (
-            f"{len(looked.lines)} stopped"
-            if looked.lines
-            else f"nothing is stopped{_never(looked)}"
+            f"{len(view.lines)} stopped"
+            if view.lines
+            else f"nothing is stopped{_unused_store_note(view)}"
         )
-        title = f"Kill switch, {moment(looked.at)}: {number}"
+        title = f"Kill switch, {moment(view.at)}: {number}"
         self.say(f"{title}, {overdue} overdue" if overdue else title, style="bold")
-        for line in looked.lines:
+        for line in view.lines:
             self.say("")
             self.say(f"{line.entry.scope}: {line.state}", style=_style(line) or "bold")
             self.facts(_facts(line))
-        if looked.pending or looked.unreadable:
+        if view.pending or view.unreadable:
             self.say("")
-        self._gaps(looked)
+        self._warnings(view)
 
     def changes(self, changes: Sequence[Change | Unreadable]) -> None:
         """A line for each change, also for one that cannot be read."""
@@ -82,29 +82,29 @@ class SwitchScreen(tables.Screen):
             self.say("There has been no change.")
             return
         rows = [_change(each) for each in changes]
-        styles = [RUBBISH if isinstance(each, Unreadable) else None for each in changes]
+        styles = [UNREADABLE if isinstance(each, Unreadable) else None for each in changes]
         self.table(CHANGES, rows, styles, numbers=(), name=WHAT)
 
-    def _gaps(self, looked: Looked) -> None:
+    def _warnings(self, view: StoreView) -> None:
         """What nobody knows of, and what nobody can read."""
-        pending, unreadable = looked.pending, looked.unreadable
+        pending, unreadable = view.pending, view.unreadable
         if pending:
-            age = span(looked.at - pending[-1].record.at)
+            age = span(view.at - pending[-1].record.at)
             number = _number(pending)
             self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
         if unreadable:
             latest = "" if len(unreadable) == 1 else "the latest is "
             why = unreadable[0].record.reason
-            self.say(f"{_number(unreadable)} cannot be read: {latest}{why}", style=RUBBISH)
+            self.say(f"{_number(unreadable)} cannot be read: {latest}{why}", style=UNREADABLE)
 
 
 def _number(changes: Sequence[Any]) -> str:
     return "1 change" if len(changes) == 1 else f"{len(changes)} changes"
 
 
-def _never(looked: Looked) -> str:
+def _unused_store_note(view: StoreView) -> str:
     """A store that was never used may be the wrong one."""
-    return "" if looked.version else ", there has never been a change in this store"
+    return "" if view.version else ", there has never been a change in this store"
 
 
 def _cells(line: ReportLine) -> Iterator[str]:
@@ -136,32 +136,32 @@ def _facts(line: ReportLine) -> Iterator[tuple[str, str]]:
     yield "reason", entry.reason
     yield "end", line.end
     if entry.step:
-        yield "next", _following(line)
+        yield "next", _next_percentages(line)
 
 
-def _following(line: ReportLine) -> str:
+def _next_percentages(line: ReportLine) -> str:
     return ", ".join(f"{share:g} %" for share in line.entry.canary[line.entry.step :])
 
 
 def _change(change: Change | Unreadable) -> Iterator[str]:
     if isinstance(change, Unreadable):
         yield from ("?", f"record {change.record.number}", "cannot be read", "?")
-        yield from (_told(change), change.record.reason)
+        yield from (_notified(change), change.record.reason)
         return
     record = change.record
     yield moment(record.at)
     yield str(record.scope)
-    yield _done(record)
+    yield _action_text(record)
     yield record.by
-    yield _told(change)
+    yield _notified(change)
     yield record.reason
 
 
-def _told(change: Change | Unreadable) -> str:
+def _notified(change: Change | Unreadable) -> str:
     return "yes" if change.notified else "no"
 
 
-def _done(record: AuditRecord) -> str:
+def _action_text(record: AuditRecord) -> str:
     share = f" {record.share:g} %" if record.action in ("resumed", "advanced") else ""
     return f"{record.action}{share}{', override' if record.override else ''}"
 
@@ -179,45 +179,45 @@ def headline(record: AuditRecord) -> str:
     return f"{record.scope} is stopped{again}"
 
 
-def print_change(change: Change, looked: Looked, *, named: bool) -> None:
+def print_change(change: Change, view: StoreView, *, named: bool) -> None:
     """How it stands after a change that was made.
 
-    :param looked: what the store holds since.
-    :param named: whether somebody said who it is.
+    :param view: what the store holds since.
+    :param named: whether the caller gave a name.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     print(clean(headline(change.record), encoding))
-    for label, text in _facts_of(change, looked, named):
-        print(clean(f"{label:<{tables.LABEL}}{text}", encoding))
+    for label, text in _facts_of(change, view, named):
+        print(clean(f"{label:<{tables.LABEL_WIDTH}}{text}", encoding))
 
 
-def _facts_of(change: Change, looked: Looked, named: bool) -> Iterator[tuple[str, str]]:
-    record, line = change.record, looked.line_of(change.record.scope)
+def _facts_of(change: Change, view: StoreView, named: bool) -> Iterator[tuple[str, str]]:
+    record, line = change.record, view.find_line(change.record.scope)
     yield ("reason" if record.action == "stopped" else "justification"), record.reason
     override = ", with an override" if record.override else ""
     yield "by", f"{record.by}{'' if named else ' (who is logged in)'}{override}"
     if line is not None:
         yield "end", line.end
         if line.entry.step:
-            yield "next", f"{_following(line)}, each with --advance, after a look"
-    yield "notified", "by a process with notifiers" if change.notified else NOBODY
-    yield from _notes(record, looked)
+            yield "next", f"{_next_percentages(line)}, each with --advance, after a look"
+    yield "notified", "by a process with notifiers" if change.notified else NOT_NOTIFIED
+    yield from _notes(record, view)
 
 
-def _notes(record: AuditRecord, looked: Looked) -> Iterator[tuple[str, str]]:
+def _notes(record: AuditRecord, view: StoreView) -> Iterator[tuple[str, str]]:
     """What may not have been meant."""
-    everything = looked.line_of(EVERYTHING)
-    if looked.version == 1:
-        yield "note", FIRST
+    everything = view.find_line(EVERYTHING)
+    if view.version == 1:
+        yield "note", FIRST_CHANGE
     elif record.action == "stopped":
-        yield from _slip(record.scope, looked)
+        yield from _similar_name_note(record.scope, view)
     elif everything is not None and record.share and record.scope != EVERYTHING:
         yield "note", f"everything is {everything.state}, this as well"
 
 
-def _slip(scope: SwitchScope, looked: Looked) -> Iterator[tuple[str, str]]:
+def _similar_name_note(scope: SwitchScope, view: StoreView) -> Iterator[tuple[str, str]]:
     """A name that comes up for the first time may be a slip of the pen."""
-    others = [each.record.scope for each in looked.changes if each.record.scope.kind == scope.kind]
+    others = [each.record.scope for each in view.changes if each.record.scope.kind == scope.kind]
     names = {other.name or "" for other in others if other != scope}
     near = get_close_matches(scope.name or "", names, n=1)
     if near and others.count(scope) < 2:
