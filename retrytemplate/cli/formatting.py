@@ -81,8 +81,8 @@ def _prefix(text: str, width: int) -> str:
 def format_span(seconds: float) -> str:
     """So much time, in one unit.
 
-    >>> format_span(59.7), format_span(7000), format_span(86_400), format_span(4e6)
-    ('59 s', '1 h', '24 h', '46 d')
+    >>> [format_span(each) for each in (0.2, 59.7, 60, 7000, 86_400, 4e6, 1e300)]
+    ['0 s', '59 s', '1 min', '1 h', '24 h', '46 d', '1.157407e+295 d']
     """
     for limit, unit, name in ((MINUTE, 1, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
         if seconds < limit:
