@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retrytemplate._engine.context import RetryContext, current_context
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 from retrytemplate.errors import (
     AlreadyCompletedError,
     AttemptInProgressError,
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         TimeoutRetryPolicy,
     )
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate._engine.attempt_timeout": ("AttemptTimeout",),

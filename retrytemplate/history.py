@@ -17,14 +17,14 @@ __all__ = [
     "NO_TEXT",
     "RESTORED",
     "STOP_REASONS",
-    "WORDS",
+    "STOP_REASON_TEXTS",
     "AttemptRecord",
     "Outcome",
     "StopReason",
-    "bounded",
     "message_of",
-    "recorded",
     "summary",
+    "to_recorded_failure",
+    "truncate_history",
     "type_name",
 ]
 
@@ -36,12 +36,12 @@ NO_TEXT = "<no text: str() failed>"
 NO_NAME = "<no name: its class gives none>"
 
 # Of a failed attempt: its number, and when it started and ended (monotonic).
-Stamp = tuple[int, float | None, float]
+FailureStamp = tuple[int, float | None, float]
 # A failure that another one followed: its class and text.
-Past = tuple[Stamp, type[BaseException], str]
+EarlierFailure = tuple[FailureStamp, type[BaseException], str]
 
-RESTORED: Stamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
-NO_FAILURES: list[Past] = []
+RESTORED: FailureStamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
+NO_FAILURES: list[EarlierFailure] = []
 
 
 def type_name(failure: BaseException | type[BaseException]) -> str:
@@ -76,7 +76,7 @@ def summary(exception: BaseException) -> str:
     return with_text(one_line(name), one_line(message_of(exception)))
 
 
-def recorded(exception: BaseException, depth: int = 8) -> RecordedFailure:
+def to_recorded_failure(exception: BaseException, depth: int = 8) -> RecordedFailure:
     """The exception as text; its causes down to *depth*."""
     if isinstance(exception, RecordedFailure):
         return exception
@@ -87,7 +87,7 @@ def recorded(exception: BaseException, depth: int = 8) -> RecordedFailure:
     return RecordedFailure(
         type_name(exception),
         message_of(exception),
-        recorded(cause, depth - 1) if cause is not None and depth else None,
+        to_recorded_failure(cause, depth - 1) if cause is not None and depth else None,
     )
 
 
@@ -127,7 +127,7 @@ class AttemptRecord(Value):
         return self.ended - self.started
 
 
-def bounded(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
+def truncate_history(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
     """The first three and the last thirteen."""
     if len(history) <= HISTORY_FIRST + HISTORY_LAST:
         return history
@@ -191,4 +191,4 @@ StopReason = Literal[
 """Why an execution made no further attempt: what ``RetryContext.stop_reason`` holds."""
 
 STOP_REASONS: tuple[StopReason, ...] = get_args(StopReason)
-WORDS: dict[StopReason, str] = {each: each.replace("_", " ") for each in STOP_REASONS}
+STOP_REASON_TEXTS: dict[StopReason, str] = {each: each.replace("_", " ") for each in STOP_REASONS}

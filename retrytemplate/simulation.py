@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Simulation", "WorstCase", "interpolated", "simulate", "worst_case"]
 
-TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
+DECILES = tuple(tenth / 10 for tenth in range(1, 10))
 
 # Steps after which a backoff that still changes is taken to have shown its longest delay.
-LONG_ENOUGH = 10_000
+MAX_DELAY_STEPS = 10_000
 
 # Steps after which the waits of a backoff that still changes are not added up any further.
-TOO_LONG = 100_000
+MAX_SUMMED_STEPS = 100_000
 
 
 def interpolated(ordered: Sequence[float], p: float) -> float:
@@ -101,7 +101,7 @@ class Simulation:
     @property
     def percentiles(self) -> tuple[float, ...]:
         """The delays at 10, 20, ... 90 %; empty where nothing was waited for."""
-        return tuple(map(self.percentile, TENTHS)) if self.delays else ()
+        return tuple(map(self.percentile, DECILES)) if self.delays else ()
 
     @property
     def longest_sequence(self) -> tuple[float, ...]:
@@ -282,14 +282,14 @@ class _Bounds:
             return max(bounds) if policy.optimistic else min(bounds)
         if isinstance(policy, TimeoutRetryPolicy):
             # It looks at the clock before an attempt and before a wait, and cuts neither.
-            return float(policy.timeout) + max(attempt, self.waits(LONG_ENOUGH)[1])
+            return float(policy.timeout) + max(attempt, self.waits(MAX_DELAY_STEPS)[1])
         limit = policy.attempt_limit
         return inf if limit is None else _times(limit, attempt) + self.waits(limit - 1)[0]
 
     def waits(self, count: int) -> tuple[float, float]:
         """The sum of the first *count* delays at their longest, and the longest of them."""
         state, total, longest = self.backoff.start(), 0.0, 0.0
-        for done in range(1, min(count, TOO_LONG) + 1):
+        for done in range(1, min(count, MAX_SUMMED_STEPS) + 1):
             delay, after = self.longest_next(state)
             if delay is None:
                 return total, longest
@@ -298,7 +298,7 @@ class _Bounds:
                 # The same state gives the same delay for ever.
                 return total + _times(count - done, delay), longest
             state = after
-        return total if count <= TOO_LONG else inf, longest
+        return total if count <= MAX_SUMMED_STEPS else inf, longest
 
     def longest_next(self, state: Any) -> tuple[float | None, Any]:
         delay, after = self.backoff.next(state, self.failure, _Highest())

@@ -17,7 +17,7 @@ from retrytemplate import (
 )
 from retrytemplate.policies import RetryPolicy
 from retrytemplate.testing import Recorder, ScriptedRandom, VirtualClock
-from retrytemplate.testing.conformance.base import PATIENCE, in_threads
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT, in_threads
 from tests.support.runners import made
 
 THREADS = 32
@@ -125,7 +125,7 @@ class SharedCount(RetryPolicy):
     def allows(self, failures, failure):
         if failure is None:
             self.count = 0
-            self.begun.wait(PATIENCE)
+            self.begun.wait(JOIN_TIMEOUT)
             return True
         self.count += 1
         return self.count < ATTEMPTS
@@ -144,7 +144,7 @@ class SharedContext:
     def execute(self, callback):
         context = self.context
         context.attempt, context.retry_count = 1, 0
-        self.begun.wait(PATIENCE)
+        self.begun.wait(JOIN_TIMEOUT)
         while True:
             try:
                 return callback(context)
@@ -303,7 +303,7 @@ def test_a_listener_that_joins_while_others_call_sees_whole_executions_only():
     def join_while_others_call():
         try:
             for _ in range(20):
-                assert called.acquire(timeout=PATIENCE)
+                assert called.acquire(timeout=JOIN_TIMEOUT)
                 template.register_listener(Whole())
         finally:
             stop.set()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._engine import context as _context
 from retrytemplate._engine.block_driver import (
     ASYNC_BLOCK,
+    ENDED,
     IN_ATTEMPT,
     INLINE,
     INSIDE,
     INSIDE_INLINE,
     INSIDE_NESTED,
     NEW,
-    OVER,
     RUNNING,
     STATEFUL,
     SYNC_BLOCK,
@@ -53,13 +53,21 @@ MIRRORED_FIELDS = (
     *(
         "_attributes",
         "_claim",
-        "_ended",
+        "_ended_at",
         "_restored_history",
-        "_last",
+        "_last_failure",
         "_last_stamp",
         "_max_attempts",
     ),
-    *("_earlier_failures", "_policy", "_repeat_count", "_started", "_state", "_stop", "_unguarded"),
+    *(
+        "_earlier_failures",
+        "_policy",
+        "_repeat_count",
+        "_started_at",
+        "_state",
+        "_stop_reason",
+        "_unguarded",
+    ),
 )
 
 
@@ -97,7 +105,7 @@ class Attempts(RetryContext):
 
     @property
     def _exited(self) -> bool:  # type: ignore[override]  # read only here
-        return self._loop_state == OVER
+        return self._loop_state == ENDED
 
     @property
     def attributes(self) -> MutableMapping[str, Any]:
@@ -114,7 +122,7 @@ class Attempts(RetryContext):
             self._driver.execution.context.gave_up = True
 
     def __iter__(self) -> Self:
-        if self._loop_state == OVER:
+        if self._loop_state == ENDED:
             raise MisuseError("this loop is over: call attempts() again for another one")
         return self
 
@@ -135,7 +143,7 @@ class Attempts(RetryContext):
             self._apply_state(self._start_driver().advance(None))
         elif self._loop_state in IN_ATTEMPT:
             raise self._misuse_error()
-        if self._loop_state == OVER:
+        if self._loop_state == ENDED:
             raise StopIteration
         self._loop_state = RUNNING
         self.result = None
@@ -155,7 +163,7 @@ class Attempts(RetryContext):
             raise self._misuse_error()
         elif self._loop_state == WAITING:
             self._apply_state(await self._require_driver().await_pending())
-        if self._loop_state == OVER:
+        if self._loop_state == ENDED:
             raise StopAsyncIteration
         self._loop_state = RUNNING
         self.result = None
@@ -194,7 +202,7 @@ class Attempts(RetryContext):
         if context is not self:
             for name in MIRRORED_FIELDS:
                 setattr(self, name, getattr(context, name, None))
-        if state != OVER:
+        if state != ENDED:
             return None
         value, error = self._require_driver().take_outcome()
         self._driver = None  # it leads back here: left in place, that would be a cycle
@@ -270,7 +278,7 @@ class Attempts(RetryContext):
                 pass
             if exception is None:
                 self.closed = True
-                self._loop_state = OVER
+                self._loop_state = ENDED
                 return False
             if self._ends_inline(exception):
                 return False
@@ -333,7 +341,7 @@ class Attempts(RetryContext):
         """Whether an inline attempt ends the loop; if not, the engine takes over."""
         if not isinstance(exception, Exception):
             self.closed = True
-            self._loop_state = OVER
+            self._loop_state = ENDED
             return True
         if self._plan.unbounded:
             warn_unbounded(self._plan)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ASYNC_BLOCK",
-    "DUE",
+    "ATTEMPT_DUE",
+    "ENDED",
     "INLINE",
     "INSIDE",
     "INSIDE_INLINE",
     "INSIDE_NESTED",
     "IN_ATTEMPT",
     "NEW",
-    "OVER",
     "RUNNING",
     "STATEFUL",
     "SYNC_BLOCK",
@@ -50,11 +50,11 @@ _get, _set = CURRENT.get, CURRENT.set
     INLINE,
     INSIDE_INLINE,
     INSIDE_NESTED,
-    DUE,
+    ATTEMPT_DUE,
     RUNNING,
     INSIDE,
     WAITING,
-    OVER,
+    ENDED,
 ) = range(10)
 # An attempt is out: neither the next one nor the end can come before its block has ended.
 IN_ATTEMPT = (INLINE, INSIDE_INLINE, INSIDE_NESTED, RUNNING, INSIDE)
@@ -138,11 +138,11 @@ class BlockDriver:
             try:
                 function, arguments = self.steps.send(reply)
             except StopIteration as stop:
-                self.state, self.outcome = OVER, stop.value
+                self.state, self.outcome = ENDED, stop.value
                 del reply  # the traceback of what was raised from here leads back to this frame
                 return
             if self._is_block(function):
-                self.state = DUE
+                self.state = ATTEMPT_DUE
                 return
             try:
                 value = function(*arguments)
@@ -236,12 +236,12 @@ class BlockDriver:
         """End an execution that is left: listeners are closed, the key is freed; nothing waits."""
         self.closing = True
         # The collector may have ended a wait before: then the engine goes on to another attempt.
-        while self.advance(reply) == DUE:
+        while self.advance(reply) == ATTEMPT_DUE:
             reply = (None, GeneratorExit())
         return self.state
 
     def __del__(self) -> None:
-        if getattr(self, "state", OVER) in (DUE, WAITING):
+        if getattr(self, "state", ENDED) in (ATTEMPT_DUE, WAITING):
             close_unawaited(self.pending)
             # In a context of its own: the collector may run while this one is being changed.
             copy_context().run(self.close, (None, GeneratorExit()))

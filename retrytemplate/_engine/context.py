@@ -15,9 +15,9 @@ from retrytemplate.history import (
     NO_TEXT,
     RESTORED,
     AttemptRecord,
-    bounded,
     message_of,
-    recorded,
+    to_recorded_failure,
+    truncate_history,
     type_name,
 )
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.plan import ExecutionPlan, Owner
     from retrytemplate.caches.base import Claim
-    from retrytemplate.history import Past, Stamp, StopReason
+    from retrytemplate.history import EarlierFailure, FailureStamp, StopReason
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.state import RetryState
 
@@ -176,7 +176,7 @@ def first_context(frame: ExecutionFrame) -> RetryContext:
     context._function = frame[FUNCTION]
     context.attempt = 1
     if frame[DEADLINE] is not None:
-        context._started = frame[STARTED]
+        context._started_at = frame[STARTED]
     return context
 
 
@@ -226,18 +226,18 @@ class RetryContext:
         "__weakref__",
         "_claim",
         "_earlier_failures",
-        "_ended",
+        "_ended_at",
         "_function",
         "_is_exposed",
-        "_last",
+        "_last_failure",
         "_last_stamp",
         "_outer",
         "_owner",
         "_plan",
         "_repeat_count",
-        "_started",
+        "_started_at",
         "_state",
-        "_stop",
+        "_stop_reason",
         "attempt",
         "closed",
         "exhausted",
@@ -245,11 +245,11 @@ class RetryContext:
         "retry_count",
     )
 
-    _ended: float | None  # set at the end
-    _stop: StopReason | None  # likewise, where it failed
+    _ended_at: float | None  # set at the end
+    _stop_reason: StopReason | None  # likewise, where it failed
     _function: Callable[..., Any] | None  # set where there is one: a block has none
     # Set with the first failure.
-    _last_stamp: Stamp
+    _last_stamp: FailureStamp
     _repeat_count: int  # earlier failures in a row that were the very same object
 
     recovered: bool = False
@@ -257,14 +257,14 @@ class RetryContext:
 
     _exited: bool = False  # as a block is; the others take their frame with them
     _name: str | None = None  # another than the owner's
-    _opened: bool = False  # past the listeners' open
+    _is_opened: bool = False  # past the listeners' open
     _attributes: dict[str, Any] | None = None
     _restored_history: tuple[AttemptRecord, ...] = ()
     _max_attempts: int | None = None
     _recovery: Callable[[RetryContext], Any] | None = None  # of this call
     _policy: RetryPolicy | None = None  # with its run-time numbers read
     _unguarded: bool = False  # the store is away, and the execution goes on without its key
-    _error: BaseException | None = None  # the final error, while listeners are notified of it
+    _final_error: BaseException | None = None  # the final error, while listeners are notified of it
     _retry_allowed: bool = True
     _policy_state: Any = None
     _backoff_state: Any = None
@@ -281,9 +281,9 @@ class RetryContext:
         self._state: RetryState | None = None
         self._claim: Claim | None = None  # on the key of a stateful execution
         self._is_exposed = False  # somebody looks at this context
-        self._started: float | None = None
-        self._last: BaseException | None = None
-        self._earlier_failures: list[Past] = NO_FAILURES
+        self._started_at: float | None = None
+        self._last_failure: BaseException | None = None
+        self._earlier_failures: list[EarlierFailure] = NO_FAILURES
 
     @property
     def name(self) -> str | None:
@@ -310,7 +310,7 @@ class RetryContext:
         None while attempts continue (also with the next delivery), after a success and after a
         cancellation.  It stays where a recovery answers.
         """
-        return getattr(self, "_stop", None)
+        return getattr(self, "_stop_reason", None)
 
     @property
     def parent(self) -> RetryContext | None:
@@ -320,7 +320,7 @@ class RetryContext:
     @property
     def last_exception(self) -> BaseException | None:
         """The last failure, None before the first; a ``RecordedFailure`` after the execution."""
-        return self._last
+        return self._last_failure
 
     @property
     def attributes(self) -> MutableMapping[str, Any]:
@@ -332,14 +332,14 @@ class RetryContext:
     @property
     def history(self) -> tuple[AttemptRecord, ...]:
         """The failed attempts, oldest first: the first three, then the last thirteen."""
-        if self._last is None or self._last_stamp is RESTORED:
+        if self._last_failure is None or self._last_stamp is RESTORED:
             return self._restored_history
-        return bounded(self._restored_history + self._records())
+        return truncate_history(self._restored_history + self._records())
 
     @property
     def max_attempts(self) -> int | None:
         """What the policy declares, from the first attempt on; None: unknown, or not yet due."""
-        if self._max_attempts is None and (self.attempt or self._opened):
+        if self._max_attempts is None and (self.attempt or self._is_opened):
             return (self._policy or self._plan.policy).max_attempts
         return self._max_attempts
 
@@ -363,10 +363,10 @@ class RetryContext:
     @property
     def elapsed(self) -> float:
         """Seconds since the start where somebody needs it, else since the first failure."""
-        if self._started is None:
+        if self._started_at is None:
             return 0.0
-        end = getattr(self, "_ended", None)
-        return (self._plan.monotonic() if end is None else end) - self._started
+        end = getattr(self, "_ended_at", None)
+        return (self._plan.monotonic() if end is None else end) - self._started_at
 
     def give_up(self) -> None:
         """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""
@@ -398,7 +398,7 @@ class RetryContext:
 
         :raises MisuseError: where there is no key.
         """
-        mine: bool = self._plan.cache.holds(self._held("still_mine()"))
+        mine: bool = self._plan.cache.holds(self._require_claim("still_mine()"))
         return mine
 
     def complete_in(self, connection: Any) -> Any:
@@ -411,7 +411,7 @@ class RetryContext:
         :raises LeaseLostError: another execution has taken the key over: roll back.
         :raises CacheUnavailableError: the execution runs unguarded: it has no hold on its key.
         """
-        claim = self._held("complete_in()")
+        claim = self._require_claim("complete_in()")
         if connection is None:
             raise MisuseError("complete_in() needs a connection with an open transaction, got None")
         done = self._plan.cache.succeed(claim, connection=connection, remember=self._remember)
@@ -426,7 +426,7 @@ class RetryContext:
         state = self._state
         return None if state is None or self.exhausted else state.remember
 
-    def _held(self, wanted: str) -> Claim:
+    def _require_claim(self, wanted: str) -> Claim:
         if self._unguarded:
             raise CacheUnavailableError(f"{wanted}: the execution runs without a hold on its key")
         if self._claim is None:
@@ -436,14 +436,14 @@ class RetryContext:
     def __repr__(self) -> str:
         return (
             f"<RetryContext name={self.name!r} key={self.key!r} attempt={self.attempt} "
-            f"retry_count={self.retry_count} last_exception={self._last!r}>"
+            f"retry_count={self.retry_count} last_exception={self._last_failure!r}>"
         )
 
     # -- what the engine writes ------------------------------------------------------------------
 
-    def _fail(self, exception: BaseException, started: float | None, now: float) -> None:
+    def _count_failure(self, exception: BaseException, started: float | None, now: float) -> None:
         """Count a failure: the one before becomes text, so that only the last is kept alive."""
-        previous = self._last
+        previous = self._last_failure
         if previous is not None and (stamp := self._last_stamp) is not RESTORED:
             try:
                 text = str(previous)
@@ -457,9 +457,9 @@ class RetryContext:
                 if len(self._earlier_failures) > HISTORY_FIRST + HISTORY_LAST - 1:
                     del self._earlier_failures[HISTORY_FIRST]
         self._repeat_count = self._repeat_count + 1 if previous is exception else 0
-        if self._started is None:
-            self._started = now
-        self._last = exception
+        if self._started_at is None:
+            self._started_at = now
+        self._last_failure = exception
         self._last_stamp = (self.attempt, started, now)
         self.retry_count += 1
 
@@ -467,7 +467,7 @@ class RetryContext:
         """Records of the failures of this execution that are not among the kept ones."""
         clock = self._plan.clock
         offset = clock.time() - clock.monotonic()
-        last = self._last
+        last = self._last_failure
         assert last is not None
         texts = [(stamp, type_name(kind), text) for stamp, kind, text in self._earlier_failures]
         texts.append((self._last_stamp, type_name(last), message_of(last)))
@@ -480,21 +480,21 @@ class RetryContext:
 
     def _keep(self, records: tuple[AttemptRecord, ...]) -> None:
         """The failures so far are at rest as text."""
-        self._restored_history = bounded(self._restored_history + records)
+        self._restored_history = truncate_history(self._restored_history + records)
         self._earlier_failures = NO_FAILURES
         self._last_stamp = RESTORED
 
-    def _finish(self) -> None:
+    def _release_exceptions(self) -> None:
         """Let go of every live exception; a context that somebody holds keeps the text."""
-        if self._is_exposed and self._started is not None:
-            self._ended = self._plan.monotonic()
-        last = self._last
+        if self._is_exposed and self._started_at is not None:
+            self._ended_at = self._plan.monotonic()
+        last = self._last_failure
         if last is None:
             return
         if self._is_exposed:
             if self._last_stamp is not RESTORED:
                 self._keep(self._records())
-            self._last = recorded(last)
+            self._last_failure = to_recorded_failure(last)
         else:
-            self._last = None
+            self._last_failure = None
             self._earlier_failures = NO_FAILURES

@@ -17,7 +17,7 @@ from retrytemplate._engine.context import (
 )
 from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate._engine.execution import Execution
-from retrytemplate._internal.imports import is_own
+from retrytemplate._internal.imports import is_library_module
 from retrytemplate.errors import MisuseError, UnboundedRetryWarning
 from retrytemplate.history import Outcome
 from retrytemplate.state import RetryState
@@ -144,7 +144,7 @@ def warn_unbounded(plan: Any) -> None:
     """Say once per template that nothing will ever end its retries."""
     plan.unbounded = False
     here, level = sys._getframe(1), 2
-    while here.f_back is not None and is_own(here.f_globals.get("__name__")):
+    while here.f_back is not None and is_library_module(here.f_globals.get("__name__")):
         here, level = here.f_back, level + 1
     warn(
         f"{type(plan.policy).__name__} never ends and nothing waits between its attempts: "
@@ -212,7 +212,7 @@ async def outcome_async(
 def _expose_context(execution: Execution) -> RetryContext:
     context = execution.context
     context._is_exposed = True
-    context._started = execution.plan.clock.monotonic()
+    context._started_at = execution.plan.clock.monotonic()
     return context
 
 

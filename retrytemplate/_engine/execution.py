@@ -200,7 +200,7 @@ class Execution:
         try:
             if failure is not None:
                 context.attempt = 1
-            elif self.disposition is None and not context._opened:
+            elif self.disposition is None and not context._is_opened:
                 yield from self._begin()
             while self.disposition is None:
                 if failure is None:
@@ -217,10 +217,10 @@ class Execution:
                         self.disposition = EXHAUSTED
                         break
                     context.attempt += 1
-                    if timed or context._started is not None:
+                    if timed or context._started_at is not None:
                         self.started = now = plan.monotonic()
-                        if context._started is None:
-                            context._started = now
+                        if context._started_at is None:
+                            context._started_at = now
                     for hook in plan.before_attempt:
                         _, failure = yield hook, (context,)
                         if failure is not None:
@@ -298,8 +298,8 @@ class Execution:
     def _outcome(self) -> tuple[Any, BaseException | None]:
         """What leaves; nothing of it stays here, where a traceback may lead back to."""
         value, error, context = self.value, self.error, self.context
-        if context._error is not None:
-            context._error = None
+        if context._final_error is not None:
+            context._final_error = None
         # Without a key nothing is to come again; what stops the program is passed on as it is.
         for_good = self.disposition == COMPLETED or (
             error is not None and context._state is None and not is_never_retried(error)
@@ -331,7 +331,7 @@ class Execution:
             if error is not None or verdict is False:
                 self.reject_by_listener(error)
                 return
-        context._opened = True
+        context._is_opened = True
         if self.store_error is not None:
             yield from notify_store_error(self, self.store_error)
         claim = context._claim
@@ -361,7 +361,7 @@ class Execution:
             and not is_control_flow(type(error))
         ):
             self.reason = "terminated"
-        self.context._stop = self.reason
+        self.context._stop_reason = self.reason
 
     def reject_by_listener(self, error: BaseException | None) -> None:
         """A listener's ``open`` refused the execution, or raised."""
@@ -587,7 +587,7 @@ class Execution:
     def _record_failure(self, failure: BaseException) -> Steps:
         """Count the failure and let the policy record it."""
         plan, context = self.plan, self.context
-        context._fail(failure, self.started, plan.monotonic())
+        context._count_failure(failure, self.started, plan.monotonic())
         try:
             if not plan.needs_state:
                 context._retry_allowed = decide_retry(
@@ -624,11 +624,11 @@ class Execution:
         self.disposition = COMPLETED
         if self.reason is None:
             self.reason = stop_reason(self.policy, context, self.plan.monotonic)
-        context._stop = self.reason
+        context._stop_reason = self.reason
         recovery = None if context.no_recovery else self.recovery
         for_call = getattr(type(recovery), "for_call", None)
         if for_call is not None:  # which one, and whether any, depends on the call and its failure
-            recovery = for_call(recovery, context._last, self.function, self.arguments)
+            recovery = for_call(recovery, context._last_failure, self.function, self.arguments)
         if recovery is not None:
             if (yield from self._discard_result(self.last_failure)):
                 yield from self._recover(recovery)
@@ -636,7 +636,7 @@ class Execution:
             result_error = self.result_error
             if (
                 result_error is not None
-                and result_error is context._last
+                and result_error is context._last_failure
                 and self._returns_result()
             ):
                 self.value = result_error.result
@@ -675,7 +675,7 @@ class Execution:
             self.value = value if error is None else None
             self.phase = "idle"
         if error is not None:
-            self.error = with_context(context._last, error)
+            self.error = with_context(context._last_failure, error)
 
     def _end(self) -> Steps:
         """Leave the key as the end wants it, and tell the listeners."""
@@ -711,7 +711,7 @@ class Execution:
         :param first: what one that was told before has raised.
         """
         if self.error is not None and self.plan.close:
-            self.context._error = self.error
+            self.context._final_error = self.error
         first = yield from self.call_all_hooks(
             self.pending_close_hooks, self.context, self.last_failure, first=first
         )

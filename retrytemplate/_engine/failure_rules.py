@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.context import CONTEXT, OWNER
 from retrytemplate._engine.final_error import final_exception, finalize_error, recording_error
-from retrytemplate._internal.imports import is_own
+from retrytemplate._internal.imports import is_library_module
 from retrytemplate.classify.exceptions import (
     KNOWN_RETRYABLE_TYPES,
     is_control_flow,
@@ -112,7 +112,7 @@ def stop_reason(
     """
     if context.gave_up:
         return "gave_up"
-    failure, failures = context._last, context.retry_count
+    failure, failures = context._last_failure, context.retry_count
     try:
         if isinstance(failure, POSSIBLY_UNLISTED) and not isinstance(failure, RecordedFailure):
             for leaf in iter_leaf_exceptions(failure):
@@ -163,7 +163,9 @@ def explain_signature_error(
     traceback = failure.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is not None and not is_own(traceback.tb_frame.f_globals.get("__name__")):
+    if traceback is not None and not is_library_module(
+        traceback.tb_frame.f_globals.get("__name__")
+    ):
         return failure  # raised inside the function
     if takes_context(function):
         return failure
@@ -201,17 +203,17 @@ def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseExcep
     error: BaseException | None = None
     if type(failure) not in KNOWN_RETRYABLE_TYPES and is_passthrough(policy, failure):
         error = failure
-        context._stop = passthrough_reason(failure)
+        context._stop_reason = passthrough_reason(failure)
     else:
-        started = None if context._last is None else context._last_stamp[2]
-        context._fail(failure, started, plan.monotonic())
+        started = None if context._last_failure is None else context._last_stamp[2]
+        context._count_failure(failure, started, plan.monotonic())
         try:
             if decide_retry(policy, context, failure) and not context.gave_up:
                 context.attempt += 1
                 return None
         except Exception as exc:
             error = recording_error(exc, failure)
-            context._stop = "terminated"
+            context._stop_reason = "terminated"
     if error is None:
         recovery = context._recovery
         if recovery is None:
@@ -220,7 +222,7 @@ def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseExcep
             return RECOVER
         context.exhausted = True
         if context._is_exposed or context.retry_count > 1:  # else nothing shows it
-            context._stop = stop_reason(policy, context, plan.monotonic)
+            context._stop_reason = stop_reason(policy, context, plan.monotonic)
         error = final_exception(context)
     context.closed = True
     finalize_error(context, error, for_good=error is not failure or context.exhausted)

@@ -14,7 +14,14 @@ from retrytemplate.errors import (
     RetryError,
     TerminatedRetryError,
 )
-from retrytemplate.history import HISTORY_FIRST, RESTORED, WORDS, message_of, summary, type_name
+from retrytemplate.history import (
+    HISTORY_FIRST,
+    RESTORED,
+    STOP_REASON_TEXTS,
+    message_of,
+    summary,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
@@ -28,9 +35,9 @@ __all__ = [
     "final_exception",
     "finalize_error",
     "interruption_error",
-    "put_note",
     "recording_error",
     "safe_repr",
+    "set_note",
     "unusable_state_error",
     "with_cause",
     "with_context",
@@ -51,7 +58,7 @@ COMPLETED, RETAINED, RELEASED, EXHAUSTED, NOT_STARTED = (
 
 def final_exception(context: RetryContext, refusal: BaseException | None = None) -> BaseException:
     """The exception of an execution whose attempts have run out while nobody recovers."""
-    last = context._last
+    last = context._last_failure
     if last is None:
         return ExhaustedRetryError(
             "no attempt was made: the policy allows none, or the execution was given up"
@@ -74,7 +81,7 @@ def finalize_error(context: RetryContext, error: BaseException | None, for_good:
                 error.attempts = context.retry_count
         if for_good and context.retry_count > 1:
             _add_failures_note(context, error)
-    context._finish()
+    context._release_exceptions()
 
 
 def with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
@@ -126,8 +133,8 @@ def interruption_error(error: BaseException) -> BaseException:
 
 NOTE = "retry: "
 LINE = "\n  "
-REASONS = {None: ""} | {each: f"; reason: {words}" for each, words in WORDS.items()}
-LONGEST_NOTE = 8 * 1024
+REASONS = {None: ""} | {each: f"; reason: {words}" for each, words in STOP_REASON_TEXTS.items()}
+MAX_NOTE_LENGTH = 8 * 1024
 
 
 def _add_failures_note(context: RetryContext, error: BaseException) -> None:
@@ -140,14 +147,14 @@ def _add_failures_note(context: RetryContext, error: BaseException) -> None:
         for stamp, kind, text in context._earlier_failures
     ]
     # Nearly always these are all there were but the one that leaves.
-    if len(earlier) + 1 != count or error is not context._last or context._repeat_count:
+    if len(earlier) + 1 != count or error is not context._last_failure or context._repeat_count:
         earlier = _earlier_lines(error, context, earlier)
     before = "; before this one:\n  " if earlier else ""
-    why = REASONS[getattr(context, "_stop", None)]
+    why = REASONS[getattr(context, "_stop_reason", None)]
     text = f"{NOTE}{count} attempts failed{why}{before}{LINE.join(earlier)}"
-    if len(text) > LONGEST_NOTE:
-        text = f"{text[:LONGEST_NOTE]} [{len(text) - LONGEST_NOTE} characters cut]"
-    put_note(error, text, NOTE)
+    if len(text) > MAX_NOTE_LENGTH:
+        text = f"{text[:MAX_NOTE_LENGTH]} [{len(text) - MAX_NOTE_LENGTH} characters cut]"
+    set_note(error, text, NOTE)
 
 
 def _line(number: int, kind: str, message: str) -> str:
@@ -161,7 +168,7 @@ def _earlier_lines(error: BaseException, context: RetryContext, past: list[str])
     """The failures at rest, those of this execution, and the last one unless it is what leaves."""
     lines = [_line(kept.number, kept.type_name, kept.message) for kept in context._restored_history]
     lines += past
-    last = context._last
+    last = context._last_failure
     leaves = error is last or error.__cause__ is last
     untold = context.retry_count - len(lines)
     own = context._repeat_count if leaves else 0  # the very same object is not its own history
@@ -177,7 +184,7 @@ def _earlier_lines(error: BaseException, context: RetryContext, past: list[str])
     return lines[:-own] if own else lines
 
 
-def put_note(error: BaseException, text: str, instead_of: str | None = None) -> None:
+def set_note(error: BaseException, text: str, instead_of: str | None = None) -> None:
     """Put a note on an exception, in the place of one that begins with *instead_of*."""
     try:
         notes = getattr(error, "__notes__", None)

@@ -181,7 +181,7 @@ def _run_with_hooks(
             except BaseException as exc:
                 failure = exc
             else:
-                context._finish()
+                context._release_exceptions()
                 return value
         if recovery is None:
             recovery = owner.recovery
@@ -216,7 +216,7 @@ def _first_attempt_with_hooks(
             return None
         if told is not None:
             _reject_awaitable(hook, told)
-    context._opened = True
+    context._is_opened = True
     if context.gave_up:
         return None
     for ask in plan.admit:
@@ -224,7 +224,7 @@ def _first_attempt_with_hooks(
         if told is not None:
             _reject_awaitable(ask, told)
     context.attempt = 1
-    context._started = plan.monotonic()
+    context._started_at = plan.monotonic()
     for hook in plan.before_attempt:
         told = hook(context)
         if told is not None:
@@ -248,9 +248,9 @@ def _continue_in_engine(
     if context.closed:
         return execution.finish_success(value, failure, pending_close_hooks)
     if context.attempt:
-        execution.started = context._started
+        execution.started = context._started_at
         return execution.run(failure)
-    if not context._opened:
+    if not context._is_opened:
         execution.reject_by_listener(failure)
     elif failure is not None:
         execution.reject_by_guard(failure)
@@ -294,7 +294,7 @@ def _run_stateful(
         context._claim = claim
         if claim.record is None:
             context.attempt = 1
-            context._started = plan.monotonic()
+            context._started_at = plan.monotonic()
             try:
                 value = function(*arguments)
             except Exception as exc:
@@ -307,14 +307,14 @@ def _run_stateful(
                     cache.end(claim)
                 else:
                     cache.succeed(claim, remember=state.remember)
-                context._ended = plan.monotonic()
+                context._ended_at = plan.monotonic()
                 return value
         if recovery is None:
             recovery = owner.recovery
         execution = Execution(plan, context, function, arguments, recovery, SYNC)
         execution.cache = cache
         if failure is not None:
-            execution.started = context._started
+            execution.started = context._started_at
         steps = execution.run(failure)
         failure = None
         return perform(steps)
@@ -327,8 +327,8 @@ def _run_stateful(
         if held is not None and cache.holds(held):  # else the engine has seen to it
             context.closed = True
             cache.release(held)
-        if context._started is not None and not hasattr(context, "_ended"):
-            context._ended = plan.monotonic()
+        if context._started_at is not None and not hasattr(context, "_ended_at"):
+            context._ended_at = plan.monotonic()
         raise
     finally:
         if token is None:  # a signal came before anybody had it
@@ -360,7 +360,7 @@ def retry_after_inline_failure(
         else:
             del failure  # its traceback holds this frame: left here, that would be a cycle
             context.closed = True
-            context._finish()
+            context._release_exceptions()
             if type(value) not in PLAIN:
                 _reject_awaitable(function, value)
             return value
@@ -396,7 +396,7 @@ async def retry_after_inline_failure_async(
         else:
             del failure
             context.closed = True
-            context._finish()
+            context._release_exceptions()
             return value
     del failure
     if ended is RECOVER:
@@ -454,7 +454,9 @@ def inline_time_limit(
     """
     if deadline is None or deadline.inherited_guards or not plan.inline_first_attempt:
         return 0.0
-    if of_this_task and (deadline.cancel_scope is None or not deadline.cancel_scope.is_here()):
+    if of_this_task and (
+        deadline.cancel_scope is None or not deadline.cancel_scope.is_current_task()
+    ):
         return 0.0
     return deadline.remaining_after()
 
@@ -550,7 +552,7 @@ def _finish_frame(frame: ExecutionFrame) -> None:
     context = frame[CONTEXT]
     close_context(frame)
     if context is not None:
-        context._finish()
+        context._release_exceptions()
 
 
 def _continue_after_failure(

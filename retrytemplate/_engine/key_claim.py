@@ -9,8 +9,8 @@ from retrytemplate._engine.final_error import (
     COMPLETED,
     NOT_STARTED,
     RETAINED,
-    put_note,
     recording_error,
+    set_note,
     with_cause,
     with_context,
 )
@@ -178,7 +178,10 @@ def save(execution: Execution) -> Steps:
     try:
         record = snapshot(context, execution.plan.fingerprint, "idle", held=True)
     except Exception as exc:
-        execution.disposition, execution.error = RETAINED, recording_error(exc, context._last)
+        execution.disposition, execution.error = (
+            RETAINED,
+            recording_error(exc, context._last_failure),
+        )
         return
     _, error = yield _shielded(execution, (execution.cache.fail, (claim, record)))
     if execution.cancellation is not None:
@@ -192,9 +195,12 @@ def save(execution: Execution) -> Steps:
     elif isinstance(error, LeaseLostError) and claim.completed:
         _end_with_failure(execution, "the attempt was completed before it failed")
     elif isinstance(error, LeaseLostError) or is_never_retried(error):
-        raise execution.mark_internal(with_cause(error, context._last))
+        raise execution.mark_internal(with_cause(error, context._last_failure))
     else:
-        execution.disposition, execution.error = RETAINED, recording_error(error, context._last)
+        execution.disposition, execution.error = (
+            RETAINED,
+            recording_error(error, context._last_failure),
+        )
 
 
 def _handle_uncounted_attempt(execution: Execution, error: BaseException, what: str) -> Steps:
@@ -205,7 +211,7 @@ def _handle_uncounted_attempt(execution: Execution, error: BaseException, what: 
     elif away and execution.last_failure is not None:
         _end_with_failure(execution, f"{what}: {summary(error)}")
     else:
-        raise execution.mark_internal(with_cause(error, execution.context._last))
+        raise execution.mark_internal(with_cause(error, execution.context._last_failure))
     yield from notify_store_error(execution, error)
 
 
@@ -213,7 +219,7 @@ def _end_with_failure(execution: Execution, note: str) -> None:
     """End with the callback's own failure."""
     execution.disposition, execution.error = RETAINED, execution.last_failure
     if execution.last_failure is not None:
-        put_note(execution.last_failure, note)
+        set_note(execution.last_failure, note)
 
 
 def mark_recovering(execution: Execution) -> Steps:
@@ -316,7 +322,7 @@ def _end_claim(execution: Execution) -> Steps:
         execution.value, execution.error = None, with_context(failure, error)
         return
     if failure is not None:
-        put_note(failure, f"the key could not be left as it should be: {summary(error)}")
+        set_note(failure, f"the key could not be left as it should be: {summary(error)}")
     if execution.store_error is not None:
         return
     plan, context = execution.plan, execution.context

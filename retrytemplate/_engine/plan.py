@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import attrs
 
 from retrytemplate._engine.attempt_timeout import warn_of_overrun
-from retrytemplate._internal.imports import is_own
+from retrytemplate._internal.imports import is_library_module
 from retrytemplate.clock import fast_monotonic
 from retrytemplate.guards import Guard
 from retrytemplate.listeners.base import HOOKS, RetryListener
@@ -203,7 +203,7 @@ def _guard_scope(guards: tuple[Any, ...]) -> Deadline | None:
 
 def _is_own_policy(policy: Any) -> bool:
     """Whether every policy of the tree is the library's: those always allow the first attempt."""
-    if not is_own(type(policy).__module__):
+    if not is_library_module(type(policy).__module__):
         return False
     if not attrs.has(type(policy)):
         return False

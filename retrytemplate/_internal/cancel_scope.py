@@ -59,7 +59,7 @@ class CancelScope:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def is_here(self) -> bool:
+    def is_current_task(self) -> bool:
         """Whether it is this task that entered it."""
         try:
             return self.task is not None and self.current_task() is self.task
@@ -79,7 +79,7 @@ class CancelScope:
 
 
 class _AsyncioCancelScope(CancelScope):
-    _over = False
+    _is_over = False
     _handle: Any = None
 
     def __enter__(self) -> None:
@@ -91,12 +91,12 @@ class _AsyncioCancelScope(CancelScope):
         self._cancelling: int = task.cancelling()
         loop = task.get_loop()
         if self.seconds <= 0:
-            self._handle = loop.call_soon(self._cut)
+            self._handle = loop.call_soon(self._expire)
         elif self.seconds < inf:
-            self._handle = loop.call_at(loop.time() + self.seconds, self._cut)
+            self._handle = loop.call_at(loop.time() + self.seconds, self._expire)
 
-    def _cut(self) -> None:
-        self._over = True
+    def _expire(self) -> None:
+        self._is_over = True
         self.task.cancel()
 
     def __exit__(
@@ -108,7 +108,7 @@ class _AsyncioCancelScope(CancelScope):
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None  # its context leads back here
-        if self._over:
+        if self._is_over:
             others = self.task.uncancel() > self._cancelling
             if kind is None:  # the body has swallowed it: it is over all the same
                 self.expired = True

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["one_line", "operation_of", "printable", "qualified_name", "subject", "with_text"]
 
 # Objects whose ``__getattr__`` answers everything have wrappers without an end.
-MOST_WRAPPERS = 100
+MAX_WRAPPERS = 100
 
 
 def printable(text: str) -> str:
@@ -54,7 +54,7 @@ def operation_of(function: Any) -> str:
     >>> operation_of(partial(int, base=2)), operation_of(basename)
     ('int', 'posixpath.basename')
     """
-    for _ in range(MOST_WRAPPERS):
+    for _ in range(MAX_WRAPPERS):
         inner = getattr(function, "__wrapped__", None)
         if inner is None and isinstance(function, partial):
             inner = function.func

@@ -15,7 +15,7 @@ from retrytemplate.errors import MissingExtraError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["extra", "is_own", "lazily"]
+__all__ = ["extra", "is_library_module", "lazy_attributes"]
 
 
 OWN = __name__.partition(".")[0] + "."
@@ -32,12 +32,12 @@ PUBLIC = (
 )
 
 
-def is_own(module: str | None) -> bool:
+def is_library_module(module: str | None) -> bool:
     """Whether a module, given by its name, is part of the library."""
     return f"{module}.".startswith(OWN) and not f"{module}.".startswith(DEMO)
 
 
-def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def lazy_attributes(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Make the ``__getattr__`` of a package, whose ``dir()`` lists all that it gives.
 
     :param package: its ``__name__``.

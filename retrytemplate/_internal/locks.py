@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Monitor", "Reentered", "is_interrupted"]
 
 T = TypeVar("T")
-MOST_DEFERRED = 100
+MAX_DEFERRED = 100
 FORK_WAIT = 1.0
 """Seconds that a fork waits for one lock; a critical section takes microseconds."""
 
@@ -134,7 +134,7 @@ class Monitor:
     def defer(self, step: Callable[..., object], *args: Any) -> None:
         """Run the step before the next one at the latest: for counts, which nothing waits for."""
         self.posted.append((step, args))
-        if len(self.posted) >= MOST_DEFERRED:
+        if len(self.posted) >= MAX_DEFERRED:
             self._drain()
 
     def read(self, step: Callable[..., T], *args: Any) -> T:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
     from threading import Thread
 
-__all__ = ["Threads", "ticks", "uninterrupted"]
+__all__ = ["Threads", "repeat_until_stopped", "uninterrupted"]
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Threads:
         self._latch.release()
 
 
-def ticks(end: SimpleQueue[None], seconds: float) -> Iterator[None]:
+def repeat_until_stopped(end: SimpleQueue[None], seconds: float) -> Iterator[None]:
     """Yield after every *seconds* seconds, until an item is put into the queue."""
     from queue import Empty
 

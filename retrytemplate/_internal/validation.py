@@ -210,23 +210,23 @@ def read(name: str, value: Any, check: Check) -> Any:
     return value
 
 
-LEAST = 0.01
-LONGEST_WAIT = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
+MIN_SECONDS = 0.01
+MAX_WAIT_SECONDS = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
 
 
 def seconds(name: str, value: Any) -> float:
     """The seconds of a duration that has to last a while, and to end."""
     made: float = duration(value)
-    allowed = f"{SECONDS} >= {LEAST} and finite"
-    check_at_least(name, made, LEAST, allowed=allowed, finite=True)
+    allowed = f"{SECONDS} >= {MIN_SECONDS} and finite"
+    check_at_least(name, made, MIN_SECONDS, allowed=allowed, finite=True)
     return made
 
 
 def waiting(name: str, value: Any) -> float:
     """The seconds of a duration that a driver is to wait, in whatever it counts them."""
     made: float = duration(value)
-    allowed = f"{SECONDS} from {LEAST} to {LONGEST_WAIT}"
-    check_at_least(name, made, LEAST, allowed=allowed)
-    if made > LONGEST_WAIT:
+    allowed = f"{SECONDS} from {MIN_SECONDS} to {MAX_WAIT_SECONDS}"
+    check_at_least(name, made, MIN_SECONDS, allowed=allowed)
+    if made > MAX_WAIT_SECONDS:
         raise ValueError(f"{name} must be {allowed}, got {made!r}")
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["JSON", "MOST", "Value"]
+__all__ = ["JSON", "MAX_STORED_INT", "Value"]
 
 
 JSON = Any
@@ -59,4 +59,4 @@ def _fields(value: Any) -> Any:
 
 
 # A column of every store holds it, and the next ones.
-MOST = 2**62
+MAX_STORED_INT = 2**62

@@ -5,7 +5,7 @@ from __future__ import annotations
 from string import Template
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.values import MOST
+from retrytemplate._internal.values import MAX_STORED_INT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "unlocked": "",
         # The clock counts milliseconds: a key that is deleted and begun again within one of them
         # must get a higher number all the same.
-        "floor": f"(SELECT CASE WHEN value < {MOST} THEN value + 1 ELSE 0 END "
+        "floor": f"(SELECT CASE WHEN value < {MAX_STORED_INT} THEN value + 1 ELSE 0 END "
         "FROM ${prefix}_meta WHERE name = 'fence')",
         "turn": "WHERE true",
         "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from retrytemplate.backends.redis.cache import (
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from retrytemplate.backends.sql.cache import AsyncSQLRetryContextCache, SQLRetryContextCache
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.backends.redis.cache": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 from retrytemplate.backoff.base import Backoff, RandomSource
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.fixed import FixedBackoff, UniformRandomBackoff
     from retrytemplate.backoff.retry_after import RetryAfterBackoff
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.backoff.base": ("NoBackoff",),

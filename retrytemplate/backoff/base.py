@@ -14,7 +14,16 @@ from retrytemplate._internal.values import JSON, Value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["JSON", "LARGEST", "Backoff", "NoBackoff", "RandomSource", "as_float", "factor", "given"]
+__all__ = [
+    "JSON",
+    "MAX_DELAY",
+    "Backoff",
+    "NoBackoff",
+    "RandomSource",
+    "as_float",
+    "check_factor",
+    "current_number",
+]
 
 
 class RandomSource(Protocol):
@@ -83,7 +92,7 @@ class NoBackoff(Backoff):
         return 0.0, state
 
 
-LARGEST = sys.float_info.max
+MAX_DELAY = sys.float_info.max
 """Where delays stop growing: infinity is no JSON."""
 
 
@@ -98,11 +107,11 @@ def as_float(value: validation.Seconds | Callable[..., validation.Seconds]) -> A
     return number
 
 
-def factor(name: str, value: Any) -> None:
+def check_factor(name: str, value: Any) -> None:
     """Raise unless the value is a finite number of at least one."""
     validation.check_at_least(name, value, 1, finite=True)
 
 
-def given(name: str, value: Any, check: Callable[[str, Any], None]) -> float:
+def current_number(name: str, value: Any, check: Callable[[str, Any], None]) -> float:
     """The number itself, or what its callable gives now."""
     return float(validation.read(name, value, check))

@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate.backoff import base
-from retrytemplate.backoff.base import JSON, LARGEST, Backoff
+from retrytemplate.backoff.base import JSON, MAX_DELAY, Backoff
 
 if TYPE_CHECKING:
     from retrytemplate.backoff.base import RandomSource
@@ -65,7 +65,7 @@ class ExponentialBackoff(Backoff):
     multiplier: Any = field(
         default=2.0,
         converter=base.as_float,
-        validator=validation.number_or_callable(base.factor),
+        validator=validation.number_or_callable(base.check_factor),
     )
     maximum: Any = field(
         default=30.0,
@@ -83,7 +83,7 @@ class ExponentialBackoff(Backoff):
 
     def start(self) -> JSON:
         """The next step, in seconds before the cap; decorrelated: the previous delay."""
-        return base.given("initial", self.initial, validation.delay)
+        return base.current_number("initial", self.initial, validation.delay)
 
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
@@ -95,7 +95,7 @@ class ExponentialBackoff(Backoff):
             return delay, delay
         if state > self.maximum:
             return self._delay(state, random), state
-        return self._delay(state, random), min(state * self.multiplier, LARGEST)
+        return self._delay(state, random), min(state * self.multiplier, MAX_DELAY)
 
     def _delay(self, step: float, random: RandomSource) -> float:
         high: float = min(step, self.maximum)
@@ -105,12 +105,12 @@ class ExponentialBackoff(Backoff):
         if self.jitter == "equal":
             low = high / 2
         elif self.jitter == "spring":
-            high = min(step * self.multiplier, self.maximum, LARGEST)
+            high = min(step * self.multiplier, self.maximum, MAX_DELAY)
             low = high / self.multiplier
         return _between(low, high, random)
 
     def _decorrelated(self, previous: float, random: RandomSource) -> float:
-        high: float = min(previous * 3, self.maximum, LARGEST)
+        high: float = min(previous * 3, self.maximum, MAX_DELAY)
         low: float = self.initial if self.initial < high else high / 3
         return _between(low, high, random)
 
@@ -123,9 +123,9 @@ class ExponentialBackoff(Backoff):
             return self
         return evolve(
             self,
-            initial=base.given("initial", self.initial, validation.delay),
-            multiplier=base.given("multiplier", self.multiplier, base.factor),
-            maximum=base.given("maximum", self.maximum, validation.limit),
+            initial=base.current_number("initial", self.initial, validation.delay),
+            multiplier=base.current_number("multiplier", self.multiplier, base.check_factor),
+            maximum=base.current_number("maximum", self.maximum, validation.limit),
         )
 
 

@@ -93,7 +93,7 @@ class FixedBackoff(Backoff):
     def resolved(self) -> FixedBackoff:
         if not self._dynamic:
             return self
-        return FixedBackoff(base.given("delay", self.delay, validation.delay))
+        return FixedBackoff(base.current_number("delay", self.delay, validation.delay))
 
 
 @frozen(eq=False, repr=False)
@@ -154,6 +154,6 @@ class UniformRandomBackoff(Backoff):
         if not self._dynamic:
             return self
         return UniformRandomBackoff(
-            base.given("minimum", self.minimum, validation.delay),
-            base.given("maximum", self.maximum, validation.delay),
+            base.current_number("minimum", self.minimum, validation.delay),
+            base.current_number("maximum", self.maximum, validation.delay),
         )

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from retrytemplate._internal import validation
 from retrytemplate.backoff import base
 from retrytemplate.backoff.base import JSON, Backoff
-from retrytemplate.classify.exceptions import attribute
+from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.clock import Clock, SystemClock, check_clock
 from retrytemplate.errors import Rejected
 
@@ -26,11 +26,11 @@ PUSHBACK = "grpc-retry-pushback-ms"
 MILLISECONDS = "retry-after-ms"  # of OpenAI's services, and of those that are made like them
 
 
-def _ceiling(value: validation.Seconds | None) -> Any:
+def _float_or_none(value: validation.Seconds | None) -> Any:
     return None if value is None else base.as_float(value)
 
 
-def _share(name: str, value: Any) -> None:
+def _check_jitter(name: str, value: Any) -> None:
     validation.check_at_least(name, value, 0, finite=True)
 
 
@@ -78,10 +78,10 @@ class RetryAfterBackoff(Backoff):
     fallback: Backoff = field(validator=validation.instance_of(Backoff, "a Backoff"))
     give_up_above: Any = field(
         default=None,
-        converter=_ceiling,
+        converter=_float_or_none,
         validator=validation.checked_by(validation.limit_or_none),
     )
-    jitter: float = field(default=0.1, validator=validation.checked_by(_share))
+    jitter: float = field(default=0.1, validator=validation.checked_by(_check_jitter))
     clock: Clock = field(
         factory=SystemClock, kw_only=True, validator=validation.checked_by(check_clock)
     )
@@ -110,7 +110,7 @@ class RetryAfterBackoff(Backoff):
             _note(failure, f"Retry-After: {requested:g} s, longer than give_up_above={limit:g} s")
             return None, state
         longer = requested * self.jitter * random.random() if self.jitter else 0.0
-        return min(requested + longer, base.LARGEST), state
+        return min(requested + longer, base.MAX_DELAY), state
 
     def requested_delay(self, failure: BaseException) -> float | None:
         """The longest wait that the failure asks for, a member, or the cause of a silent one.
@@ -136,7 +136,7 @@ class RetryAfterBackoff(Backoff):
 
     def _hint(self, exc: BaseException, failure: BaseException) -> float | None:
         if isinstance(exc, Rejected):
-            return _future_delay(attribute(exc, "retry_after"))
+            return _future_delay(safe_getattr(exc, "retry_after"))
         pushback = _pushback(exc)
         if pushback is not None:
             return pushback
@@ -171,8 +171,8 @@ class RetryAfterBackoff(Backoff):
 def _headers(exc: BaseException) -> Iterator[Any]:
     """The response's headers where httpx and requests keep them, then aiohttp and urllib."""
     # A response of requests is false when its status is an error.
-    for holder in (attribute(exc, "response"), exc):
-        yield attribute(holder, "headers")
+    for holder in (safe_getattr(exc, "response"), exc):
+        yield safe_getattr(holder, "headers")
 
 
 def header(headers: Any, name: str) -> str | None:
@@ -189,7 +189,7 @@ def header(headers: Any, name: str) -> str | None:
 
 def _pushback(exc: BaseException) -> float | None:
     """What a gRPC server asks for with its status; what is no wait means never."""
-    trailing = attribute(exc, "trailing_metadata")
+    trailing = safe_getattr(exc, "trailing_metadata")
     try:
         said = [value for key, value in trailing() or () if key == PUSHBACK]
     except Exception:  # no error of gRPC
@@ -221,7 +221,7 @@ def _future_delay(value: Any) -> float | None:
     seconds = base.as_float(value)
     if isinstance(seconds, bool) or not isinstance(seconds, float | int) or not seconds >= 0:
         return None
-    return min(seconds, base.LARGEST)
+    return min(seconds, base.MAX_DELAY)
 
 
 def _date(value: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from retrytemplate.batch.codec import Codec, JsonCodec
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.step import ChunkStep
     from retrytemplate.batch.writers import UpsertWriter
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.batch.codec": (

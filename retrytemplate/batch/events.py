@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import define, frozen
 
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.history import recorded
+from retrytemplate.history import to_recorded_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -235,7 +235,7 @@ class Teller:
     def not_sent(self, failures: Sequence[Exception]) -> Iterator[Event]:
         """Messages that stay in the outbox."""
         for failure in failures:
-            yield self.event("not sent", error=recorded(failure))
+            yield self.event("not sent", error=to_recorded_failure(failure))
 
 
 def _parted(numbers: Sequence[int], outcome: Outcome[Any]) -> tuple[Sequence[int], Sequence[int]]:

@@ -19,7 +19,7 @@ from retrytemplate.batch.journal.runs import Counts
 from retrytemplate.batch.journal.schema import now
 from retrytemplate.batch.outbox import add, deliver
 from retrytemplate.caches.worker_id import worker_name
-from retrytemplate.history import AttemptRecord, recorded
+from retrytemplate.history import AttemptRecord, to_recorded_failure
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -226,7 +226,7 @@ class _Replay:
         try:
             item = self.rules.codec.decode(letter.payload)
         except Exception as exc:  # the others go on
-            error = recorded(exc)
+            error = to_recorded_failure(exc)
             text = self.replaying.limits.text(error.message)
             attempt = AttemptRecord(1, None, None, error.type_name, text)
             return (yield from self._failed([attempt], exc))
@@ -256,7 +256,7 @@ class _Replay:
     def _failed(
         self, history: Sequence[AttemptRecord], failure: BaseException
     ) -> Generator[Any, Any, list[int]]:
-        again = FailedAgain(history, recorded(failure))
+        again = FailedAgain(history, to_recorded_failure(failure))
         yield Mark(again)  # type: ignore[arg-type]  # as above
         assert self.replaying.letter is not None
         _, self.failures[self.replaying.letter.id] = self.replaying.limits.fit(again.error)
@@ -275,7 +275,7 @@ def steps(
         except RunLostError:  # another replay was faster
             where = replay.skipped
         except Fatal as fatal:
-            error = recorded(*fatal.args)
+            error = to_recorded_failure(*fatal.args)
             break
         where.append(letter.id)
     return ReplayReport(

@@ -42,7 +42,7 @@ from retrytemplate.batch.runner.transactions import (
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import MisuseError
-from retrytemplate.history import recorded
+from retrytemplate.history import to_recorded_failure
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate
@@ -91,7 +91,7 @@ def _unlock(error: BaseException) -> None:
 
 
 def _send_report(sent: int, failures: list[Exception], unsent: int) -> SendReport:
-    error = recorded(failures[0]) if failures else None
+    error = to_recorded_failure(failures[0]) if failures else None
     return SendReport(sent=sent, unsent=unsent, error=error)
 
 
@@ -433,7 +433,7 @@ class ChunkStep:
         except RunLostError:
             raise
         except BaseException as error:  # a signal, the journal, what the rules know nothing of
-            run.error = recorded(error)
+            run.error = to_recorded_failure(error)
             _unlock(error)
             with suppress(JobRepositoryError, RunLostError):
                 transactions.alone(runs.end, run, _cut(error))
@@ -451,7 +451,7 @@ class ChunkStep:
         except RunLostError:
             raise
         except BaseException as error:
-            run.error = recorded(error)
+            run.error = to_recorded_failure(error)
             with suppress(JobRepositoryError, RunLostError):
                 await transactions.alone(runs.end, run, _cut(error))
             raise

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.memory import MemoryRetryContextCache
 
 if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.caches.record": ("Record",),

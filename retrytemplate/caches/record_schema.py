@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING, Any, get_args
 
-from retrytemplate._internal.values import MOST
+from retrytemplate._internal.values import MAX_STORED_INT
 from retrytemplate.caches.record import Phase
 
 if TYPE_CHECKING:
@@ -59,7 +59,10 @@ ANY: Field = (lambda value: True, "a JSON value")
 
 
 COUNT: Field = (lambda value: type(value) is int and value >= 0, "an int >= 0")
-SERIAL: Field = (lambda value: type(value) is int and 0 <= value <= MOST, "an int from 0 to 2**62")
+SERIAL: Field = (
+    lambda value: type(value) is int and 0 <= value <= MAX_STORED_INT,
+    "an int from 0 to 2**62",
+)
 FLAG: Field = (lambda value: isinstance(value, bool), "true or false")
 FORMAT_NUMBER: Field = (lambda value: type(value) is int and value >= 1, "an int >= 1")
 LIST: Field = (lambda value: isinstance(value, list), "a list")

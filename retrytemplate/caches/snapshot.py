@@ -9,7 +9,7 @@ from attrs import evolve
 
 from retrytemplate.caches.worker_id import host_name, place_of
 from retrytemplate.errors import AttemptLostError, RecordedFailure
-from retrytemplate.history import RESTORED, recorded
+from retrytemplate.history import RESTORED, to_recorded_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def snapshot(
     """
     from retrytemplate.caches.record import Record, json_copy
 
-    last, claim, cache = context._last, context._claim, context._plan.cache
+    last, claim, cache = context._last_failure, context._claim, context._plan.cache
     redact = getattr(cache, "redact", None)
     if last is not None and context._last_stamp is not RESTORED:
         context._keep(_at_rest(context._records(), last, redact))
@@ -59,7 +59,7 @@ def snapshot(
         no_recovery=bool(context.no_recovery),
         gave_up=bool(context.gave_up),
         max_attempts=_count(context.max_attempts),
-        last=None if last is None else _redacted(recorded(last), redact),
+        last=None if last is None else _redacted(to_recorded_failure(last), redact),
         history=context._restored_history,
         attributes=json_copy(context._attributes),
         policy_state=context._policy_state,
@@ -157,8 +157,8 @@ def refresh(context: RetryContext, record: Record) -> None:
     context.no_recovery = record.no_recovery
     if record.max_attempts is not None:
         context.max_attempts = record.max_attempts
-    if context._last is None:
-        context._last = None if record.last is None else _redacted(record.last, None)
+    if context._last_failure is None:
+        context._last_failure = None if record.last is None else _redacted(record.last, None)
         context._last_stamp, context._repeat_count = RESTORED, 0
     context._retry_allowed = record.verdict
     context._policy_state = record.policy_state

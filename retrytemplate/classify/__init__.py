@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from retrytemplate.classify.exceptions import ExceptionClassifier
     from retrytemplate.classify.patterns import PatternClassifier
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.classify.exceptions": ("ExceptionClassifier",),

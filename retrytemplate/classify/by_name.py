@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal import validation
-from retrytemplate.classify.exceptions import ExceptionClassifier, copied, is_exception_class
+from retrytemplate.classify.exceptions import ExceptionClassifier, copy_mapping, is_exception_class
 from retrytemplate.classify.http_status import StatusRule, http_status
 from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NamedClassifier", "by_name", "nearest"]
+__all__ = ["NamedClassifier", "copy_name_mapping", "nearest_rule"]
 
 
-def by_name(value: Any) -> dict[str, Any]:
+def copy_name_mapping(value: Any) -> dict[str, Any]:
     """A copy of a mapping whose keys are qualified names of exception classes."""
-    named = copied(value, "rules must map qualified names of exception classes to values")
+    named = copy_mapping(value, "rules must map qualified names of exception classes to values")
     for name, rule in named.items():
         if not _is_qualified(name):
             # In ASCII, here and below: a letter that looks like another is shown as what it is.
@@ -47,7 +47,9 @@ class NamedClassifier(ExceptionClassifier):
     :param validate: look every name up now.
     """
 
-    named: Mapping[str, Any] = field(default={}, converter=by_name, hash=False, kw_only=True)
+    named: Mapping[str, Any] = field(
+        default={}, converter=copy_name_mapping, hash=False, kw_only=True
+    )
     validate: bool = field(
         default=False,
         validator=validation.instance_of(bool, "True or False"),
@@ -72,7 +74,7 @@ class NamedClassifier(ExceptionClassifier):
         return (*self.rules.values(), *named, self.default)
 
     def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
-        return nearest({**self.rules, **self.named}, kind)
+        return nearest_rule({**self.rules, **self.named}, kind)
 
     def _value(self, rule: Any, exc: BaseException) -> Any:
         if type(rule) is not StatusRule:
@@ -81,7 +83,7 @@ class NamedClassifier(ExceptionClassifier):
         return value if found else self.default
 
 
-def nearest(
+def nearest_rule(
     rules: Mapping[Any, Any], kind: type[BaseException]
 ) -> tuple[type[BaseException], Any] | None:
     """The rule for the first base of a class that has one, by the class or by its name."""

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = [
     "KNOWN_RETRYABLE_TYPES",
     "ExceptionClassifier",
-    "attribute",
-    "by_class",
-    "copied",
+    "copy_class_mapping",
+    "copy_mapping",
     "is_control_flow",
     "is_exception_class",
     "is_never_retried",
     "iter_causes",
     "iter_leaf_exceptions",
+    "safe_getattr",
 ]
 
 
@@ -83,12 +83,12 @@ def is_control_flow(kind: type) -> bool:
     (True, False)
     """
     return any(
-        (attribute(base, "__module__"), base.__name__) in CONTROL_FLOW_EXCEPTIONS
+        (safe_getattr(base, "__module__"), base.__name__) in CONTROL_FLOW_EXCEPTIONS
         for base in kind.__mro__
     )
 
 
-def attribute(holder: Any, name: str) -> Any:
+def safe_getattr(holder: Any, name: str) -> Any:
     """What the object has under this name, else None.
 
     Errors of other libraries may raise anything there: urllib's without a body a ``KeyError``.
@@ -99,7 +99,7 @@ def attribute(holder: Any, name: str) -> Any:
         return None
 
 
-def _settled(steps: Steps) -> Answer:
+def _run_steps(steps: Steps) -> Answer:
     """What the steps come to.  The stack is our own: groups may be nested deeper than Python's."""
     stack = [steps]
     answer: Any = None
@@ -120,16 +120,16 @@ def is_exception_class(value: Any) -> TypeGuard[type[BaseException]]:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def by_class(value: Any, allowed: str) -> dict[type[BaseException], Any]:
+def copy_class_mapping(value: Any, allowed: str) -> dict[type[BaseException], Any]:
     """A copy of a mapping whose keys are exception classes; *allowed* says what it must be."""
-    copy = copied(value, allowed)
+    copy = copy_mapping(value, allowed)
     for kind in copy:
         if not is_exception_class(kind):
             raise TypeError(f"{allowed}, got the key {kind!r}")
     return copy
 
 
-def copied(value: Any, allowed: str) -> dict[Any, Any]:
+def copy_mapping(value: Any, allowed: str) -> dict[Any, Any]:
     """A copy of a mapping; *allowed* says what it must be."""
     try:
         return dict(value)
@@ -138,7 +138,7 @@ def copied(value: Any, allowed: str) -> dict[Any, Any]:
 
 
 def _exception_map(value: Any) -> dict[type[BaseException], Any]:
-    return by_class(value, "rules must map exception classes to values")
+    return copy_class_mapping(value, "rules must map exception classes to values")
 
 
 @frozen(eq=False, repr=False)
@@ -206,7 +206,7 @@ class ExceptionClassifier(Value):
     def explicit(self, exc: BaseException | None) -> tuple[bool, Any]:
         """Whether a rule matched, and the value."""
         if self.traverse_causes or isinstance(exc, BaseExceptionGroup):
-            return _settled(self._walk(exc, {}))
+            return _run_steps(self._walk(exc, {}))
         return (False, self.default) if exc is None else self._own(exc)
 
     def values(self) -> tuple[Any, ...]:
@@ -286,7 +286,7 @@ class ExceptionClassifier(Value):
 # Classes of failures met before that are neither hard nor groups nor of a kill switch: they need no
 # second look.
 KNOWN_RETRYABLE_TYPES: set[type] = set()
-MOST_ORDINARY = 1024
+MAX_KNOWN_TYPES = 1024
 
 
 def is_never_retried(exception: BaseException) -> bool:
@@ -305,7 +305,7 @@ def is_never_retried(exception: BaseException) -> bool:
         return True
     if isinstance(exception, KillSwitchActiveError):
         return False
-    if len(KNOWN_RETRYABLE_TYPES) >= MOST_ORDINARY:
+    if len(KNOWN_RETRYABLE_TYPES) >= MAX_KNOWN_TYPES:
         KNOWN_RETRYABLE_TYPES.clear()
     KNOWN_RETRYABLE_TYPES.add(type(exception))
     return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal.values import Value
-from retrytemplate.classify.exceptions import attribute
+from retrytemplate.classify.exceptions import safe_getattr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class StatusRule(Value):
 def http_status(exc: BaseException) -> int | None:
     """The status in an error of httpx, requests (``response``), aiohttp or urllib."""
     # A response of requests is false when its status is an error.
-    response = attribute(exc, "response")
+    response = safe_getattr(exc, "response")
     for holder, name in (
         (response, "status_code"),
         (response, "status"),
@@ -61,7 +61,7 @@ def http_status(exc: BaseException) -> int | None:
         (exc, "status"),
         (exc, "code"),
     ):
-        status = attribute(holder, name)
+        status = safe_getattr(holder, name)
         if isinstance(status, int) and not isinstance(status, bool):
             return int(status)
     return None

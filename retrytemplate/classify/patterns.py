@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal.values import Value
-from retrytemplate.classify.exceptions import copied
+from retrytemplate.classify.exceptions import copy_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["PatternClassifier"]
 
 
 def _pattern_map(value: Any) -> dict[str, Any]:
-    patterns = copied(value, "patterns must map texts to values")
+    patterns = copy_mapping(value, "patterns must map texts to values")
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"patterns must map texts to values, got the key {pattern!r}")

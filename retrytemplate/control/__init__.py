@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from retrytemplate.control._strategy import Strategy
@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from retrytemplate.control.timeout.stream import StreamTimeout
     from retrytemplate.control.timeout.timeout import TimedOut, Timeout
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.control._strategy": ("Strategy",),

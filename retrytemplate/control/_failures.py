@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from retrytemplate._engine.final_error import put_note
+from retrytemplate._engine.final_error import set_note
 from retrytemplate.history import summary
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def failed_together(
     """
     causes = [first.__cause__]
     for name, other in others:
-        put_note(first, f"{name} failed, too: {summary(other)}")
+        set_note(first, f"{name} failed, too: {summary(other)}")
         causes.append(other)
     told = [each for each in causes if each is not None and each is not first]
     if told:

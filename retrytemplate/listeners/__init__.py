@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 from retrytemplate.listeners.base import HOOKS, RetryListener
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         StatisticsListener,
     )
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.listeners.logging": ("LoggingListener",),

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._internal.formatting import one_line, printable, subject, with_text
 from retrytemplate.errors import Rejected
-from retrytemplate.history import WORDS, message_of, summary, type_name
+from retrytemplate.history import STOP_REASON_TEXTS, message_of, summary, type_name
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class LoggingListener(RetryListener):
             return  # no attempt follows this wait
         else:
             then = f"; next attempt in {_digits(delay)} s"
-        self._log(self.level, "retry", context, failure, _failed(context, failure) + then, delay)
+        self._log(
+            self.level, "retry", context, failure, _failure_text(context, failure) + then, delay
+        )
 
     def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> None:
         text = (
@@ -129,7 +131,7 @@ class LoggingListener(RetryListener):
 
     def on_recovery(self, context: RetryContext, result: Any) -> None:
         failure = context.last_exception
-        text = f"recovered {_ended(context, failure)}"
+        text = f"recovered {_end_text(context, failure)}"
         self._log(self.recovery_level, "recovered", context, failure, text)
 
     def on_store_error(self, context: RetryContext, exception: BaseException) -> None:
@@ -140,7 +142,7 @@ class LoggingListener(RetryListener):
         self._log(self.store_error_level, "store_error", context, exception, text)
 
     def close(self, context: RetryContext, exception: BaseException | None) -> None:
-        reason, last, error = context.stop_reason, context.last_exception, context._error
+        reason, last, error = context.stop_reason, context.last_exception, context._final_error
         if reason is None or context.recovered:
             return
         if last is None or reason in ("recovery_failed", "terminated"):
@@ -151,10 +153,10 @@ class LoggingListener(RetryListener):
             text = f"rejected by {_component(failure)}{_retry_after(failure)}"
             self._log(self.failure_level, "rejected", context, failure, text)
         elif last is not None and not context.closed and error is last and context.rethrows(last):
-            text = f"{_failed(context, last)}; {_next_delivery(context)}"
+            text = f"{_failure_text(context, last)}; {_next_delivery(context)}"
             self._log(self.level, "deferred", context, last, text)
         else:
-            text = f"gave up {_ended(context, failure)}"
+            text = f"gave up {_end_text(context, failure)}"
             self._log(self.failure_level, "given_up", context, failure, text, rejection=error)
 
     def _log(
@@ -178,7 +180,7 @@ def _attempt(context: RetryContext) -> str:
     return f"attempt {number}" if most is None else f"attempt {number} of {most}"
 
 
-def _failed(context: RetryContext, failure: BaseException | None) -> str:
+def _failure_text(context: RetryContext, failure: BaseException | None) -> str:
     """How an attempt failed, or what rejected it."""
     if isinstance(failure, Rejected):
         return f"{_attempt(context)} rejected by {_component(failure)}"
@@ -186,7 +188,7 @@ def _failed(context: RetryContext, failure: BaseException | None) -> str:
     return f"{_attempt(context)} failed: {what}"
 
 
-def _ended(context: RetryContext, failure: BaseException | None) -> str:
+def _end_text(context: RetryContext, failure: BaseException | None) -> str:
     """After which attempt, with which failure, and why."""
     if context.attempt:
         when = f"after {_attempt(context)} in {_digits(context.elapsed)} s"
@@ -194,9 +196,9 @@ def _ended(context: RetryContext, failure: BaseException | None) -> str:
         when = "before the first attempt"
     what = "" if failure is None else f": {summary(failure)}"
     reason = context.stop_reason
-    why = "" if reason is None else f"; reason: {WORDS[reason]}"
-    if reason in ("guard", "budget_exhausted") and isinstance(context._error, Rejected):
-        why += f" ({_component(context._error)})"
+    why = "" if reason is None else f"; reason: {STOP_REASON_TEXTS[reason]}"
+    if reason in ("guard", "budget_exhausted") and isinstance(context._final_error, Rejected):
+        why += f" ({_component(context._final_error)})"
     return f"{when}{what}{why}"
 
 

@@ -37,7 +37,7 @@ def _unseen() -> dict[Kind, tuple[float, float]]:
     return dict.fromkeys(KINDS, (0.0, 0.0))
 
 
-def _fade(value: float, age: float, window: float) -> float:
+def _decay(value: float, age: float, window: float) -> float:
     # Two threads may read the clock in one order and take the lock in the other.
     return value * exp(-max(age, 0.0) / window)
 
@@ -125,7 +125,7 @@ class RollingStatistics:
         for kind in kinds:
             value, since = self._faded[kind]
             self._counts[kind] += 1
-            self._faded[kind] = (_fade(value, now - since, self.window) + 1, now)
+            self._faded[kind] = (_decay(value, now - since, self.window) + 1, now)
 
     def rolled(self, kind: Kind) -> int:
         """The faded count, rounded half up."""
@@ -205,7 +205,7 @@ class RollingStatistics:
         return self._counts.copy(), self._faded.copy(), self._attributes.copy()
 
     def _at(self, faded: dict[Kind, tuple[float, float]], now: float) -> dict[Kind, float]:
-        return {k: _fade(value, now - since, self.window) for k, (value, since) in faded.items()}
+        return {k: _decay(value, now - since, self.window) for k, (value, since) in faded.items()}
 
 
 def _check_kind(kind: Any) -> None:

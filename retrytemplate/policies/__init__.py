@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 from retrytemplate.policies.base import RetryPolicy, StatefulRetryPolicy
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from retrytemplate.policies.result import ResultRetryPolicy
     from retrytemplate.policies.simple import SimpleRetryPolicy
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.policies.basic": (

@@ -78,9 +78,9 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
         return self.delegate.never_ends
 
     def start(self, now: float) -> JSON:
-        return {**self._fresh(now), "open": None, "short_count": 0}
+        return {**self._new_window(now), "open": None, "short_count": 0}
 
-    def _fresh(self, now: float) -> dict[str, JSON]:
+    def _new_window(self, now: float) -> dict[str, JSON]:
         return {"started": now, "failures": 0, "delegate": self._inner.start(now)}
 
     def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
@@ -91,22 +91,22 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
         }
 
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
-        state = self._look(state, now)
+        state = self._refresh(state, now)
         if state["open"]:
             return False, {**state, "short_count": state["short_count"] + 1}
         allowed, delegate = self._inner.decide(state["delegate"], now)
         return allowed, {**state, "short_count": 0, "delegate": delegate}
 
-    def _look(self, state: JSON, now: float) -> dict[str, JSON]:
+    def _refresh(self, state: JSON, now: float) -> dict[str, JSON]:
         """The state after asking whether the circuit is open.  Every comparison is strict."""
         elapsed = now - state["started"]
         allowed, delegate = self._inner.decide(state["delegate"], now)
         state = {**state, "delegate": delegate}
         if allowed:
             if elapsed > self._seconds("open_timeout"):
-                state |= self._fresh(now)
+                state |= self._new_window(now)
         elif elapsed > self._seconds("reset_timeout"):
-            state |= self._fresh(now) | {"short_count": 0}
+            state |= self._new_window(now) | {"short_count": 0}
             allowed, state["delegate"] = self._inner.decide(state["delegate"], now)
         elif elapsed < self._seconds("open_timeout") and not state["open"]:
             # The time to reset runs from here; a circuit that trips later keeps its start.

@@ -88,13 +88,13 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
     def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
         return tuple(rule for each in self.policies for rule in each.result_rules())
 
-    def _verdict(self, answers: list[bool]) -> bool:
+    def _combine(self, answers: list[bool]) -> bool:
         return any(answers) if self.optimistic else all(answers)
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
-        return self._verdict([each.allows(failures, failure) for each in self.policies])
+        return self._combine([each.allows(failures, failure) for each in self.policies])
 
-    def _first(self, reasons: list[StopReason]) -> StopReason | None:
+    def _deciding_reason(self, reasons: list[StopReason]) -> StopReason | None:
         """The reason of the first member that ended it; where all had to, the first limit."""
         if self.optimistic:
             reasons = [each for each in reasons if each != "not_retryable"] or reasons
@@ -106,7 +106,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
             for each in self.policies
             if not each.allows(failures, failure)
         ]
-        return self._first(reasons) or super().stop_reason(failures, failure)
+        return self._deciding_reason(reasons) or super().stop_reason(failures, failure)
 
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float
@@ -116,7 +116,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
             for part, own in zip(self._parts, state, strict=True)
             if not part.decide(own, now)[0]
         ]
-        return self._first(reasons) or super().stop_reason(failures, failure)
+        return self._deciding_reason(reasons) or super().stop_reason(failures, failure)
 
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
         return any(
@@ -137,7 +137,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
 
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
         answers = [part.decide(own, now) for part, own in zip(self._parts, state, strict=True)]
-        return self._verdict([allowed for allowed, _ in answers]), [own for _, own in answers]
+        return self._combine([allowed for allowed, _ in answers]), [own for _, own in answers]
 
     def recovery_forbidden(self, state: JSON) -> bool:
         return any(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
-from retrytemplate.classify.exceptions import ExceptionClassifier, by_class
+from retrytemplate.classify.exceptions import ExceptionClassifier, copy_class_mapping
 from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, as_stateful
 from retrytemplate.policies.basic import NeverRetryPolicy
 from retrytemplate.policies.exception_rules import is_count_only
@@ -24,7 +24,7 @@ __all__ = ["ExceptionClassifierRetryPolicy"]
 def _policy_map(value: Any) -> Any:
     if isinstance(value, ExceptionClassifier):
         return value
-    policies = by_class(value, "policies must map exception classes to policies")
+    policies = copy_class_mapping(value, "policies must map exception classes to policies")
     for kind, policy in policies.items():
         if not isinstance(policy, RetryPolicy):
             raise TypeError(
@@ -72,20 +72,20 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
     traverse_causes: bool = field(
         default=False, validator=validation.instance_of(bool, "True or False")
     )
-    _choice: ExceptionClassifier = field(init=False, eq=False, repr=False)
+    _classifier: ExceptionClassifier = field(init=False, eq=False, repr=False)
     _values: tuple[Any, ...] = field(init=False, eq=False, repr=False)
     _members: tuple[RetryPolicy, ...] = field(init=False, eq=False, repr=False)
     _parts: tuple[StatefulRetryPolicy, ...] = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        choice = self._make_choice()
+        choice = self._make_classifier()
         # By identity: one object has one state, two equal ones have two.
         values = tuple({id(each): each for each in choice.values()}.values())
-        object.__setattr__(self, "_choice", choice)
+        object.__setattr__(self, "_classifier", choice)
         object.__setattr__(self, "_values", values)
-        self._use(tuple(NeverRetryPolicy() if each is False else each for each in values))
+        self._set_members(tuple(NeverRetryPolicy() if each is False else each for each in values))
 
-    def _make_choice(self) -> ExceptionClassifier:
+    def _make_classifier(self) -> ExceptionClassifier:
         if not isinstance(self.policies, ExceptionClassifier):
             return ExceptionClassifier(self.policies, self.default, self.traverse_causes)
         if self.traverse_causes or self.default != NeverRetryPolicy():
@@ -100,16 +100,16 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
                 )
         return self.policies
 
-    def _use(self, members: tuple[RetryPolicy, ...]) -> None:
+    def _set_members(self, members: tuple[RetryPolicy, ...]) -> None:
         object.__setattr__(self, "_members", members)
         object.__setattr__(self, "_parts", tuple(map(as_stateful, members)))
 
-    def _place(self, failure: BaseException) -> str:
-        value = self._choice.classify(failure)
+    def _member_index(self, failure: BaseException) -> str:
+        value = self._classifier.classify(failure)
         for at, each in enumerate(self._values):
             if each is value:
                 return str(at)
-        raise LookupError(f"{self._choice!r} gave {value!r}, which is none of its values()")
+        raise LookupError(f"{self._classifier!r} gave {value!r}, which is none of its values()")
 
     @property
     def never_ends(self) -> bool:
@@ -119,58 +119,60 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
         return {"chosen": None, "members": {}}
 
     def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
-        if is_count_only(failure) and not self._choice.names(failure):
-            return self._told(state, map(str, range(len(self._parts))), failure, now)
-        choices = [(part, self._place(part)) for part in self._choice.parts(failure)]
-        if len({place for _, place in choices}) == 1:
-            return self._choose(state, self._place(failure), failure, now)
-        told = state
-        for part, place in choices:
-            told = self._choose(told, place, part, now)
-            if not self.decide(told, now)[0]:
-                return self._choose(state, place, part, now)
-        return {**told, "chosen": choices[0][1]}
+        if is_count_only(failure) and not self._classifier.names(failure):
+            return self._record_with(state, map(str, range(len(self._parts))), failure, now)
+        choices = [(part, self._member_index(part)) for part in self._classifier.parts(failure)]
+        if len({index for _, index in choices}) == 1:
+            return self._choose(state, self._member_index(failure), failure, now)
+        recorded = state
+        for part, index in choices:
+            recorded = self._choose(recorded, index, part, now)
+            if not self.decide(recorded, now)[0]:
+                return self._choose(state, index, part, now)
+        return {**recorded, "chosen": choices[0][1]}
 
-    def _choose(self, state: JSON, place: str, failure: BaseException, now: float) -> JSON:
-        return {**self._told(state, (place,), failure, now), "chosen": place}
+    def _choose(self, state: JSON, index: str, failure: BaseException, now: float) -> JSON:
+        return {**self._record_with(state, (index,), failure, now), "chosen": index}
 
-    def _told(self, state: JSON, places: Iterable[str], failure: BaseException, now: float) -> JSON:
+    def _record_with(
+        self, state: JSON, indices: Iterable[str], failure: BaseException, now: float
+    ) -> JSON:
         members = dict(state["members"])
-        for place in places:
-            part = self._parts[int(place)]
-            own = members[place] if place in members else part.start(now)
-            members[place] = part.record(own, failure, now)
+        for index in indices:
+            part = self._parts[int(index)]
+            own = members[index] if index in members else part.start(now)
+            members[index] = part.record(own, failure, now)
         return {**state, "members": members}
 
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
         members = dict(state["members"])
         allowed = not members
-        for place in self._asked(state):
-            answer, members[place] = self._parts[int(place)].decide(members[place], now)
+        for index in self._consulted(state):
+            answer, members[index] = self._parts[int(index)].decide(members[index], now)
             allowed = allowed or answer
         return allowed, {**state, "members": members}
 
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float
     ) -> StopReason:
-        for place in self._asked(state):
-            if not isinstance(self._members[int(place)], NeverRetryPolicy):
-                part, own = self._parts[int(place)], state["members"][place]
+        for index in self._consulted(state):
+            if not isinstance(self._members[int(index)], NeverRetryPolicy):
+                part, own = self._parts[int(index)], state["members"][index]
                 return part.stop_reason_from(own, failures, failure, now)
         return "not_retryable"
 
     def recovery_forbidden(self, state: JSON) -> bool:
         return any(
-            self._parts[int(place)].recovery_forbidden(state["members"][place])
-            for place in self._asked(state)
+            self._parts[int(index)].recovery_forbidden(state["members"][index])
+            for index in self._consulted(state)
         )
 
-    def _asked(self, state: JSON) -> tuple[str, ...]:
+    def _consulted(self, state: JSON) -> tuple[str, ...]:
         """The chosen policy; where nothing has chosen yet all that were told of lost attempts."""
         return tuple(state["members"]) if state["chosen"] is None else (state["chosen"],)
 
     def matches_library_error(self, failure: BaseException) -> bool:
-        return self._choice.names(failure) or any(
+        return self._classifier.names(failure) or any(
             each.matches_library_error(failure) for each in self._members
         )
 
@@ -187,7 +189,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
         members = tuple(each.resolved() for each in self._members)
         if isinstance(self.policies, ExceptionClassifier):
             made = evolve(self)
-            made._use(members)
+            made._set_members(members)
             return made
         read = {id(each): now for each, now in zip(self._members, members, strict=True)}
         policies = {kind: read[id(each)] for kind, each in self.policies.items()}

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.imports import lazily
+from retrytemplate._internal.imports import lazy_attributes
 from retrytemplate.testing.clock import Interrupted, VirtualClock
 from retrytemplate.testing.recorder import AsyncRecorder, Event, Recorder
 from retrytemplate.testing.scripted_random import ScriptedRandom
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from retrytemplate.testing.event_loops import run, run_trio, virtual_loop
 
 # Every pytest run imports this package, few need asyncio or the kits.
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "retrytemplate.testing.conformance": (

@@ -16,7 +16,11 @@ from retrytemplate import (
     SimpleRetryPolicy,
     TimeoutRetryPolicy,
 )
-from retrytemplate.classify.exceptions import KNOWN_RETRYABLE_TYPES, MOST_ORDINARY, is_never_retried
+from retrytemplate.classify.exceptions import (
+    KNOWN_RETRYABLE_TYPES,
+    MAX_KNOWN_TYPES,
+    is_never_retried,
+)
 from tests.support.runners import Script, every_way, made
 
 CANCELLED = concurrent.futures.CancelledError
@@ -95,7 +99,7 @@ def test_a_group_is_retried_where_a_rule_names_what_it_holds_or_the_group(way):
 
 
 def test_of_classes_that_a_program_makes_as_it_goes_not_all_are_remembered():
-    for number in range(2 * MOST_ORDINARY):
+    for number in range(2 * MAX_KNOWN_TYPES):
         assert not is_never_retried(type(f"Made{number}", (Exception,), {})())
-        assert len(KNOWN_RETRYABLE_TYPES) <= MOST_ORDINARY
+        assert len(KNOWN_RETRYABLE_TYPES) <= MAX_KNOWN_TYPES
     assert KNOWN_RETRYABLE_TYPES

@@ -390,7 +390,7 @@ def test_operation_is_the_qualified_name_of_the_function(call, name):
 def test_operation_of_a_lambda_is_its_file_and_line():
     seen = []
     TEMPLATE.call(lambda: seen.append(current_context().operation))
-    assert seen[0].startswith("test_stop_reasons.py:")
+    assert seen[0].startswith("test_stop_reason.py:")
 
 
 @pytest.mark.parametrize(

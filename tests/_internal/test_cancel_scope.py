@@ -91,7 +91,7 @@ def test_it_cuts_at_its_time_in_both_kinds_of_tasks(runs):
     async def main():
         scope = cancel_after(2.0)
         with scope:
-            assert scope.is_here()
+            assert scope.is_current_task()
             await clock.sleep_async(60)
         return scope.expired, clock.monotonic()
 
@@ -103,10 +103,10 @@ def test_a_task_knows_its_own_cut_from_another_ones():
         scope = cancel_after(60.0)
 
         async def here():
-            return scope.is_here()
+            return scope.is_current_task()
 
         with scope:
-            return scope.is_here(), await asyncio.ensure_future(here())
+            return scope.is_current_task(), await asyncio.ensure_future(here())
 
     assert run(main(), clock=VirtualClock()) == (True, False)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import retrytemplate
-from retrytemplate._internal.imports import is_own
+from retrytemplate._internal.imports import is_library_module
 
 WRONG = {
     "from retrytemplate import Pipeline": "'retrytemplate'; Pipeline is in retrytemplate.control",
@@ -74,4 +74,4 @@ def test_hint_knows_all_names_of_the_public_modules():
     ],
 )
 def test_is_own_given_a_module_excludes_users_code_and_demo(module, own):
-    assert is_own(module) is own
+    assert is_library_module(module) is own

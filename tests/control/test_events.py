@@ -22,7 +22,7 @@ from retrytemplate.control import (
     Timeout,
 )
 from retrytemplate.testing import VirtualClock, run
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 
 class Down(Exception):
@@ -177,7 +177,7 @@ def is_free(part):
     """Whether another thread can look at it meanwhile."""
     thread = threading.Thread(target=part.snapshot, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(JOIN_TIMEOUT)
     return not thread.is_alive()
 
 

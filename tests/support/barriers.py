@@ -2,7 +2,7 @@
 
 import threading
 
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 
 class Meeting:
@@ -16,4 +16,4 @@ class Meeting:
     def come(self):
         came = self.own.came = getattr(self.own, "came", 0) + 1
         if came <= self.steps and threading.current_thread() is not threading.main_thread():
-            self.barrier.wait(PATIENCE)
+            self.barrier.wait(JOIN_TIMEOUT)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from retrytemplate import CircuitOpenError
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 __all__ = ["cancelled_anywhere", "come_and_go", "tasks_at_once"]
 
@@ -87,5 +87,5 @@ def come_and_go(breakers, times):
 
     with ThreadPoolExecutor(len(breakers)) as pool:
         for future in [pool.submit(work, each) for each in breakers]:
-            future.result(PATIENCE)
+            future.result(JOIN_TIMEOUT)
     return most, admitted

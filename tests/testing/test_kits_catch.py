@@ -64,7 +64,7 @@ class Pad:
             elif not self.written.is_set() and value != self.first[0]:
                 self.other = value
                 self.written.set()
-        return self.other if is_first and self.written.wait(base.PATIENCE) else value
+        return self.other if is_first and self.written.wait(base.JOIN_TIMEOUT) else value
 
 
 # -- policies ------------------------------------------------------------------------------------
@@ -1124,7 +1124,7 @@ def test_only_what_comes_back_the_same_counts_as_json(value):
 
 @pytest.mark.parametrize("value", [None, True, 0, 1.5, "ä", [], {}, {"a": [1, None, {"b": 0.1}]}])
 def test_json_values_come_back_the_same(value):
-    assert base.travelled(value) == value
+    assert base.json_round_trip(value) == value
 
 
 def test_errors_in_threads_reach_the_test():
@@ -1140,7 +1140,7 @@ def test_errors_in_threads_reach_the_test():
 
 
 def test_a_stuck_thread_fails_the_test(monkeypatch):
-    times = itertools.chain([0.0], itertools.repeat(base.PATIENCE))
+    times = itertools.chain([0.0], itertools.repeat(base.JOIN_TIMEOUT))
     monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: next(times)))
     release = threading.Event()
     try:

@@ -75,7 +75,7 @@ def test_the_fixtures_remove_the_waiting_of_decorators_built_at_import(run_with_
 
         def test_nothing_is_left_behind():
             from retrytemplate import clock
-            assert clock.stand_in is None
+            assert clock._override is None
         """
     )
     result.assert_outcomes(passed=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrytemplate._internal.values import MOST
+from retrytemplate._internal.values import MAX_STORED_INT
 from retrytemplate._storage.redis_script import CLOCK, Script
 
 __all__ = [
@@ -30,7 +30,7 @@ local name = KEYS[1]
 local function number(text)  -- of digits alone: nothing else is ever written
     if not text or #text > 19 or not string.find(text, '^%d+$') then return nil end
     local value = tonumber(text)
-    return value <= {MOST} and value or nil
+    return value <= {MAX_STORED_INT} and value or nil
 end
 local function damaged(field)
     return redis.error_reply('DAMAGED the field ' .. field .. ' must be an int from 0 to 2^62')

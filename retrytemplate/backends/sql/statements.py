@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrytemplate._internal.values import MOST
+from retrytemplate._internal.values import MAX_STORED_INT
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 
 __all__ = ["SCHEMA", "schema"]
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS ${prefix}_contexts (
 KEEP_FENCE = f"""
 CREATE TRIGGER IF NOT EXISTS ${{prefix}}_fence AFTER DELETE ON ${{prefix}}_contexts
 WHEN OLD.fence > (SELECT value FROM ${{prefix}}_meta WHERE name = 'fence')
-AND OLD.fence <= {MOST}
+AND OLD.fence <= {MAX_STORED_INT}
 BEGIN UPDATE ${{prefix}}_meta SET value = OLD.fence WHERE name = 'fence'; END"""
 # A success is in it only where it is remembered.
 ENDS = """

@@ -40,7 +40,7 @@ from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.caches.worker_id import place_of
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.history import AttemptRecord, recorded, type_name
+from retrytemplate.history import AttemptRecord, to_recorded_failure, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -108,7 +108,7 @@ class Machine:
             status = yield from self._chunks()
         except Fatal as fatal:
             (failure,) = fatal.args
-            self.run.exception, self.run.error = failure, recorded(failure)
+            self.run.exception, self.run.error = failure, to_recorded_failure(failure)
             status = "failed"
         ended = self._teller.event("ended", error=self.run.error, status=status)
         yield from self._tell([ended])
@@ -481,7 +481,7 @@ class Machine:
             )
             error.__cause__ = failure
             raise Fatal(error)
-        self._bury(chunk, index, phase, recorded(failure), attempts, skipped=True)
+        self._bury(chunk, index, phase, to_recorded_failure(failure), attempts, skipped=True)
 
     def _killer(self, chunk: Chunk, index: int, deaths: Sequence[tuple[str, float]]) -> None:
         name = type_name(ProcessDiedError)

@@ -14,7 +14,7 @@ from retrytemplate.caches.record import Record, brief, shortened
 from retrytemplate.caches.record_limit import fitting
 from retrytemplate.caches.record_schema import ATTEMPT, OF_EVERY_ATTEMPT, objects
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.history import AttemptRecord, bounded
+from retrytemplate.history import AttemptRecord, truncate_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,7 +101,7 @@ def joined(
     Only the first and the last ones are kept, see ``bounded``.
     """
     count = before[-1].number if before else 0
-    return bounded((*before, *(evolve(each, number=count + each.number) for each in more)))
+    return truncate_history((*before, *(evolve(each, number=count + each.number) for each in more)))
 
 
 def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.threads import Threads, ticks
+from retrytemplate._internal.threads import Threads, repeat_until_stopped
 from retrytemplate._storage.cancellation import wait_shielded
 from retrytemplate.batch.errors import RunLostError
 
@@ -45,7 +45,7 @@ class Heartbeat:
             raise self._lost
 
     def _run(self) -> None:
-        for _ in ticks(self._over, self._rest):
+        for _ in repeat_until_stopped(self._over, self._rest):
             try:
                 self._renew()
             except RunLostError as lost:

@@ -14,9 +14,9 @@ from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.validation import checked_by, instance_of, plain
 from retrytemplate.classify.exceptions import (
     ExceptionClassifier,
-    attribute,
     iter_causes,
     iter_leaf_exceptions,
+    safe_getattr,
 )
 from retrytemplate.control.classification.codes import OwnClassifier
 from retrytemplate.control.classification.libraries import CorrectedClassifier, said_at_login
@@ -130,7 +130,7 @@ class AuthenticationAlert(RetryListener):
 
     def _was_told(self, failure: BaseException) -> bool:
         """Whether it was told before; from now on it was."""
-        told = attribute(failure, TOLD)
+        told = safe_getattr(failure, TOLD)
         if isinstance(told, tuple) and self._mark in told:
             return True
         with suppress(Exception):  # a frozen exception does not take it

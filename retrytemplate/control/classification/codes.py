@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal.validation import instance_of
-from retrytemplate.classify.by_name import NamedClassifier, by_name, nearest
-from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, by_class
+from retrytemplate.classify.by_name import NamedClassifier, copy_name_mapping, nearest_rule
+from retrytemplate.classify.exceptions import ExceptionClassifier, copy_class_mapping, safe_getattr
 from retrytemplate.classify.http_status import StatusRule, http_status
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def wrapped(exc: BaseException) -> Iterator[BaseException]:
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            inner = (attribute(each, "orig"), attribute(each, "reason"), *_arguments(each))
+            inner = (safe_getattr(each, "orig"), safe_getattr(each, "reason"), *_arguments(each))
             waiting += (other for other in inner if isinstance(other, BaseException))
 
 
 def _arguments(exc: BaseException) -> tuple[Any, ...]:
     """What it was made with; a class may have something else under that name."""
-    arguments = attribute(exc, "args")
+    arguments = safe_getattr(exc, "args")
     return arguments if isinstance(arguments, tuple) else ()
 
 
@@ -99,7 +99,7 @@ def sqlstate(exc: BaseException) -> str | None:
     ('40P01', None)
     """
     first = _arguments(exc)[:1] if _of_a_driver(exc) else ()
-    for value in (attribute(exc, "sqlstate"), attribute(exc, "pgcode"), *first):
+    for value in (safe_getattr(exc, "sqlstate"), safe_getattr(exc, "pgcode"), *first):
         if isinstance(value, str) and len(value) == 5 and _is_code(value):
             return value.upper()
     return None
@@ -122,11 +122,11 @@ def vendor_codes(exc: BaseException) -> tuple[int | str, ...]:
     ('SQLITE_CONSTRAINT_UNIQUE', 'SQLITE_CONSTRAINT')
     >>> connection.close()
     """
-    name = attribute(exc, "sqlite_errorname")
+    name = safe_getattr(exc, "sqlite_errorname")
     if isinstance(name, str):
         return tuple(dict.fromkeys((name, "_".join(name.split("_")[:2]))))
     if _of_a_driver(exc):
-        for value in (attribute(exc, "errno"), *_arguments(exc)[:1]):
+        for value in (safe_getattr(exc, "errno"), *_arguments(exc)[:1]):
             if isinstance(value, int) and not isinstance(value, bool):
                 return (value,)
     return ()
@@ -142,7 +142,7 @@ def os_error(exc: BaseException) -> int | None:
         return None
     if any(base.__name__.endswith(OWN_NUMBERS) for base in type(exc).__mro__):
         return None
-    number = attribute(exc, "errno")
+    number = safe_getattr(exc, "errno")
     return number if isinstance(number, int) else None
 
 
@@ -199,15 +199,15 @@ def _number(key: Any) -> int:
 
 
 def _by_class(value: Any) -> dict[type[BaseException], Any]:
-    return by_class(value, "rules must map exception classes to values")
+    return copy_class_mapping(value, "rules must map exception classes to values")
 
 
 def _by_either(value: Any) -> dict[Any, Any]:
     table = _table("overrides", value)
     named = {key: rule for key, rule in table.items() if isinstance(key, str)}
     classes = {key: rule for key, rule in table.items() if not isinstance(key, str)}
-    by_class(classes, "overrides must map exception classes, or their names, to values")
-    return {**classes, **by_name(named)}
+    copy_class_mapping(classes, "overrides must map exception classes, or their names, to values")
+    return {**classes, **copy_name_mapping(named)}
 
 
 @frozen(eq=False, repr=False)
@@ -270,10 +270,10 @@ class CodeClassifier(NamedClassifier):
         return (*coded, *super().values())
 
     def _nearest(self, kind: type[BaseException]) -> tuple[type, Any] | None:
-        return nearest(self.overrides, kind) or super()._nearest(kind)
+        return nearest_rule(self.overrides, kind) or super()._nearest(kind)
 
     def _own(self, exc: BaseException) -> Answer:
-        if nearest(self.overrides, type(exc)) is None:
+        if nearest_rule(self.overrides, type(exc)) is None:
             found, value = self._by_code(list(wrapped(exc)))
             if found:
                 return True, value
@@ -284,7 +284,7 @@ class CodeClassifier(NamedClassifier):
             for found, value in self._answers(each):
                 if found:
                     return True, value
-        if any(attribute(each, "connection_invalidated") is True for each in failures):
+        if any(safe_getattr(each, "connection_invalidated") is True for each in failures):
             return _first(self.sqlstate, _with_class(CONNECTION_LOST))
         return False, None
 
@@ -307,7 +307,7 @@ class OwnNames(NamedClassifier):
             return super()._nearest(kind)
         except ValueError:
             found = {name: value for name, value in self.named.items() if _is_found(name)}
-            return nearest({**self.rules, **found}, kind)
+            return nearest_rule({**self.rules, **found}, kind)
 
 
 @frozen(eq=False, repr=False)
@@ -317,7 +317,7 @@ class OwnClassifier(OwnNames, CodeClassifier):
 
 def _is_found(name: str) -> bool:
     try:
-        nearest({name: True}, BaseException)
+        nearest_rule({name: True}, BaseException)
     except ValueError:
         return False
     return True

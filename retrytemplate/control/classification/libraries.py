@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.backoff.retry_after import header
-from retrytemplate.classify.exceptions import attribute, iter_causes
+from retrytemplate.classify.exceptions import iter_causes, safe_getattr
 from retrytemplate.control.classification.codes import (
     DerivedClassifier,
     OwnNames,
@@ -123,7 +123,7 @@ def _model(exc: BaseException) -> bool | None:
     if is_distrust(exc):
         return False
     for each in iter_causes(exc):
-        headers = attribute(attribute(each, "response"), "headers")
+        headers = safe_getattr(safe_getattr(each, "response"), "headers")
         if header(headers, "x-should-retry") == "false" or any(map(UNPAID.__contains__, _of(each))):
             return False
     return _stream(exc)
@@ -131,10 +131,10 @@ def _model(exc: BaseException) -> bool | None:
 
 def _of(exc: BaseException) -> Iterator[Any]:
     """What an SDK calls the failure, in the places where they put it."""
-    body = attribute(exc, "body")
+    body = safe_getattr(exc, "body")
     inner = body.get("error") if isinstance(body, dict) else None
     for name in ("code", "type"):
-        yield attribute(exc, name)
+        yield safe_getattr(exc, name)
         for holder in (body, inner):
             if isinstance(holder, dict):
                 yield holder.get(name)

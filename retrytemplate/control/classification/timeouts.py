@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.classify.exceptions import ExceptionClassifier, attribute
+from retrytemplate.classify.exceptions import ExceptionClassifier, safe_getattr
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, RetryError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def timeout_kind(exc: BaseException) -> str | None:
     rules = _of([{TimeoutError: TOTAL}, *_loaded()])
     kind: str | None = rules.classify(exc)
     # SQLAlchemy wraps what the driver raised.
-    return kind or rules.classify(attribute(exc, "orig"))
+    return kind or rules.classify(safe_getattr(exc, "orig"))
 
 
 def _loaded() -> Iterator[Kinds]:

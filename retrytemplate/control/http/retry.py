@@ -11,7 +11,7 @@ from retrytemplate._internal.validation import checked_by, instance_of, text
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
-from retrytemplate.classify.exceptions import ExceptionClassifier, attribute, iter_causes
+from retrytemplate.classify.exceptions import ExceptionClassifier, iter_causes, safe_getattr
 from retrytemplate.control.classification.codes import DerivedClassifier, OwnClassifier, wrapped
 from retrytemplate.control.classification.failure_kind import TRANSIENT_ERRORS
 from retrytemplate.control.idempotency.keys import HEADER
@@ -148,9 +148,9 @@ class RepeatableClassifier(DerivedClassifier):
         request = _request(exc)
         if request is None:
             return False
-        if attribute(request, "method").upper() in IDEMPOTENT:
+        if safe_getattr(request, "method").upper() in IDEMPOTENT:
             return True
-        return bool(header(attribute(request, "headers"), self.key_header))
+        return bool(header(safe_getattr(request, "headers"), self.key_header))
 
     def values(self) -> tuple[Any, ...]:
         return (*self.of.values(), False)
@@ -163,13 +163,13 @@ def _never_sent(exc: BaseException) -> bool:
 def _request(exc: BaseException) -> Any:
     """The request that the failed call began with; None if it is unknown."""
     for each in iter_causes(exc):
-        response = attribute(each, "response")
+        response = safe_getattr(each, "response")
         for holder in (response, each, *_in_frames(each.__traceback__)):
             # After a redirect the last request may be a GET that a POST has led to.
             for holds in (_redirect(holder), holder):
                 for name in ("request", "request_info", "req"):
-                    request = attribute(holds, name)
-                    if isinstance(attribute(request, "method"), str):
+                    request = safe_getattr(holds, name)
+                    if isinstance(safe_getattr(request, "method"), str):
                         return request
     return None
 
@@ -189,7 +189,7 @@ def _in_frames(traceback: TracebackType | None) -> Iterator[Any]:
 
 def _redirect(holder: Any) -> Any:
     """The first answer on the way to the last one."""
-    history = attribute(holder, "history")
+    history = safe_getattr(holder, "history")
     return history[0] if isinstance(history, list | tuple) and history else None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
-from retrytemplate._engine.final_error import put_note, with_context
+from retrytemplate._engine.final_error import set_note, with_context
 from retrytemplate.control.events import ControlEvent, tell
 from retrytemplate.control.idempotency.keys import Named, derived
 from retrytemplate.control.idempotency.reservation import NOTHING, Reservation, harder, is_unknown
@@ -250,7 +250,7 @@ class Operation:
         else:
             _, problem = yield from self._failing(unknown, ways)
         if problem is not None:
-            put_note(error, f"the operation {self.key!r} could not be left as failed: {problem!r}")
+            set_note(error, f"the operation {self.key!r} could not be left as failed: {problem!r}")
         return None, harder(error, problem)
 
     def _leaving(self, error: BaseException | None, ways: Any) -> Steps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.validation import duration, span_or_none
-from retrytemplate.classify.exceptions import attribute
+from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.control.classification.timeouts import DATABASE_STATEMENT, LOCK
 from retrytemplate.control.http.client_timeouts import MINIMUM, remaining_time
 from retrytemplate.errors import DeadlineExceededError, MisuseError
@@ -235,8 +235,8 @@ class PostgreSQL:
             self._set(*self.before)
 
     def kind(self, exception: Any) -> str | None:
-        orig = attribute(exception, "orig")
-        return POSTGRESQL_KINDS.get(attribute(orig, "sqlstate") or attribute(orig, "pgcode"))
+        orig = safe_getattr(exception, "orig")
+        return POSTGRESQL_KINDS.get(safe_getattr(orig, "sqlstate") or safe_getattr(orig, "pgcode"))
 
     def _set(self, statement: str, lock: str) -> None:
         self._run(
@@ -278,7 +278,7 @@ class SQLite:
         self._wait(self.busy)
 
     def kind(self, exception: Any) -> str | None:
-        code = attribute(attribute(exception, "orig"), "sqlite_errorcode")
+        code = safe_getattr(safe_getattr(exception, "orig"), "sqlite_errorcode")
         return None if code is None else SQLITE_KINDS.get(code & 0xFF)
 
     def _wait(self, busy: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal.validation import checked_by, plain
-from retrytemplate.classify.exceptions import attribute
+from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.errors import MisuseError, Rejected
 from retrytemplate.guards import Guard
 
@@ -45,7 +45,7 @@ def in_transaction(connection: Any) -> bool:
             return False
         if isinstance(answer, bool):
             return answer
-    status = attribute(attribute(connection, "info"), "transaction_status")  # psycopg's
+    status = safe_getattr(safe_getattr(connection, "info"), "transaction_status")  # psycopg's
     if isinstance(status, int):
         return status not in NONE_OPEN
     raise MisuseError(

@@ -15,7 +15,7 @@ from retrytemplate.testing.conformance.base import (
     check_lets_go,
     check_same,
     in_threads,
-    travelled,
+    json_round_trip,
     unchanged,
 )
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BackoffConformance"]
 
-LAST = 1 - 2**-53
+LARGEST_DRAW = 1 - 2**-53
 """The largest number that a source of chance gives."""
-DRAWS = (0.5, 0.0, LAST, 0.25, 0.75)
-MANY = 2000
+DRAWS = (0.5, 0.0, LARGEST_DRAW, 0.25, 0.75)
+LONG_RUN = 2000
 """Long enough for a power of two to leave the range of a float."""
 
 
-class Chance:
+class CyclingRandom:
     """A source of chance that has ``random()`` and nothing else."""
 
     __slots__ = ("_draws", "_turn")
@@ -47,7 +47,7 @@ class Chance:
         return self._draws[(self._turn - 1) % len(self._draws)]
 
 
-def unmoved(state: Any) -> Any:
+def identity(state: Any) -> Any:
     return state
 
 
@@ -56,10 +56,10 @@ def delays(
     failures: Sequence[BaseException],
     number: int = 12,
     chance: Any = None,
-    travel: Callable[[Any], Any] = unmoved,
+    travel: Callable[[Any], Any] = identity,
 ) -> Iterator[Delay]:
     """The first delays of one execution whose failures come in turn."""
-    chance = Chance() if chance is None else chance
+    chance = CyclingRandom() if chance is None else chance
     state = travel(backoff.start())
     for turn in range(number):
         delay, state = backoff.next(state, failures[turn % len(failures)], chance)
@@ -100,9 +100,9 @@ class BackoffConformance(Conformance):
         assert isinstance(backoff, Backoff), f"{backoff!r} does not derive from Backoff"
 
     def test_a_delay_is_a_finite_number_of_seconds_from_zero(self) -> None:
-        for draws in ((0.0,), (0.5,), (LAST,), DRAWS):
+        for draws in ((0.0,), (0.5,), (LARGEST_DRAW,), DRAWS):
             for course in self.courses():
-                for delay in delays(self.make(), course, chance=Chance(draws)):
+                for delay in delays(self.make(), course, chance=CyclingRandom(draws)):
                     self._check(delay)
 
     def _check(self, delay: Delay) -> None:
@@ -112,13 +112,13 @@ class BackoffConformance(Conformance):
 
     def test_it_goes_on_for_a_long_time(self) -> None:
         course = list(self.failures_to_try)
-        for draws in ((0.0,), (LAST,)):
-            for delay in delays(self.make(), course, number=MANY, chance=Chance(draws)):
+        for draws in ((0.0,), (LARGEST_DRAW,)):
+            for delay in delays(self.make(), course, number=LONG_RUN, chance=CyclingRandom(draws)):
                 self._check(delay)
 
     def test_the_state_is_json_and_goes_on_alike_elsewhere(self) -> None:
         here = self.all_delays(self.make(), travel=self._written)
-        elsewhere = self.all_delays(self.make(), travel=travelled)
+        elsewhere = self.all_delays(self.make(), travel=json_round_trip)
         check_same(elsewhere, here, "the state that was written and read back goes on otherwise")
 
     def _written(self, state: Any) -> Any:
@@ -127,7 +127,7 @@ class BackoffConformance(Conformance):
 
     def test_a_state_is_never_changed_in_place(self) -> None:
         backoff = self.make()
-        chance = Chance()
+        chance = CyclingRandom()
         for course in self.courses():
             state = backoff.start()
             for failure in course * 3:
@@ -184,7 +184,7 @@ class BackoffConformance(Conformance):
         backoff = self.make()
 
         def use(failure: BaseException) -> Any:
-            return backoff.next(backoff.start(), failure, Chance())
+            return backoff.next(backoff.start(), failure, CyclingRandom())
 
         check_lets_go(use, type(backoff).__name__)
 

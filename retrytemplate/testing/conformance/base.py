@@ -26,11 +26,11 @@ __all__ = [
     "check_lets_go",
     "check_same",
     "in_threads",
-    "travelled",
+    "json_round_trip",
     "unchanged",
 ]
 
-PATIENCE = 30.0
+JOIN_TIMEOUT = 30.0
 """Real seconds after which a thread that has not come back is taken for stuck."""
 
 
@@ -116,7 +116,7 @@ def _same_types(value: Any, back: Any) -> bool:
     return True
 
 
-def travelled(value: Any) -> Any:
+def json_round_trip(value: Any) -> Any:
     """The value as another process would get it."""
     return json.loads(as_json(value))
 
@@ -160,7 +160,7 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
 
     def one(place: int) -> None:
         try:
-            barrier.wait(PATIENCE)
+            barrier.wait(JOIN_TIMEOUT)
         except threading.BrokenBarrierError:  # not all of them could begin
             return
         try:
@@ -174,7 +174,7 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
     try:
         for thread in threads:
             thread.start()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + JOIN_TIMEOUT
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
     except BaseException:  # an interrupt, which passes: nobody is to wait for those yet to begin

@@ -35,7 +35,7 @@ __all__ = ["AsyncCacheConformance", "CacheConformance"]
 KEY = "charge/s:order-17"
 LONG = 86_400.0
 WORKERS = 8
-TURNS = 10
+ITERATIONS = 10
 
 KEYS: tuple[Any, ...] = (
     *(1, "1", True, b"1", 0, False, "", b"", -1, 10**30, "True", "i:1"),
@@ -380,7 +380,7 @@ class CacheConformance(Conformance):
             return (yield "begin", (KEY,), {"worker": f"worker {place}"})
 
         with self.opened() as cache:
-            for _ in range(TURNS):
+            for _ in range(ITERATIONS):
                 replies = self.at_once(cache, course)
                 claims = [claim for claim, error in replies if error is None]
                 assert len(claims) == 1, f"{len(claims)} of {WORKERS} hold the key at once"
@@ -391,7 +391,7 @@ class CacheConformance(Conformance):
     def test_concurrency_no_failure_is_lost(self) -> None:
         def course(place: int) -> Course:
             failed = 0
-            while failed < TURNS:
+            while failed < ITERATIONS:
                 claim, error = yield "begin", (KEY,), {"worker": f"worker {place}"}
                 if error is None:
                     known = 0 if claim.record is None else claim.record.failures
@@ -404,12 +404,12 @@ class CacheConformance(Conformance):
         with self.opened() as cache:
             self.at_once(cache, course)
             kept = cache.peek(KEY)
-            assert kept is not None and kept.failures == WORKERS * TURNS
+            assert kept is not None and kept.failures == WORKERS * ITERATIONS
 
     def test_concurrency_no_change_of_a_shared_record_is_lost(self) -> None:
         def course(place: int) -> Course:
             changed = 0
-            while changed < TURNS:
+            while changed < ITERATIONS:
                 record, _ = yield "peek", (KEY,), {}
                 known = Record(version=0) if record is None else record
                 fresh = evolve(known, version=known.version + 1, failures=known.failures + 1)
@@ -419,11 +419,11 @@ class CacheConformance(Conformance):
         with self.opened() as cache:
             self.at_once(cache, course)
             kept = cache.peek(KEY)
-            assert kept is not None and kept.failures == WORKERS * TURNS
+            assert kept is not None and kept.failures == WORKERS * ITERATIONS
 
     def test_concurrency_keys_do_not_disturb_each_other(self) -> None:
         def course(place: int) -> Course:
-            for failures in range(TURNS):
+            for failures in range(ITERATIONS):
                 claim, error = yield "begin", (f"{KEY}/{place}",), {"worker": f"worker {place}"}
                 assert error is None, f"its own key is refused: {error!r}"
                 assert failures == (0 if claim.record is None else claim.record.failures)

@@ -17,7 +17,7 @@ from retrytemplate.testing.conformance.base import (
 
 __all__ = ["ClassifierConformance"]
 
-LOOKS = 10_000
+MAX_CAUSE_READS = 10_000
 """How often a classifier may look at the cause of a cause before it is taken for lost."""
 
 
@@ -35,7 +35,7 @@ class OwnCause(Exception):
     @property
     def __cause__(self) -> BaseException:  # type: ignore[override]  # counted, so that it ends
         self.looks += 1
-        assert self.looks < LOOKS, "the classifier follows a circle of causes for ever"
+        assert self.looks < MAX_CAUSE_READS, "the classifier follows a circle of causes for ever"
         return self
 
 

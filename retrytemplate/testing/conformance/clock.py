@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClockConformance"]
 
-PATIENCE = 100
+MAX_SLEEPS = 100
 """Sleeps within which another task must have had its turn: trio shuffles the turns."""
 
 
@@ -94,7 +94,7 @@ class ClockConformance(Conformance):
 
         async def sleeper() -> None:
             order.append("begun")
-            for _ in range(PATIENCE):
+            for _ in range(MAX_SLEEPS):
                 if len(order) == 1:
                     await clock.sleep_async(self.delay)
             order.append("ended")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardConformance"]
 
-MANY = 300
+REPETITIONS = 300
 
 
 class Broken(Exception):
@@ -51,7 +51,7 @@ class GuardConformance(Conformance):
 
     def test_calls_that_fail_again_and_again_meet_rejections_only(self) -> None:
         guard = self.make()
-        for _ in range(MANY):
+        for _ in range(REPETITIONS):
             error = _call(guard, fails=True)
             assert isinstance(error, Broken | Rejected), f"the guard raised {error!r}"
 
@@ -73,7 +73,7 @@ class GuardConformance(Conformance):
         context = _some_context()
         asked = [
             error
-            for _ in range(MANY)
+            for _ in range(REPETITIONS)
             for error in (_ask(guard.admit, context), _ask(guard.reserve, context, 1.0))
         ]
         assert all(error is None or isinstance(error, Rejected) for error in asked)
@@ -85,7 +85,7 @@ class GuardConformance(Conformance):
         assert _ask(guard.admit, context) is None
         if _ask(guard.reserve, context, 1.0) is not None:
             return
-        for _ in range(MANY):
+        for _ in range(REPETITIONS):
             assert _ask(guard.release, context) is None
             refused = _ask(guard.reserve, context, 1.0)
             assert refused is None, f"what was given back is used up: {refused!r}"
@@ -105,7 +105,7 @@ class GuardConformance(Conformance):
     def test_an_interrupted_wait_is_given_back(self) -> None:
         guard = self.make()
         granted = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
-        for _ in range(MANY):
+        for _ in range(REPETITIONS):
             again = _call(guard, fails=True, clock=VirtualClock(interrupt_at=1))
             assert type(again) is type(granted), "an interrupted wait uses something up"
 
@@ -143,10 +143,10 @@ def _some_context() -> RetryContext:
 
 def _reserved(guard: Guard, context: RetryContext) -> int:
     """How many waits it grants until it refuses one."""
-    for granted in range(MANY):
+    for granted in range(REPETITIONS):
         if _ask(guard.reserve, context, 1.0) is not None:
             return granted
-    return MANY
+    return REPETITIONS
 
 
 def _ask(method: Any, *arguments: Any) -> BaseException | None:

@@ -16,7 +16,7 @@ from retrytemplate.testing.conformance.base import (
     check_lets_go,
     check_same,
     in_threads,
-    travelled,
+    json_round_trip,
     unchanged,
 )
 
@@ -29,7 +29,7 @@ __all__ = ["PolicyConformance"]
 
 START = 1000.0
 STEPS = (0.0, 0.25, 1.0, 7.0, 60.0)
-FOR_EVER = 1e12
+VERY_LONG = 1e12
 
 
 class Answer(NamedTuple):
@@ -40,12 +40,12 @@ class Answer(NamedTuple):
     state: Any
 
 
-def unmoved(state: Any) -> Any:
+def identity(state: Any) -> Any:
     return state
 
 
 def answers(
-    policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = unmoved, *, times: int = 1
+    policy: RetryPolicy, script: Script, travel: Callable[[Any], Any] = identity, *, times: int = 1
 ) -> Iterator[Answer]:
     """Walk a policy through the failures of a script, in the way that a template does.
 
@@ -157,7 +157,7 @@ class PolicyConformance(Conformance):
             here = list(answers(policy, script))
             for answer in here:
                 as_json(answer.state)
-            elsewhere = list(answers(self.make(), script, travelled))
+            elsewhere = list(answers(self.make(), script, json_round_trip))
             check_same(
                 elsewhere, here, "the state that was written and read back decides otherwise"
             )
@@ -261,7 +261,7 @@ class PolicyConformance(Conformance):
         trees = {
             "policy & always": policy & AlwaysRetryPolicy(),
             "policy | never": policy | NeverRetryPolicy(),
-            "policy & a member with state": policy & TimeoutRetryPolicy(FOR_EVER),
+            "policy & a member with state": policy & TimeoutRetryPolicy(VERY_LONG),
         }
         for script in self.scripts():
             alone = self._verdicts(policy, script)

@@ -291,21 +291,21 @@ def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, way, attemp
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_part_that_a_deadline_cuts_at_its_end_is_written_once(sqlite, monkeypatch, is_over):
-    cuts, cut_after, emit = [], limits.cut_after, transactions._emit
+    scopes, cancel_after, emit = [], limits.cancel_after, transactions._emit
 
     def noted(seconds):
-        cuts.append(cut_after(seconds))
-        return cuts[-1]
+        scopes.append(cancel_after(seconds))
+        return scopes[-1]
 
     def emitted(connection, statement):
         is_end = statement == transactions.RELEASE_SAVEPOINT and sqlite.writes()[-1] == [1, 2]
         if is_end and not is_over:  # while the statement is awaited
-            cuts[-1]._cut()
+            scopes[-1]._expire()
         emit(connection, statement)
         if is_end and is_over:  # nothing is awaited after it
-            cuts[-1]._cut()
+            scopes[-1]._expire()
 
-    monkeypatch.setattr(limits, "cut_after", noted)
+    monkeypatch.setattr(limits, "cancel_after", noted)
     monkeypatch.setattr(transactions, "_emit", emitted)
     clock = VirtualClock()
     # A template with a guard makes every attempt itself.

@@ -9,7 +9,7 @@ import pytest
 from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitBreaker, Consecutive, Seconds
 from retrytemplate.testing import VirtualClock
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.support.event_loops import LOOPS
 from tests.support.thread_crowd import cancelled_anywhere, come_and_go, tasks_at_once
 
@@ -42,12 +42,12 @@ def test_half_open_lets_three_of_thirty_two_threads_in(way):
 
     def enter():
         inside.append(threading.get_ident())
-        assert over.wait(PATIENCE)
+        assert over.wait(JOIN_TIMEOUT)
 
     wrapped = breaker.wrap(enter)
 
     def work():
-        begin.wait(PATIENCE)
+        begin.wait(JOIN_TIMEOUT)
         try:
             if way == "permit":
                 with breaker.permit():
@@ -63,7 +63,7 @@ def test_half_open_lets_three_of_thirty_two_threads_in(way):
 
     with ThreadPoolExecutor(32) as pool:
         for future in [pool.submit(work) for _ in range(32)]:
-            future.result(PATIENCE)
+            future.result(JOIN_TIMEOUT)
     assert (len(inside), len(refused)) == (3, 29)
     assert len(set(map(id, refused))) == 29
     assert (breaker.snapshot().probes, breaker.snapshot().successes) == (0, 3)
@@ -106,7 +106,7 @@ def test_no_call_of_many_threads_is_lost_or_counted_twice(window, fails, switchi
 
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(work) for _ in range(8)]:
-            future.result(PATIENCE)
+            future.result(JOIN_TIMEOUT)
     shown = breaker.snapshot()
     assert (shown.calls, shown.failures, shown.late) == (24000, 8 * len(fails), 0)
 
@@ -115,7 +115,7 @@ def test_of_many_threads_that_fail_at_once_one_opens_it(switching):
     begin = threading.Barrier(8)
 
     def fail():
-        begin.wait(PATIENCE)
+        begin.wait(JOIN_TIMEOUT)
         raise Down
 
     def work(breaker):
@@ -126,7 +126,7 @@ def test_of_many_threads_that_fail_at_once_one_opens_it(switching):
         for _ in range(200):
             breaker = CircuitBreaker("shared", window=Consecutive(5), clock=VirtualClock())
             for future in [pool.submit(work, breaker) for _ in range(8)]:
-                future.result(PATIENCE)
+                future.result(JOIN_TIMEOUT)
             shown = breaker.snapshot()
             assert (shown.state, shown.generation, shown.late) == ("open", 1, 3)
 

@@ -24,7 +24,7 @@ from retrytemplate import (
 )
 from retrytemplate.control import CallRejected, ControlListener, RetryBudget
 from retrytemplate.testing import GuardConformance, VirtualClock
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.support.event_loops import LOOPS
 from tests.support.gc_probe import left_by
 
@@ -276,11 +276,11 @@ def test_many_threads_never_overspend(switching):
     begin = threading.Barrier(8)
 
     def work():
-        begin.wait(PATIENCE)
+        begin.wait(JOIN_TIMEOUT)
         return made.outcome(failing).attempts - 1
 
     with ThreadPoolExecutor(8) as pool:
-        retries = [future.result(PATIENCE) for future in [pool.submit(work) for _ in range(8)]]
+        retries = [future.result(JOIN_TIMEOUT) for future in [pool.submit(work) for _ in range(8)]]
     shown = budget.snapshot()
     assert (sum(retries), shown.granted, shown.rejected, shown.available) == (1000, 1000, 8, 0)
 
@@ -301,7 +301,7 @@ def test_many_threads_take_no_more_than_there_is(form, switching):
                 return taken
 
     with ThreadPoolExecutor(8) as pool:
-        taken = [future.result(PATIENCE) for future in [pool.submit(work) for _ in range(8)]]
+        taken = [future.result(JOIN_TIMEOUT) for future in [pool.submit(work) for _ in range(8)]]
     assert (sum(taken), budget.snapshot().available) == (20_000, 0)
 
 

@@ -25,7 +25,7 @@ from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strat
 from retrytemplate.control.bulkhead.priority_semaphore import Growth, Room, Ticket
 from retrytemplate.control.bulkhead.waiters import ThreadWaiter
 from retrytemplate.testing import VirtualClock, run, run_trio
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.support.event_loops import LOOPS
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "trio"])
@@ -43,7 +43,7 @@ def taken(bulkhead):
 def until(condition):
     """Wait for other threads to come so far."""
     over = threading.Event()
-    for _ in range(int(PATIENCE / 0.001)):
+    for _ in range(int(JOIN_TIMEOUT / 0.001)):
         if condition():
             return
         over.wait(0.001)
@@ -78,13 +78,13 @@ def test_a_slot_is_free_again_however_the_call_ends():
 
 
 def test_a_thread_waits_for_its_turn():
-    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     with ThreadPoolExecutor(1) as pool:
         with bulkhead.slot():
             waits = pool.submit(bulkhead.call, int, "17")
             until(lambda: bulkhead.snapshot().waiting == 1)
             assert not waits.done()
-        assert waits.result(PATIENCE) == 17
+        assert waits.result(JOIN_TIMEOUT) == 17
 
 
 def test_a_thread_that_nobody_lets_in_is_refused_and_leaves_the_queue():
@@ -146,7 +146,7 @@ def test_a_task_waits_no_longer_than_its_deadline_leaves(runs):
 
 @pytest.mark.statement("S4-53")
 def test_a_user_with_a_thousand_calls_limits_nobody_but_himself():
-    bulkhead = Bulkhead("llm", limit=10, queue=2000, per_key=2, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=10, queue=2000, per_key=2, max_wait=JOIN_TIMEOUT)
     most = {}
 
     async def ask(user):
@@ -264,7 +264,7 @@ def test_a_slot_names_its_lane():
 
 
 def test_more_slots_let_those_in_who_wait_and_fewer_push_nobody_out():
-    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
 
     async def main():
         release = asyncio.Event()
@@ -378,30 +378,30 @@ def test_a_task_waits_as_long_as_it_may_while_the_limit_grows(runs):
 
 
 def test_a_thread_comes_in_as_the_limit_grows_though_nobody_leaves():
-    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     with bulkhead.slot(), ThreadPoolExecutor(3) as pool:
         waits = [pool.submit(bulkhead.call, int, "17") for _ in range(3)]
         until(lambda: bulkhead.snapshot().waiting == 3)
         bulkhead.resize(2, over=0.01)
-        assert [each.result(PATIENCE) for each in waits] == [17, 17, 17]
+        assert [each.result(JOIN_TIMEOUT) for each in waits] == [17, 17, 17]
 
 
 def test_a_thread_that_was_woken_can_wait_again():
     waiter = ThreadWaiter()
     waiter.wake()
-    waiter.wait(PATIENCE)
+    waiter.wait(JOIN_TIMEOUT)
     with ThreadPoolExecutor(1) as pool:
-        again = pool.submit(waiter.wait, PATIENCE)
+        again = pool.submit(waiter.wait, JOIN_TIMEOUT)
         with pytest.raises(TimeoutError):
             again.result(0.01)
         waiter.wake()
-        again.result(PATIENCE)
+        again.result(JOIN_TIMEOUT)
 
 
 @pytest.mark.parametrize("goes", [True, False], ids=["leaves", "looks"])
 def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(goes):
     clock = VirtualClock()
-    bulkhead = Bulkhead("llm", limit=2, max_wait=PATIENCE, clock=clock)
+    bulkhead = Bulkhead("llm", limit=2, max_wait=JOIN_TIMEOUT, clock=clock)
 
     async def main():
         one, other = bulkhead.slot(), bulkhead.slot()
@@ -441,7 +441,7 @@ def test_a_number_that_grows_comes_to_its_end_in_few_steps_none_of_them_early(st
 
 @pytest.mark.parametrize("way", ["wrap", "slot"])
 def test_many_threads_are_never_more_than_the_limit(way, switching):
-    bulkhead = Bulkhead("llm", limit=3, queue=100, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=3, queue=100, max_wait=JOIN_TIMEOUT)
     inside, most, lock = [0], [0], threading.Lock()
 
     def work():
@@ -463,7 +463,7 @@ def test_many_threads_are_never_more_than_the_limit(way, switching):
 
     with ThreadPoolExecutor(16) as pool:
         for future in [pool.submit(many) for _ in range(16)]:
-            future.result(PATIENCE)
+            future.result(JOIN_TIMEOUT)
     assert most[0] <= 3
     assert taken(bulkhead) == (0, 0, 0)
     assert bulkhead.snapshot().admitted == 6400
@@ -482,7 +482,7 @@ def test_slot_admitted_as_soon_as_it_waits_is_counted():
                 first.__exit__(None, None, None)
             return result
 
-    bulkhead = Bulkhead("llm", limit=1, queue=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, queue=1, max_wait=JOIN_TIMEOUT)
     first = bulkhead.slot()
     first.__enter__()
     monitor = bulkhead._monitor
@@ -496,7 +496,7 @@ def test_slot_admitted_as_soon_as_it_waits_is_counted():
 @pytest.mark.parametrize("seed", range(8))
 def test_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
     random = Random(seed)
-    bulkhead = Bulkhead("llm", limit=3, queue=50, per_key=2, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=3, queue=50, per_key=2, max_wait=JOIN_TIMEOUT)
     inside = [0]
 
     async def work():
@@ -528,7 +528,7 @@ def test_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
 
 
 def test_threads_and_tasks_of_both_loops_share_it(switching):
-    bulkhead = Bulkhead("llm", limit=2, queue=100, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=2, queue=100, max_wait=JOIN_TIMEOUT)
     lock, inside, done = threading.Lock(), [0], [0]
 
     def enter():
@@ -561,13 +561,13 @@ def test_threads_and_tasks_of_both_loops_share_it(switching):
         futures = [pool.submit(in_threads) for _ in range(2)]
         futures += [pool.submit(in_loop, loop) for loop in LOOPS]
         for future in futures:
-            future.result(PATIENCE)
+            future.result(JOIN_TIMEOUT)
     assert done[0] == 200
     assert taken(bulkhead) == (0, 0, 0)
 
 
 def test_a_slot_that_comes_to_a_loop_that_is_closed_goes_on_to_the_next():
-    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     holder = bulkhead.slot().__enter__()
 
     async def wait():
@@ -582,7 +582,7 @@ def test_a_slot_that_comes_to_a_loop_that_is_closed_goes_on_to_the_next():
         late = pool.submit(bulkhead.call, int, "17")
         until(lambda: bulkhead.snapshot().waiting == 2)
         holder.__exit__(None, None, None)
-        assert late.result(PATIENCE) == 17
+        assert late.result(JOIN_TIMEOUT) == 17
     assert taken(bulkhead) == (0, 0, 0)
 
 
@@ -625,22 +625,22 @@ def test_a_wrapped_function_takes_a_slot_like_every_call():
 
 
 def test_who_waits_comes_in_when_a_wrapped_function_ends_and_it_waits_as_well():
-    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     begun, go = threading.Event(), threading.Event()
 
     @bulkhead.wrap
     def wrapped():
         begun.set()
-        go.wait(PATIENCE)
+        go.wait(JOIN_TIMEOUT)
         return 17
 
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(wrapped)
-        begun.wait(PATIENCE)
+        begun.wait(JOIN_TIMEOUT)
         others = pool.submit(wrapped), pool.submit(bulkhead.call, int, "17")
         until(lambda: bulkhead.snapshot().waiting == 2)
         go.set()
-        assert [each.result(PATIENCE) for each in (first, *others)] == [17] * 3
+        assert [each.result(JOIN_TIMEOUT) for each in (first, *others)] == [17] * 3
     assert (bulkhead.snapshot().admitted, taken(bulkhead)) == (3, (0, 0, 0))
 
 
@@ -648,7 +648,7 @@ def test_who_waits_comes_in_when_a_wrapped_function_ends_and_it_waits_as_well():
 @pytest.mark.parametrize("seed", range(4))
 def test_wrapped_tasks_cancelled_anywhere_leave_no_slot_taken(loop, seed):
     random = Random(seed)
-    bulkhead = Bulkhead("llm", limit=3, queue=50, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=3, queue=50, max_wait=JOIN_TIMEOUT)
     inside = [0]
 
     @bulkhead.wrap
@@ -723,7 +723,7 @@ def test_a_slot_that_is_in_use_is_not_entered_again_and_nothing_is_lost():
 
 @loops
 def test_a_slot_that_waits_is_not_entered_again_and_nothing_is_lost(loop):
-    bulkhead = Bulkhead("llm", limit=1, max_wait=PATIENCE)
+    bulkhead = Bulkhead("llm", limit=1, max_wait=JOIN_TIMEOUT)
     held, slot, seen = bulkhead.slot(), bulkhead.slot(), []
 
     async def waits():

@@ -29,13 +29,13 @@ from retrytemplate.control import (
 )
 from retrytemplate.control.hedge import runners
 from retrytemplate.testing import VirtualClock
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.support.gc_probe import left_by
 from tests.support.signal_injection import InterruptsOnly
 from tests.support.slow_backend import Down, Heard
 from tests.support.slow_backend import hedge as asynchronous
 
-AT_ONCE, NEVER = 0.0, PATIENCE
+AT_ONCE, NEVER = 0.0, JOIN_TIMEOUT
 
 
 class Hanging:
@@ -56,7 +56,7 @@ class Hanging:
             self.began.append(threading.get_ident())
             number = len(self.began)
         if number <= self.times:
-            assert self.over.wait(PATIENCE)
+            assert self.over.wait(JOIN_TIMEOUT)
             if self.then is not None:
                 raise self.then
         return f"answer {number}"
@@ -83,12 +83,12 @@ def filled(pool):
     over, barrier = threading.Event(), threading.Barrier(pool._max_workers + 1)
 
     def hang():
-        barrier.wait(PATIENCE)
-        over.wait(PATIENCE)
+        barrier.wait(JOIN_TIMEOUT)
+        over.wait(JOIN_TIMEOUT)
 
     for _ in range(pool._max_workers):
         pool.submit(hang)
-    barrier.wait(PATIENCE)
+    barrier.wait(JOIN_TIMEOUT)
     return over
 
 
@@ -146,12 +146,12 @@ def test_a_function_that_takes_a_stop_flag_learns_that_nobody_waits_any_more(poo
     def ask(city, *, stop):
         flags.append(stop)
         if len(flags) == 1:
-            assert stop.wait(PATIENCE)
+            assert stop.wait(JOIN_TIMEOUT)
             seen.set()
         return city
 
     assert hedge(pool).call(ask, "Oslo") == "Oslo"
-    assert seen.wait(PATIENCE)
+    assert seen.wait(JOIN_TIMEOUT)
     assert [each.is_set() for each in flags] == [True, False]
 
 
@@ -174,7 +174,7 @@ def test_the_failure_of_a_call_that_was_left_behind_is_told_of_when_it_comes(poo
     with Hanging(then=Down("late")) as hanging:
         assert hedge(pool, listeners=[heard]).call(hanging) == "answer 2"
         assert AttemptFailed not in heard.kinds
-    assert told.wait(PATIENCE)
+    assert told.wait(JOIN_TIMEOUT)
     (lost,) = [each for each in heard.events if isinstance(each, AttemptFailed)]
     assert (lost.number, str(lost.error)) == (1, "late")
 
@@ -194,12 +194,12 @@ def test_interrupted_caller_abandons_and_stops_what_runs(pool):
     def ask(stop):
         flags.append(stop)
         interrupts.send()
-        assert stop.wait(PATIENCE)
+        assert stop.wait(JOIN_TIMEOUT)
 
     made = hedge(pool, NEVER)
     with InterruptsOnly(runners.PoolLanes._next) as interrupts, pytest.raises(KeyboardInterrupt):
         made.call(ask)
-    assert (made.snapshot().abandoned, flags[0].wait(PATIENCE)) == (1, True)
+    assert (made.snapshot().abandoned, flags[0].wait(JOIN_TIMEOUT)) == (1, True)
 
 
 # -- what ends a call ------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_a_call_that_was_left_behind_after_a_failure_leaves_no_cycle():
             number = next(calls)
             if number == 1:
                 raise Down
-            return number if number == 3 else stop.wait(PATIENCE)
+            return number if number == 3 else stop.wait(JOIN_TIMEOUT)
 
         with ThreadPoolExecutor(3) as pool:
             assert hedge(pool, 0.005, max_hedges=2).call(fn) == 3
@@ -300,7 +300,7 @@ def test_a_hedge_for_which_no_thread_was_free_was_not_made_and_costs_nothing():
             return made
 
     def ask():
-        assert due.wait(PATIENCE)
+        assert due.wait(JOIN_TIMEOUT)
         return "answer"
 
     with Single(1) as single:
@@ -327,11 +327,11 @@ def test_a_single_thread_makes_one_call_after_the_other():
 def test_in_the_only_thread_of_its_pool_the_caller_makes_the_calls_itself(monkeypatch):
     monkeypatch.setattr(runners, "GRACE", 0.0)
     with ThreadPoolExecutor(1) as single, Hanging(0) as answers:
-        caller = single.submit(threading.get_ident).result(PATIENCE)
-        assert single.submit(hedge(single).call, answers).result(PATIENCE) == "answer 1"
+        caller = single.submit(threading.get_ident).result(JOIN_TIMEOUT)
+        assert single.submit(hedge(single).call, answers).result(JOIN_TIMEOUT) == "answer 1"
         assert answers.began == [caller]
         fails = single.submit(hedge(single, max_hedges=2).outcome, int, "x")
-        assert fails.result(PATIENCE).attempts == 3
+        assert fails.result(JOIN_TIMEOUT).attempts == 3
 
 
 def test_while_others_have_every_thread_the_caller_makes_the_call_itself(monkeypatch):
@@ -389,7 +389,7 @@ def test_a_pool_that_is_shut_down_meanwhile_starts_no_hedge():
 
 
 def test_a_call_that_a_pool_throws_away_is_cancelled(monkeypatch):
-    monkeypatch.setattr(runners, "GRACE", PATIENCE)
+    monkeypatch.setattr(runners, "GRACE", JOIN_TIMEOUT)
     pool = ThreadPoolExecutor(1)
     over = filled(pool)
     submit = pool.submit
@@ -408,7 +408,7 @@ def test_a_call_that_a_pool_throws_away_is_cancelled(monkeypatch):
 
 
 def test_a_pool_that_is_broken_says_so(monkeypatch):
-    monkeypatch.setattr(runners, "GRACE", PATIENCE)
+    monkeypatch.setattr(runners, "GRACE", JOIN_TIMEOUT)
 
     class Broken(Executor):
         def submit(self, fn, /, *args, **kwargs):

@@ -18,7 +18,7 @@ from retrytemplate.control import (
     Timeout,
 )
 from retrytemplate.testing import VirtualClock, run
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 
 class Sees:
@@ -47,7 +47,7 @@ class Told(ControlListener):
         self.events.append(event)
 
 
-def template(seconds=PATIENCE):
+def template(seconds=JOIN_TIMEOUT):
     limit = AttemptTimeout(seconds, in_thread=True)
     return RetryTemplate(SimpleRetryPolicy(2), NoBackoff(), attempt_timeout=limit)
 
@@ -57,7 +57,7 @@ def breaker():
 
 
 def hedge(pool):
-    return Hedge(PATIENCE, idempotent=True, executor=pool)
+    return Hedge(JOIN_TIMEOUT, idempotent=True, executor=pool)
 
 
 def cached(path, stop):
@@ -81,7 +81,7 @@ ONES = {
     "with a strategy of one's own inside": lambda pool: Pipeline(template(), Sees(), breaker()),
     "a hedge": lambda pool: Pipeline(hedge(pool)),
     "a hedge with a breaker inside": lambda pool: Pipeline(
-        Timeout(PATIENCE), hedge(pool), breaker()
+        Timeout(JOIN_TIMEOUT), hedge(pool), breaker()
     ),
     "a hedge with a fallback inside": lambda pool: Pipeline(hedge(pool), Fallback(cached)),
 }
@@ -119,13 +119,13 @@ def test_an_attempt_that_is_left_behind_in_its_thread_is_told_to_stop(way):
     stopped = threading.Semaphore(0)
 
     def hangs(stop=None):
-        if stop.wait(PATIENCE):
+        if stop.wait(JOIN_TIMEOUT):
             stopped.release()
 
     with pytest.raises(TimeoutError):
         way(Pipeline(template(0.01), breaker()))(hangs)
     for _ in range(2):
-        assert stopped.acquire(timeout=PATIENCE)
+        assert stopped.acquire(timeout=JOIN_TIMEOUT)
 
 
 # -- what a layer is given -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from retrytemplate import Deadline, RetryTemplate
 from retrytemplate.control import Nesting, Propagation
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 PROPAGATION = Propagation(max_timeout=30)
 HEADERS = {"X-Retry-Depth": "2", "X-Retry-Attempt": "3", "X-Request-Timeout-Ms": "1500"}
@@ -68,7 +68,7 @@ def test_an_asgi_application_knows_what_came_in():
     async def main():
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=JOIN_TIMEOUT) as client:
                 told = await asyncio.gather(client.get(url), client.get(url, headers=HEADERS))
         return [json.loads(each.text) for each in told]
 
@@ -133,12 +133,12 @@ def served(app):
             with httpx.Client(
                 base_url=f"http://127.0.0.1:{server.server_port}",
                 trust_env=False,
-                timeout=PATIENCE,
+                timeout=JOIN_TIMEOUT,
             ) as client:
                 yield client
         finally:
             server.shutdown()
-            thread.join(PATIENCE)
+            thread.join(JOIN_TIMEOUT)
 
 
 @pytest.mark.parametrize("app", [as_a_list, as_a_generator, with_write])

@@ -26,7 +26,7 @@ from retrytemplate import (
 )
 from retrytemplate.control import NestedRetries, Nesting, Propagation
 from retrytemplate.testing import VirtualClock, run, run_trio
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 ROOT = Path(__file__).resolve().parents[3]
 PROPAGATION = Propagation()
@@ -405,12 +405,12 @@ def services():
     finally:
         for process in processes:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(JOIN_TIMEOUT)
             process.stdout.close()
 
 
 def ask(port, path):
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=JOIN_TIMEOUT)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -436,7 +436,7 @@ def test_three_layers_in_three_processes_make_3_calls_to_the_backend(services):
 
 
 def test_a_client_library_takes_the_headers_as_they_are(services):
-    with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+    with httpx.Client(trust_env=False, timeout=JOIN_TIMEOUT) as client:
         before = len(calls_of_the_last(services))
         url = f"http://127.0.0.1:{services[0]}/guarded"
         made = template(NestedRetries())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define, field
 
-from retrytemplate._internal.threads import Threads, ticks
+from retrytemplate._internal.threads import Threads, repeat_until_stopped
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.cli import user_files
@@ -139,7 +139,7 @@ def polled(
     over = SimpleQueue[None]()
 
     def follow() -> None:
-        for _ in ticks(over, interval):
+        for _ in repeat_until_stopped(over, interval):
             try:
                 run = find()
                 if run is not None:

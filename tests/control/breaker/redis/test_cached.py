@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, Consecutive
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.shared import Down, Told, failing, fine
 
 # The threads look by themselves only where a test wants it: in real time, and these take none.
@@ -20,7 +20,7 @@ def call(breaker, *functions):
 
 def until(condition):
     """Wait for what a thread does."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + JOIN_TIMEOUT
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -146,7 +146,7 @@ def test_the_thread_ends_with_the_breaker(sharing):
     call(breaker, fine)
     (thread,) = [each for each in threading.enumerate() if each not in before]
     del breaker
-    thread.join(PATIENCE)
+    thread.join(JOIN_TIMEOUT)
     assert not thread.is_alive()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from retrytemplate import CircuitOpenError
 from retrytemplate.control import Consecutive
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.hammering import LEASE, PLACES, Caller, Entries, Prober, probing
 from tests.control.breaker.redis.shared import Down, failing, fine
 from tests.support.fork_server import processes
@@ -30,7 +30,7 @@ def running(workers):
 
 
 def wait_until(condition, alive):
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + JOIN_TIMEOUT
     while not condition():
         assert all(each.exitcode in (None, 0) for each in alive)
         assert time.monotonic() < until
@@ -69,7 +69,7 @@ def test_half_open_permits_are_never_too_many_and_none_is_lost_for_ever(
             victim.join()
         sharing.client.set(f"{sharing.prefix}:stop", 1)
         for each in workers:
-            each.join(PATIENCE)
+            each.join(JOIN_TIMEOUT)
             assert each.exitcode == 0
     assert entries.most_at_once() <= PLACES
     assert sharing.permits("probed") <= kills
@@ -91,7 +91,7 @@ def test_a_call_that_begins_after_the_circuit_is_known_to_be_open_is_not_made(sh
         victim.kill()
         victim.join()
         for each in workers:
-            each.join(PATIENCE)
+            each.join(JOIN_TIMEOUT)
             assert each.exitcode == 0
     assert int(sharing.client.get(made)) >= 5 * 20
     assert sharing.client.get(f"{sharing.prefix}:late") is None

@@ -18,7 +18,7 @@ from retrytemplate.control import (
     RedisCircuitStore,
 )
 from retrytemplate.testing import ScriptedRandom, VirtualClock
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.shared import Down, Told, failing, fine
 from tests.support import valkey
 from tests.support.postgres import free_port
@@ -29,7 +29,7 @@ modes = pytest.mark.parametrize("mode", MODES)
 
 
 def until(condition):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + JOIN_TIMEOUT
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import CircuitOpenError
 from retrytemplate.control import Calls, CircuitChanged, LateResult
-from retrytemplate.testing.conformance.base import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.breaker.redis.shared import Down, Told, failing, fine
 from tests.support.thread_crowd import come_and_go
 
@@ -198,7 +198,7 @@ def test_no_call_of_many_threads_is_lost_or_counted_twice(sharing, switching):
 
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(work) for _ in range(8)]:
-            future.result(PATIENCE)
+            future.result(JOIN_TIMEOUT)
     shown = breaker.snapshot()
     assert (shown.calls, shown.failures, shown.late) == (480, 160, 0)
 
