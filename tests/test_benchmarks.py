@@ -143,7 +143,7 @@ def test_the_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
 def test_the_benchmark_of_deadlines_writes_its_table_and_its_figures(tmp_path):
     page, figures = tmp_path / "page.md", tmp_path / "figures.json"
     page.write_text("<!-- deadline: begin -->\nold\n<!-- deadline: end -->\n")
-    script = str(ROOT / "benchmarks" / "_engine/deadline.py")
+    script = str(ROOT / "benchmarks" / "deadline.py")
     options = ["--quick", "--update", str(page), "--json", str(figures)]
     done = subprocess.run(
         [sys.executable, script, *options], capture_output=True, text=True, check=False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("half_imported.py")
+PROGRAM = Path(__file__).parent / "support" / "half_imported.py"
 SETUP = """
 from itertools import count
 from retrytemplate import RetryState, RetryTemplate

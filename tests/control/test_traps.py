@@ -19,31 +19,37 @@ HELD = {
         ("backoff/test_exponential.py", "test_delays_still_differ_at_the_cap"),
     ],
     "a late outcome moves a circuit that is half-open": [
-        ("control/test_breaker.py", "test_a_success_that_comes_late_moves_nothing"),
+        ("control/breaker/test_breaker.py", "test_a_success_that_comes_late_moves_nothing"),
         (
-            "control/test_breaker.py",
+            "control/breaker/test_breaker.py",
             "test_a_late_result_of_a_wrapped_function_moves_nothing_either",
         ),
     ],
     "a probe that is cancelled, or of which nobody hears, keeps its place": [
         (
-            "control/test_breaker.py",
+            "control/breaker/test_breaker.py",
             "test_a_cancelled_call_gives_its_place_back_and_decides_nothing",
         ),
-        ("control/test_breaker.py", "test_a_call_whose_end_is_never_heard_of_loses_its_place"),
+        (
+            "control/breaker/test_breaker.py",
+            "test_a_call_whose_end_is_never_heard_of_loses_its_place",
+        ),
         (
             "control/test_traps.py",
             "test_a_probe_that_the_timeout_cuts_keeps_no_place_and_has_failed",
         ),
     ],
     "a breaker calls under its lock, lets all probes in, or raises one exception for all": [
-        ("control/test_breaker.py", "test_no_lock_is_held_while_anything_of_the_callers_runs"),
         (
-            "control/test_breaker_concurrency.py",
+            "control/breaker/test_breaker.py",
+            "test_no_lock_is_held_while_anything_of_the_callers_runs",
+        ),
+        (
+            "control/breaker/test_concurrency.py",
             "test_half_open_lets_three_of_thirty_two_threads_in",
         ),
-        ("control/test_breaker_concurrency.py", "test_half_open_lets_three_of_a_thousand_tasks_in"),
-        ("control/test_breaker.py", "test_every_refusal_is_an_exception_of_its_own"),
+        ("control/breaker/test_concurrency.py", "test_half_open_lets_three_of_a_thousand_tasks_in"),
+        ("control/breaker/test_breaker.py", "test_every_refusal_is_an_exception_of_its_own"),
         ("control/test_traps.py", "test_threads_in_one_pipeline_are_in_their_calls_at_once"),
     ],
     "the state of a call is on the object that all share": [
@@ -53,41 +59,50 @@ HELD = {
         ("control/test_traps.py", "test_each_of_two_loops_that_share_a_pipeline_has_its_attempts"),
     ],
     "a time limit looks between the attempts, and limits nothing": [
-        ("test_pains.py", "test_the_total_limit_is_a_limit"),
-        ("test_pains.py", "test_a_hung_attempt_does_not_defeat_the_retry"),
-        ("test_deadline.py", "test_a_wait_that_takes_all_that_is_left_does_not_fit"),
-        ("control/test_timeout.py", "test_what_is_called_inherits_the_limit"),
+        ("test_common_complaints.py", "test_the_total_limit_is_a_limit"),
+        ("test_common_complaints.py", "test_a_hung_attempt_does_not_defeat_the_retry"),
+        ("_engine/test_deadline.py", "test_a_wait_that_takes_all_that_is_left_does_not_fit"),
+        ("control/timeout/test_timeout.py", "test_what_is_called_inherits_the_limit"),
     ],
     "a cancellation is retried, since no rule excludes it": [
         (
-            "test_pains.py",
+            "test_common_complaints.py",
             "test_retrying_everything_but_one_type_does_not_swallow_a_cancellation",
         ),
         ("control/test_any_order.py", "test_a_cancelled_call_leaves_nothing_behind_in_any_order"),
     ],
     "a token is taken after the wait, or for a retry that never comes": [
-        ("control/test_budget.py", "test_a_retry_takes_a_token_and_an_empty_bucket_fails_at_once"),
-        ("control/test_budget.py", "test_a_token_is_taken_only_where_a_retry_follows"),
-        ("control/test_budget.py", "test_a_wait_that_is_cut_off_costs_nothing"),
         (
-            "control/test_budget.py",
+            "control/budget/test_budget.py",
+            "test_a_retry_takes_a_token_and_an_empty_bucket_fails_at_once",
+        ),
+        ("control/budget/test_budget.py", "test_a_token_is_taken_only_where_a_retry_follows"),
+        ("control/budget/test_budget.py", "test_a_wait_that_is_cut_off_costs_nothing"),
+        (
+            "control/budget/test_budget.py",
             "test_a_parent_has_to_grant_too_and_one_that_refuses_costs_nothing",
         ),
     ],
     "a limit around a shield leaves a task behind, one around a queue loses an item": [
         (
-            "control/test_timeout.py",
+            "control/timeout/test_timeout.py",
             "test_the_task_in_a_shield_goes_on_and_whoever_has_kept_it_gets_what_it_came_to",
         ),
         (
-            "control/test_timeout.py",
+            "control/timeout/test_timeout.py",
             "test_an_item_that_comes_in_the_moment_of_the_cut_is_got_or_still_there",
         ),
     ],
     "a key is looked up and then set, or set when all is over": [
-        ("control/test_operations.py", "test_of_many_threads_with_one_key_one_has_the_effect"),
-        ("control/test_operations.py", "test_an_operation_is_completed_once"),
-        ("control/test_operations.py", "test_by_hand_a_late_completion_leaves_as_it_is"),
+        (
+            "control/idempotency/test_operations.py",
+            "test_of_many_threads_with_one_key_one_has_the_effect",
+        ),
+        ("control/idempotency/test_operations.py", "test_an_operation_is_completed_once"),
+        (
+            "control/idempotency/test_operations.py",
+            "test_by_hand_a_late_completion_leaves_as_it_is",
+        ),
     ],
 }
 
