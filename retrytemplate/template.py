@@ -134,7 +134,7 @@ class RetryOperations(Generic[R_co]):
         @property
         def _inline_plan(self) -> ExecutionPlan | None: ...
 
-        def _changed(self, changes: Mapping[str, Any]) -> Any: ...
+        def _with_changes(self, changes: Mapping[str, Any]) -> Any: ...
 
     def __copy__(self) -> Any:
         return evolve(self)  # type: ignore[misc]  # both that are made of this are attrs classes
@@ -481,9 +481,9 @@ class RetryTemplate(RetryOperations[Never]):
         store(self, "_scope", scope_of(self.name))
         store(self, "label", self.name)
         store(self, "_monitor", Monitor())
-        self._replan()
+        self._rebuild_plan()
 
-    def _replan(self) -> None:
+    def _rebuild_plan(self) -> None:
         plan = ExecutionPlan(self, self.listeners)
         object.__setattr__(self, "_plan", plan)
         object.__setattr__(self, "_inline_plan", plan if plan.inline_first_attempt else None)
@@ -554,9 +554,9 @@ class RetryTemplate(RetryOperations[Never]):
         >>> RetryTemplate(name="orders").with_(policy=SimpleRetryPolicy(5)).name
         'orders'
         """
-        return self._changed(changes)
+        return self._with_changes(changes)
 
-    def _changed(self, changes: Mapping[str, Any]) -> Self:
+    def _with_changes(self, changes: Mapping[str, Any]) -> Self:
         known = [each.name for each in fields(type(self)) if each.init]
         check_names("setting", changes, known)
         return evolve(self, **changes)
@@ -579,7 +579,7 @@ class RetryTemplate(RetryOperations[Never]):
         listeners = list(self.listeners)
         listeners.insert(len(listeners) if index is None else index, listener)
         object.__setattr__(self, "listeners", _listeners(listeners))
-        self._replan()
+        self._rebuild_plan()
 
     def scoped_key(self, key: Any) -> str:
         """The name of *key* in this template's cache: scoped by the template's name.
@@ -614,8 +614,8 @@ class BoundTemplate(RetryOperations[R_co]):
     def _inline_plan(self) -> ExecutionPlan | None:
         return self.template._inline_plan
 
-    def _changed(self, changes: Mapping[str, Any]) -> Self:
-        template = self.template._changed(changes)
+    def _with_changes(self, changes: Mapping[str, Any]) -> Self:
+        template = self.template._with_changes(changes)
         recovery = template.recovery if "recovery" in changes else self.recovery
         label = template.name if self.label == self.template.name else self.label
         return evolve(self, template=template, recovery=recovery, label=label)

@@ -27,14 +27,14 @@ __all__ = [
     "AttemptTimeout",
     "accepts_stop",
     "attempt_limit",
-    "bound_async",
-    "bound_sync",
     "is_discarded",
     "limit_error",
     "limited_frame",
     "log_failed_hook",
     "log_overrun",
     "record_overrun",
+    "run_limited",
+    "run_limited_async",
     "warn_of_overrun",
 ]
 
@@ -156,7 +156,7 @@ def _log() -> Any:
     return logging.getLogger("retrytemplate")
 
 
-async def bound_async(execution: Execution, effect: Effect) -> Any:
+async def run_limited_async(execution: Execution, effect: Effect) -> Any:
     """Make an attempt that knows its limit and is cancelled at it."""
     limit, by_deadline = attempt_limit(execution)
     function, arguments = effect
@@ -186,7 +186,7 @@ async def bound_async(execution: Execution, effect: Effect) -> Any:
     return value
 
 
-def bound_sync(execution: Execution, effect: Effect) -> Any:
+def run_limited(execution: Execution, effect: Effect) -> Any:
     """Make an attempt that knows its limit."""
     limit, by_deadline = attempt_limit(execution)
     clock = execution.plan.clock
@@ -209,7 +209,7 @@ def limited_frame(
     execution: Execution, limit: float, outer: ExecutionFrame | None
 ) -> ExecutionFrame:
     """The frame of an attempt with a limit: what is called in it inherits what is left."""
-    deadline = _LimitOfAttempt.after(limit, clock=execution.plan.clock)
+    deadline = _AttemptDeadline.after(limit, clock=execution.plan.clock)
     return [
         execution.context,
         None,
@@ -219,7 +219,7 @@ def limited_frame(
     ]
 
 
-class _LimitOfAttempt(Deadline):
+class _AttemptDeadline(Deadline):
     """What runs out of its time has failed this attempt: another one may follow."""
 
     def _error(self, message: str, outcome_unknown: bool) -> AttemptTimeoutError:

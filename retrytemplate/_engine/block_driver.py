@@ -76,7 +76,7 @@ class BlockAdapter:
         self.sleep = driver.sleep
         self.shielded = driver.shielded
 
-    def bound(self, execution: Execution, effect: Effect) -> Effect:
+    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect:
         return limited_block, ()
 
 

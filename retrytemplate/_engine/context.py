@@ -109,9 +109,9 @@ def detach_frame(frame: ExecutionFrame) -> None:
 
 def _drop_deadlines(frame: ExecutionFrame | None) -> None:
     """Those that were left, from this one outwards, tell of the deadline around them alone."""
-    around = _nearest_active_frame(frame)
-    while frame is not None and frame is not around:
-        frame[DEADLINE] = None if around is None else around[DEADLINE]
+    active = _nearest_active_frame(frame)
+    while frame is not None and frame is not active:
+        frame[DEADLINE] = None if active is None else active[DEADLINE]
         frame = frame[OUTER]
 
 

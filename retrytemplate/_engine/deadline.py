@@ -83,7 +83,7 @@ class Deadline:
     ) -> Deadline:
         """A deadline that runs from now on, to be passed on explicitly."""
         deadline = cls(seconds, kind=kind, floor=floor, clock=clock)
-        deadline._start(_in_force())
+        deadline._start(_current_deadline())
         return deadline
 
     def _unstarted_copy(self) -> Deadline:
@@ -100,7 +100,7 @@ class Deadline:
     @classmethod
     def current(cls) -> Deadline | None:
         """The deadline in force here, or None."""
-        deadline = _in_force()
+        deadline = _current_deadline()
         return None if deadline is None or deadline.guards_only else deadline
 
     def remaining(self) -> float:
@@ -251,7 +251,7 @@ class Deadline:
         return f"<Deadline {self.remaining():.3f} of {self.seconds:g} seconds left>"
 
 
-def _in_force() -> Deadline | None:
+def _current_deadline() -> Deadline | None:
     frame = CURRENT.get()
     return None if frame is None else frame[DEADLINE]
 

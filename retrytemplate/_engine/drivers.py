@@ -28,7 +28,7 @@ __all__ = [
     "perform_async",
 ]
 
-GRACE = 5.0
+CANCELLATION_GRACE = 5.0
 """Seconds that a step on a key has to end after a cancellation, where the cache has no timeout."""
 
 
@@ -142,8 +142,8 @@ class _SyncDriver:
     def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]:
         return plan.clock.sleep
 
-    def bound(self, execution: Execution, effect: Effect) -> Effect:
-        return _bound_sync, (execution, effect)
+    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect:
+        return _run_limited, (execution, effect)
 
     def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
         return effect
@@ -154,10 +154,10 @@ class _ClosingDriver(_SyncDriver):
         return deferred_step(cache, effect)
 
 
-def _bound_sync(execution: Execution, effect: Effect) -> Any:
-    from retrytemplate._engine.attempt_timeout import bound_sync
+def _run_limited(execution: Execution, effect: Effect) -> Any:
+    from retrytemplate._engine.attempt_timeout import run_limited
 
-    value = bound_sync(execution, effect)
+    value = run_limited(execution, effect)
     if is_awaitable(value):
         raise awaitable_error(effect[0], value)
     return value
@@ -169,10 +169,10 @@ class _AsyncDriver:
     def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]:
         return plan.clock.sleep_async
 
-    def bound(self, execution: Execution, effect: Effect) -> Effect:
-        from retrytemplate._engine.attempt_timeout import bound_async
+    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect:
+        from retrytemplate._engine.attempt_timeout import run_limited_async
 
-        return bound_async, (execution, effect)
+        return run_limited_async, (execution, effect)
 
     def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect:
         return _shielded, (*effect, waiter, cache)
@@ -185,7 +185,7 @@ def _shielded(
     if not is_awaitable(value):
         return value
     timeout = getattr(cache, "timeout", None)
-    grace = timeout if isinstance(timeout, int | float) else GRACE
+    grace = timeout if isinstance(timeout, int | float) else CANCELLATION_GRACE
     end_later = getattr(cache, "end_later", _nothing)
     return Shielded(value, waiter, grace, partial(end_later, function, arguments))
 

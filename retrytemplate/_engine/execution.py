@@ -53,7 +53,7 @@ from retrytemplate._engine.key_claim import (
     save,
     update_shared_record,
 )
-from retrytemplate._engine.plan import awaited_admit
+from retrytemplate._engine.plan import admit_hook
 from retrytemplate._internal.formatting import one_line, with_text
 from retrytemplate.classify.exceptions import (
     KNOWN_RETRYABLE_TYPES,
@@ -101,7 +101,7 @@ class Driver(Protocol):
 
     def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]: ...
 
-    def bound(self, execution: Execution, effect: Effect) -> Effect: ...
+    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect: ...
 
     def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect: ...
 
@@ -426,7 +426,7 @@ class Execution:
         effect = self.function, self.arguments
         if self.plan.attempt_timeout is None and self.deadline is None:
             return effect
-        return self.driver.bound(self, effect)
+        return self.driver.limit_attempt(self, effect)
 
     def _may_attempt(self) -> Steps:
         """Whether another attempt may be made: the policy first, then who gave up."""
@@ -482,11 +482,11 @@ class Execution:
     def _admission_hooks(self) -> Iterable[Callable[..., Any]]:
         """Who is asked before an attempt: the guards of the templates around, and then ours."""
         awaits, plan = self.driver.awaits, self.plan
-        ours = plan.admit_async if awaits else plan.admit
+        own_hooks = plan.admit_async if awaits else plan.admit
         if not self.inherited_guards:
-            return ours
-        around = excluding(self.inherited_guards, plan.inheritable_guards)
-        return (*(awaited_admit(each) if awaits else each.admit for each in around), *ours)
+            return own_hooks
+        inherited = excluding(self.inherited_guards, plan.inheritable_guards)
+        return (*(admit_hook(each) if awaits else each.admit for each in inherited), *own_hooks)
 
     def _report_overrun(self, limit: float, elapsed: float) -> Steps:
         """Report an attempt that returned after its limit; only a cancellation ends it."""
@@ -503,10 +503,10 @@ class Execution:
     def _check_result(self, value: Any) -> BaseException | None:
         for rule in self.plan.result_rules:
             try:
-                refused = bool(rule.retry_if(value))
+                is_rejected = bool(rule.retry_if(value))
             except Exception as exc:
                 return exc
-            if refused:
+            if is_rejected:
                 failure = UnacceptableResultError(
                     f"the result is not acceptable: {safe_repr(value)}", value
                 )

@@ -57,10 +57,10 @@ POSSIBLY_UNLISTED = (RetryError, BaseExceptionGroup)
 
 def is_kill_switch_rejection(policy: RetryPolicy, exception: BaseException) -> bool:
     """Whether a kill switch has refused it, here or further inside, and no rule names that."""
-    refused = any(
+    is_rejected = any(
         isinstance(each, KillSwitchActiveError) for each in iter_leaf_exceptions(exception)
     )
-    return refused and is_unlisted_library_error(policy, exception, None)
+    return is_rejected and is_unlisted_library_error(policy, exception, None)
 
 
 def is_passthrough(policy: RetryPolicy, failure: BaseException) -> bool:

@@ -170,17 +170,17 @@ def _earlier_lines(error: BaseException, context: RetryContext, past: list[str])
     lines += past
     last = context._last_failure
     leaves = error is last or error.__cause__ is last
-    untold = context.retry_count - len(lines)
+    omitted = context.retry_count - len(lines)
     own = context._repeat_count if leaves else 0  # the very same object is not its own history
     if last is None or context._last_stamp is RESTORED:
         own += leaves
     else:
-        untold -= 1
+        omitted -= 1
         if not leaves:
             number = context._last_stamp[0]
             lines.append(_line(number, type(last).__qualname__, message_of(last)))
-    if untold > 0:
-        lines.insert(HISTORY_FIRST, f"... {untold} more")
+    if omitted > 0:
+        lines.insert(HISTORY_FIRST, f"... {omitted} more")
     return lines[:-own] if own else lines
 
 

@@ -175,9 +175,9 @@ def _run_with_hooks(
         if context.closed:
             try:
                 for hook in pending_close_hooks:
-                    told = hook(context, None)
-                    if told is not None:
-                        _reject_awaitable(hook, told)
+                    result = hook(context, None)
+                    if result is not None:
+                        _reject_awaitable(hook, result)
             except BaseException as exc:
                 failure = exc
             else:
@@ -211,31 +211,31 @@ def _first_attempt_with_hooks(
 ) -> Any:
     """Open the execution and make its first attempt; the context is closed if all went well."""
     for hook in plan.open:
-        told = hook(context)
-        if told is False:
+        result = hook(context)
+        if result is False:
             return None
-        if told is not None:
-            _reject_awaitable(hook, told)
+        if result is not None:
+            _reject_awaitable(hook, result)
     context._is_opened = True
     if context.gave_up:
         return None
-    for ask in plan.admit:
-        told = ask(context)
-        if told is not None:
-            _reject_awaitable(ask, told)
+    for admit in plan.admit:
+        result = admit(context)
+        if result is not None:
+            _reject_awaitable(admit, result)
     context.attempt = 1
     context._started_at = plan.monotonic()
     for hook in plan.before_attempt:
-        told = hook(context)
-        if told is not None:
-            _reject_awaitable(hook, told)
+        result = hook(context)
+        if result is not None:
+            _reject_awaitable(hook, result)
     value = function(*arguments)
     if type(value) not in PLAIN:
         _reject_awaitable(function, value)
     for hook in plan.on_success:
-        told = hook(context, value)
-        if told is not None:
-            _reject_awaitable(hook, told)
+        result = hook(context, value)
+        if result is not None:
+            _reject_awaitable(hook, result)
     context.closed = True
     return value
 

@@ -29,7 +29,7 @@ __all__ = [
     "ExecutionPlan",
     "SurroundingSettings",
     "TemplateSettings",
-    "awaited_admit",
+    "admit_hook",
     "fingerprint_of",
 ]
 
@@ -153,7 +153,7 @@ class ExecutionPlan:
         guards = template.guards
         self.on_success += tuple(overridden(guards, "on_success", Guard))
         self.admit: Hooks = tuple(guard.admit for guard in guards)
-        self.admit_async: Hooks = tuple(map(awaited_admit, guards))
+        self.admit_async: Hooks = tuple(map(admit_hook, guards))
         self.inheritable_guards: tuple[Any, ...] = tuple(each for each in guards if each.inherited)
         self.guard_scope = _guard_scope(self.inheritable_guards)
         self.reserve = tuple((guard.reserve, guard.release) for guard in guards)
@@ -224,7 +224,7 @@ def overridden(parts: Iterable[Any], name: str, base: type) -> Iterable[Callable
             yield hook
 
 
-def awaited_admit(guard: Any) -> Callable[..., Any]:
+def admit_hook(guard: Any) -> Callable[..., Any]:
     """How a guard is asked where it may be awaited."""
     return getattr(guard, "admit_async", None) or guard.admit  # type: ignore[no-any-return]
 

@@ -127,7 +127,7 @@ def wrap(owner: Any, fn: Any, *, nested: bool = False) -> Any:
 
     def made(inner: Any) -> Any:
         def remake(changes: Any) -> Any:
-            return wrap(owner._changed(changes), inner, nested=nested)
+            return wrap(owner._with_changes(changes), inner, nested=nested)
 
         wrapped = WRAPPERS[callable_kind(inner)](owner, inner)
         wrapped.retry_with = RetryWith(remake, wrapped)

@@ -15,7 +15,7 @@ from retrytemplate._engine.context import (
     reset_frame,
 )
 from retrytemplate._engine.deadline import with_inherited_guards
-from retrytemplate._engine.plan import awaited_admit
+from retrytemplate._engine.plan import admit_hook
 from retrytemplate._internal.awaitables import is_awaitable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def ask() -> None:
 async def ask_async() -> None:
     """The same where nothing may block."""
     for guard in _stops():
-        answer = awaited_admit(guard)(current_context())
+        answer = admit_hook(guard)(current_context())
         if is_awaitable(answer):
             await answer
 

@@ -12,7 +12,7 @@ from retrytemplate.testing.conformance.base import (
     Conformance,
     as_json,
     check_frozen,
-    check_lets_go,
+    check_releases_exception,
     check_same,
     in_threads,
     json_round_trip,
@@ -186,7 +186,7 @@ class BackoffConformance(Conformance):
         def use(failure: BaseException) -> Any:
             return backoff.next(backoff.start(), failure, CyclingRandom())
 
-        check_lets_go(use, type(backoff).__name__)
+        check_releases_exception(use, type(backoff).__name__)
 
     def test_one_that_never_waits_has_no_delays(self) -> None:
         backoff = self.make().resolved()

@@ -23,7 +23,7 @@ __all__ = [
     "Probe",
     "as_json",
     "check_frozen",
-    "check_lets_go",
+    "check_releases_exception",
     "check_same",
     "in_threads",
     "json_round_trip",
@@ -189,7 +189,7 @@ def in_threads(work: Callable[[int], Any], number: int = 8) -> list[Any]:
     return results
 
 
-def check_lets_go(use: Callable[[BaseException], Any], who: str) -> None:
+def check_releases_exception(use: Callable[[BaseException], Any], who: str) -> None:
     """Fail where a failure that *use* is given is still alive afterwards."""
     failure = Probe("let go of me")
     seen = weakref.ref(failure)

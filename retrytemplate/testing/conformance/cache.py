@@ -126,7 +126,7 @@ class CacheConformance(Conformance):
     def test_a_key_is_held_from_the_beginning_of_an_attempt(self) -> None:
         with self.opened() as cache:
             self._begin(cache)
-            error = _refused(AttemptInProgressError, lambda: self._begin(cache, "two"))
+            error = _expect_error(AttemptInProgressError, lambda: self._begin(cache, "two"))
             assert error.worker == "one", f"it says that {error.worker!r} holds the key"
             assert error.lease_until is None or isinstance(error.lease_until, float | int)
 
@@ -134,7 +134,7 @@ class CacheConformance(Conformance):
         with self.opened() as cache:
             self._fail(cache)
             self._begin(cache)
-            _refused(AttemptInProgressError, lambda: self._begin(cache, "two"))
+            _expect_error(AttemptInProgressError, lambda: self._begin(cache, "two"))
 
     def test_the_holder_may_begin_its_next_attempt(self) -> None:
         with self.opened() as cache:
@@ -196,7 +196,7 @@ class CacheConformance(Conformance):
         with self.opened() as cache:
             claim = self._begin(cache)
             cache.fail(claim, _next(claim, Record(failures=1), held=True))
-            _refused(AttemptInProgressError, lambda: self._begin(cache, "two"))
+            _expect_error(AttemptInProgressError, lambda: self._begin(cache, "two"))
             cache.fail(claim, _next(claim, Record(failures=2)))
             claim = self._begin(cache, "two")
             assert claim.record is not None and claim.record.failures == 2
@@ -220,8 +220,8 @@ class CacheConformance(Conformance):
         with self.opened() as cache:
             self._fail(cache)
             cache.succeed(self._begin(cache), remember=LONG)
-            _refused(AlreadyCompletedError, lambda: self._begin(cache))
-            _refused(AlreadyCompletedError, lambda: self._begin(cache, "two"))
+            _expect_error(AlreadyCompletedError, lambda: self._begin(cache))
+            _expect_error(AlreadyCompletedError, lambda: self._begin(cache, "two"))
 
     def test_success_after_recovery_phase_forgets_the_key(self) -> None:
         with self.opened() as cache:
@@ -235,7 +235,7 @@ class CacheConformance(Conformance):
             claim = self._begin(cache)
             kept = _next(claim, evolve(rich_record(), phase="done"))
             cache.succeed(claim, remember=LONG, record=kept)
-            _refused(AlreadyCompletedError, lambda: self._begin(cache, "two"))
+            _expect_error(AlreadyCompletedError, lambda: self._begin(cache, "two"))
             cache.release(self._begin(cache, "two", fresh=True))
             found = cache.peek(KEY)
             assert found is not None and KEY in cache
@@ -292,7 +292,7 @@ class CacheConformance(Conformance):
             _same(cache.peek(KEY), record)
             cache.succeed(self._begin(cache), remember=LONG)
             cache.release(self._begin(cache, fresh=True))
-            _refused(AlreadyCompletedError, lambda: self._begin(cache))
+            _expect_error(AlreadyCompletedError, lambda: self._begin(cache))
 
     def test_a_failure_of_a_fresh_start_replaces_what_was_there(self) -> None:
         with self.opened() as cache:
@@ -304,7 +304,7 @@ class CacheConformance(Conformance):
     def test_a_fresh_start_does_not_take_a_key_that_is_held(self) -> None:
         with self.opened() as cache:
             self._begin(cache)
-            _refused(AttemptInProgressError, lambda: self._begin(cache, "two", fresh=True))
+            _expect_error(AttemptInProgressError, lambda: self._begin(cache, "two", fresh=True))
 
     # -- claims that do not count any more -------------------------------------------------------
 
@@ -336,10 +336,10 @@ class CacheConformance(Conformance):
 
     def _is_over(self, cache: RetryContextCache, claim: Claim) -> None:
         assert not cache.holds(claim)
-        _refused(LeaseLostError, lambda: cache.renew(claim))
-        _refused(LeaseLostError, lambda: cache.fail(claim, _next(claim, Record(failures=99))))
-        _refused(LeaseLostError, lambda: cache.succeed(claim))
-        _refused(LeaseLostError, lambda: cache.succeed(claim, remember=LONG))
+        _expect_error(LeaseLostError, lambda: cache.renew(claim))
+        _expect_error(LeaseLostError, lambda: cache.fail(claim, _next(claim, Record(failures=99))))
+        _expect_error(LeaseLostError, lambda: cache.succeed(claim))
+        _expect_error(LeaseLostError, lambda: cache.succeed(claim, remember=LONG))
         cache.release(claim)
 
     # -- keys and shared records -----------------------------------------------------------------
@@ -536,7 +536,7 @@ def _same(found: Record | None, expected: Record | None) -> None:
     assert after == before, f"{after} instead of {before}"
 
 
-def _refused(kind: type[RetryError], call: Callable[[], Any]) -> Any:
+def _expect_error(kind: type[RetryError], call: Callable[[], Any]) -> Any:
     """The error of the expected kind; any other end fails the test."""
     try:
         done = call()

@@ -9,7 +9,7 @@ from retrytemplate.testing.conformance.base import (
     Conformance,
     Probe,
     check_frozen,
-    check_lets_go,
+    check_releases_exception,
     check_same,
     in_threads,
     unchanged,
@@ -126,4 +126,4 @@ class ClassifierConformance(Conformance):
 
     def test_it_lets_go_of_failures(self) -> None:
         classifier = self.make()
-        check_lets_go(classifier.classify, type(classifier).__name__)
+        check_releases_exception(classifier.classify, type(classifier).__name__)

@@ -11,7 +11,7 @@ from retrytemplate.caches.memory import MemoryRetryContextCache
 from retrytemplate.errors import CacheUnavailableError, Veto
 from retrytemplate.listeners.base import HOOKS, RetryListener
 from retrytemplate.testing.clock import VirtualClock
-from retrytemplate.testing.conformance.base import Conformance, check_lets_go, in_threads
+from retrytemplate.testing.conformance.base import Conformance, check_releases_exception, in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Broken(Exception):
     """What the calls of these tests fail with."""
 
 
-class Refuses(RetryListener):
+class RejectingListener(RetryListener):
     """Vetoes every execution."""
 
     def open(self, context: RetryContext) -> Any:
@@ -85,7 +85,7 @@ class ListenerConformance(Conformance):
     def _same_end(
         self, name: str, scenario: Scenario, *, refusal_first: bool | None = None
     ) -> None:
-        refusal: list[RetryListener] = [] if refusal_first is None else [Refuses()]
+        refusal: list[RetryListener] = [] if refusal_first is None else [RejectingListener()]
         expected = _end(scenario, _template(refusal))
         mine = self.make()
         listeners = [*refusal, mine] if refusal_first else [mine, *refusal]
@@ -122,7 +122,7 @@ class ListenerConformance(Conformance):
             except Exception as error:
                 error.__traceback__ = None
 
-        check_lets_go(use, type(listener).__name__)
+        check_releases_exception(use, type(listener).__name__)
 
 
 def _template(listeners: list[RetryListener]) -> RetryTemplate:
@@ -233,11 +233,11 @@ def _store_fails(template: RetryTemplate) -> Any:
     return _execute(template.with_(cache=StoreGone()), _failing(0), state=RetryState("order-17"))
 
 
-def _cut_off(context: RetryContext) -> None:
+def _cancel(context: RetryContext) -> None:
     raise Cancelled("from outside")
 
 
-def _cut_off_while_waiting(template: RetryTemplate) -> Any:
+def _cancel_while_waiting(template: RetryTemplate) -> Any:
     clock = VirtualClock(interrupt_at=2, interrupt_with=Cancelled)
     return _fails(template.with_(clock=clock))
 
@@ -259,6 +259,6 @@ STATEFUL: dict[str, Scenario] = {
     "a store that fails": _store_fails,
 }
 CUT_OFF: dict[str, Scenario] = {
-    "cut off in an attempt": lambda template: _execute(template, _cut_off),
-    "cut off in a wait": _cut_off_while_waiting,
+    "cut off in an attempt": lambda template: _execute(template, _cancel),
+    "cut off in a wait": _cancel_while_waiting,
 }

@@ -13,7 +13,7 @@ from retrytemplate.testing.conformance.base import (
     Probe,
     as_json,
     check_frozen,
-    check_lets_go,
+    check_releases_exception,
     check_same,
     in_threads,
     json_round_trip,
@@ -228,7 +228,7 @@ class PolicyConformance(Conformance):
         def use(failure: BaseException) -> Any:
             return list(answers(policy, [(failure, START)]))
 
-        check_lets_go(use, type(policy).__name__)
+        check_releases_exception(use, type(policy).__name__)
 
     def test_declared_numbers_of_attempts_are_counts(self) -> None:
         policy = self.make().resolved()
