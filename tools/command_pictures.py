@@ -100,7 +100,7 @@ def looking_at(
     def price(each: int) -> int | None:
         if each % 100 == 50 or each == order:
             run: RunStatus = Runs(jobs).page(status="running")[0]
-            shown = bar.drawn(run)
+            shown = bar.render(run)
             if each == order:
                 drawn.append(shown)
         return service.price(each)

@@ -513,25 +513,31 @@ def at(moment, done, now=None):
 
 
 def test_the_pace_is_that_of_what_was_seen_lately():
-    pace = Throughput(window=30.0)
-    rates = [pace.see(at(10.0 * number, 100 * number)) for number in range(4)]
-    rates += [pace.see(at(40.0 + 10 * number, 300 + 10 * number)) for number in range(1, 6)]
+    throughput = Throughput(window=30.0)
+    rates = [throughput.update(at(10.0 * number, 100 * number)) for number in range(4)]
+    rates += [
+        throughput.update(at(40.0 + 10 * number, 300 + 10 * number)) for number in range(1, 6)
+    ]
     assert rates[:4] == [None, 10.0, 10.0, 10.0]
     assert rates[-1] == pytest.approx(1.0)
 
 
 def test_a_run_from_which_nothing_comes_slows_down():
-    pace = Throughput()
-    pace.see(at(0.0, 0))
-    pace.see(at(10.0, 100))
-    assert [pace.see(at(10.0, 100, now=now)) for now in (12.0, 20.0, 110.0)] == [10.0, 10.0, 1.0]
+    throughput = Throughput()
+    throughput.update(at(0.0, 0))
+    throughput.update(at(10.0, 100))
+    assert [throughput.update(at(10.0, 100, now=now)) for now in (12.0, 20.0, 110.0)] == [
+        10.0,
+        10.0,
+        1.0,
+    ]
 
 
 def drawn(run):
     bar = BarReporter()
     bar.screen.console.width = 80
     with bar.screen.console.capture() as capture:
-        bar.screen.console.print(bar.drawn(run))
+        bar.screen.console.print(bar.render(run))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 

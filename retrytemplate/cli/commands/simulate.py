@@ -283,9 +283,9 @@ class AsciiPlot:
             (spread.tenth, spread.ninetieth, "▒"),
             (spread.median, spread.median, "█"),
         ):
-            first, last = self._place(low, scale), self._place(high, scale)
+            first, last = self._column(low, scale), self._column(high, scale)
             cells[first : last + 1] = mark * (last - first + 1)
-        return self.drawn("".join(cells))
+        return self.translate("".join(cells))
 
     def bar(self, share: float) -> str:
         """A bar that is *share* (0 to 1) of the width long, to an eighth of a character.
@@ -294,12 +294,12 @@ class AsciiPlot:
         ('██▌', '##')
         """
         whole, eighths = divmod(round(share * self.width * 8), 8)
-        return self.drawn(("█" * whole + EIGHTHS[eighths]).rstrip())
+        return self.translate(("█" * whole + EIGHTHS[eighths]).rstrip())
 
-    def _place(self, value: float, scale: float) -> int:
+    def _column(self, value: float, scale: float) -> int:
         return round(value / scale * (self.width - 1)) if scale else 0
 
-    def drawn(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         """The text in the characters that may be used."""
         return text.translate(PLAIN) if self.plain else text
 
@@ -313,7 +313,7 @@ def show(runs: Sequence[Run], policy: str) -> None:
         screen.print(f"policy   {policy}, {len(run.simulation.sequences)} runs")
         if run.total.most > 0:
             screen.print(_table(run.retries, scale))
-            screen.print(_plot(screen).drawn(LEGEND))
+            screen.print(_plot(screen).translate(LEGEND))
             for line in _histogram(screen, run):
                 screen.print(line)
         for line in _summary(run):

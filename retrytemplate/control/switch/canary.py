@@ -41,7 +41,7 @@ def rollout_position(scope: SwitchScope, key: Any) -> float:
     :raises InconsistentKeyError: for what is no key.
 
     >>> from retrytemplate.control.switch.model import SwitchScope
-    >>> place_of(SwitchScope("segment", "finance"), "user-17") < 100
+    >>> rollout_position(SwitchScope("segment", "finance"), "user-17") < 100
     True
     """
     parts = scope.kind, scope.name or "", encode_key(key, KEY_SUBJECT)
@@ -57,7 +57,7 @@ def parse_canary(canary: Any) -> tuple[float, ...]:
 
     :raises SwitchRefusedError: they do not grow up to 100.
 
-    >>> shares_of((5, 25, 100))
+    >>> parse_canary((5, 25, 100))
     (5.0, 25.0, 100.0)
     """
     if canary is None:

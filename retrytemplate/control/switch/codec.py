@@ -153,7 +153,7 @@ def decode_document(text: str) -> Document:
 def is_newer_format(text: str) -> bool:
     """Whether a later version of the library has written this.
 
-    >>> is_later('{"v": 2}'), is_later('{"v": 1}'), is_later("rubbish")
+    >>> is_newer_format('{"v": 2}'), is_newer_format('{"v": 1}'), is_newer_format("rubbish")
     (True, False, False)
     """
     try:

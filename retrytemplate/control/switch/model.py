@@ -64,7 +64,7 @@ def resolve_scope(
 
     :raises SwitchRefusedError: none was, or more than one.
 
-    >>> scope_of(segment="finance")
+    >>> resolve_scope(segment="finance")
     SwitchScope(kind='segment', name='finance')
     """
     if not isinstance(everything, bool):

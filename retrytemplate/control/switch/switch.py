@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from retrytemplate.control.switch.store.base import SwitchStore
     from retrytemplate.control.switch.writer import Command
 
-__all__ = ["Commands", "KillSwitch"]
+__all__ = ["KillSwitch", "SwitchCommands"]
 
 
-class Commands(ABC):
+class SwitchCommands(ABC):
     """Gives ``stop``, ``resume``, ``advance`` and ``trigger`` to what writes them down.
 
     Each looks at what it is told, and leaves the rest to the rules.
@@ -249,7 +249,7 @@ STATE_UNKNOWN = Decision(False, "what is stopped is not known: the store has not
 
 
 @define(eq=False, init=False, repr=False)
-class KillSwitch(Commands):
+class KillSwitch(SwitchCommands):
     """Stops work at once, for a stated reason, until somebody lets it run again, step by step.
 
     :param store: where it is kept what is stopped; None: in memory, for this process alone.

@@ -43,7 +43,7 @@ class ReasonPolicy:
         not count.
     :param incident: what it has to contain; None: nothing.
 
-    >>> Words(12, r"INC-[0-9]+").check_reason("charged twice, INC-4711")
+    >>> ReasonPolicy(12, r"INC-[0-9]+").check_reason("charged twice, INC-4711")
     """
 
     reason_length: int = field(validator=checked_by(_at_least_one))

@@ -223,12 +223,12 @@ def _watch(args: argparse.Namespace, repository: JobRepository) -> int:
 
     runs = Runs(repository)
     run = _select_run(runs, args)
-    with _open_reporter(lines=args.json or not on_terminal()) as tell:
-        tell(run)
+    with _open_reporter(lines=args.json or not on_terminal()) as reporter:
+        reporter(run)
         while not run.over:
             time.sleep(args.interval)
             run = _find_run(runs, run.run_id)
-            tell(run)
+            reporter(run)
     return _code(run.state)
 
 
@@ -246,7 +246,7 @@ def _open_reporter(*, lines: bool) -> Iterator[ProgressReporter]:
     if lines:
         yield JsonReporter()
     else:
-        with BarReporter().shown() as bar:
+        with BarReporter().display() as bar:
             yield bar
 
 

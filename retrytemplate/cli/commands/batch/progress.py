@@ -62,8 +62,8 @@ def run_job(args: argparse.Namespace) -> RunStatus:
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
         step = user_files.load_step(args.job)
         try:
-            with _open_reporter(args, output) as tell:
-                return _run_reported(step, parameters, args, tell)
+            with _open_reporter(args, output) as reporter:
+                return _run_reported(step, parameters, args, reporter)
         except JobRepositoryError as error:
             raise CommandFailed(str(error)) from None
         finally:
@@ -75,25 +75,31 @@ def _open_reporter(args: argparse.Namespace, output: Any) -> Iterator[ProgressRe
     if args.json:
         yield JsonReporter(output)
     elif on_terminal():
-        with BarReporter().shown() as bar:
+        with BarReporter().display() as bar:
             yield bar
     else:
         yield PlainReporter()
 
 
 def _run_reported(
-    step: ChunkStep, parameters: dict[str, Any], args: argparse.Namespace, tell: ProgressReporter
+    step: ChunkStep,
+    parameters: dict[str, Any],
+    args: argparse.Namespace,
+    reporter: ProgressReporter,
 ) -> RunStatus:
     from retrytemplate.batch import Runs
 
     runs, here = Runs(step.repository), _process(worker_name())
 
-    def mine() -> RunStatus | None:
+    def find_own_run() -> RunStatus | None:
         """The run of this step that this process has."""
-        under_way = runs.page(step=step.name, status="running", limit=MAX_RUNS)
-        return next((run for run in under_way if _process(run.worker or "") == here), None)
+        running = runs.page(step=step.name, status="running", limit=MAX_RUNS)
+        return next((run for run in running if _process(run.worker or "") == here), None)
 
-    with stopped_by_signals(step.stop, tell.notice), polled(mine, tell, args.interval):
+    with (
+        stopped_by_signals(step.stop, reporter.notice),
+        polled(find_own_run, reporter, args.interval),
+    ):
         report = user_files.run_step(
             step,
             lambda: step.run(parameters, args.on_existing),
@@ -103,9 +109,9 @@ def _run_reported(
     run = runs.find(report.run_id)
     if run is None:
         raise CommandFailed(f"run {report.run_id} is gone from the journal")
-    tell(run)
+    reporter(run)
     if report.already_completed and run.ended is not None:
-        tell.notice(
+        reporter.notice(
             f"run {run.run_id} was completed at {format_moment(run.ended)}: nothing was left to "
             "do; to begin again: --on-existing restart"
         )
@@ -133,17 +139,17 @@ class ProgressReporter(Protocol):
 
 @contextmanager
 def polled(
-    find: Callable[[], RunStatus | None], tell: ProgressReporter, interval: float
+    find: Callable[[], RunStatus | None], reporter: ProgressReporter, interval: float
 ) -> Iterator[None]:
     """Tell in a thread how the run stands, meanwhile."""
-    over = SimpleQueue[None]()
+    ended = SimpleQueue[None]()
 
     def follow() -> None:
-        for _ in repeat_until_stopped(over, interval):
+        for _ in repeat_until_stopped(ended, interval):
             try:
                 run = find()
                 if run is not None:
-                    tell(run)
+                    reporter(run)
             except JobRepositoryError:  # the run itself will say so
                 continue
             except OSError:  # the output is closed: nobody is left to be told
@@ -154,7 +160,7 @@ def polled(
         threads.start()
         yield
     finally:
-        over.put(None)
+        ended.put(None)
         threads.wait()
     threads.check()
 
@@ -188,15 +194,15 @@ class PlainReporter:
 
     screen: Screen = Factory(Screen)
     _tenth: int = 0
-    _told: float | None = None
+    _last_shown: float | None = None
 
     def __call__(self, run: RunStatus) -> None:
         tenth = int(10 * (run.progress or 0))
-        if self._told is None:
-            self._told = run.now
-        if tenth > self._tenth or run.now - self._told >= PLAIN_INTERVAL:
-            self._tenth, self._told = tenth, run.now
-            self.screen.say(f"run {run.run_id}: {', '.join(_parts(run))}")
+        if self._last_shown is None:
+            self._last_shown = run.now
+        if tenth > self._tenth or run.now - self._last_shown >= PLAIN_INTERVAL:
+            self._tenth, self._last_shown = tenth, run.now
+            self.screen.say(f"run {run.run_id}: {', '.join(_progress_parts(run))}")
             self.screen.console.file.flush()
 
     def notice(self, text: str) -> None:
@@ -204,7 +210,7 @@ class PlainReporter:
         print_stderr(text)
 
 
-def _parts(run: RunStatus) -> Iterator[str]:
+def _progress_parts(run: RunStatus) -> Iterator[str]:
     counts = run.counts
     if run.progress is not None:
         yield f"{run.progress:.0%}"
@@ -231,7 +237,7 @@ class Throughput:
     window: float = RATE_WINDOW
     _seen: deque[tuple[float, int]] = field(init=False, factory=deque)
 
-    def see(self, run: RunStatus) -> float | None:
+    def update(self, run: RunStatus) -> float | None:
         """Items a second, this sight of the run included."""
         seen = self._seen
         if not seen or seen[-1][1] != run.counts.done:
@@ -253,12 +259,12 @@ class BarReporter:
 
     def __init__(self, screen: Screen | None = None) -> None:
         self.screen = screen or Screen()
-        self._pace = Throughput()
+        self._throughput = Throughput()
         self._notice = ""
         self._live: Any = None
 
     @contextmanager
-    def shown(self) -> Iterator[BarReporter]:
+    def display(self) -> Iterator[BarReporter]:
         """While it is on the screen; what is printed meanwhile goes above it."""
         from rich.live import Live
 
@@ -267,18 +273,23 @@ class BarReporter:
             yield self
 
     def __call__(self, run: RunStatus) -> None:
-        self._live.update(self.drawn(run), refresh=True)
+        self._live.update(self.render(run), refresh=True)
 
     def notice(self, text: str) -> None:
         """Below the counts, from the next time on."""
         self._notice = text
 
-    def drawn(self, run: RunStatus) -> RenderableType:
+    def render(self, run: RunStatus) -> RenderableType:
         """The bar of this moment."""
         from rich.console import Group
 
-        rate = self._pace.see(run) if not run.over else run.rate
-        lines = [self._head(run), self._line(run, rate), self._counts(run), self._troubles(run)]
+        rate = self._throughput.update(run) if not run.over else run.rate
+        lines = [
+            self._head(run),
+            self._line(run, rate),
+            self._counts(run),
+            self._problem_counts(run),
+        ]
         if run.careful:
             lines.append(self._text((describe_suspects(run), "bold yellow")))
         if self._notice and not run.over:
@@ -286,8 +297,8 @@ class BarReporter:
         return Group(*lines)
 
     def _head(self, run: RunStatus) -> RenderableType:
-        told = " ".join((f"run {run.run_id} of {run.step}", *named_parameters(run)))
-        return self._text((told, "bold"), (run.state, STYLES.get(run.state, RUNNING_STYLE)))
+        title = " ".join((f"run {run.run_id} of {run.step}", *named_parameters(run)))
+        return self._text((title, "bold"), (run.state, STYLES.get(run.state, RUNNING_STYLE)))
 
     def _line(self, run: RunStatus, rate: float | None) -> RenderableType:
         from rich.progress_bar import ProgressBar
@@ -327,7 +338,7 @@ class BarReporter:
             (f"{run.pending:,} pending", ""),
         )
 
-    def _troubles(self, run: RunStatus) -> RenderableType:
+    def _problem_counts(self, run: RunStatus) -> RenderableType:
         counts = run.counts
         return self._text(
             (self.plural(counts.retries, "retry", "retries"), "yellow" if counts.retries else ""),
