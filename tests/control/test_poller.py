@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from retrytemplate.control._poller import Watcher
-from tests.support.barriers import PATIENCE
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 FOR_EVER = 86_400.0
 
@@ -28,7 +28,7 @@ class Looker:
         return answer
 
     def has_looked(self):
-        return self.looks.acquire(timeout=PATIENCE)
+        return self.looks.acquire(timeout=JOIN_TIMEOUT)
 
 
 def threads():
@@ -36,7 +36,7 @@ def threads():
 
 
 def ends(thread):
-    thread.join(PATIENCE)
+    thread.join(JOIN_TIMEOUT)
     return not thread.is_alive()
 
 

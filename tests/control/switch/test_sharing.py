@@ -20,8 +20,8 @@ from retrytemplate.control import (
     UnreadableRecord,
 )
 from retrytemplate.testing import VirtualClock
+from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 from tests.control.switch.shared import REASON, SharedStore, Told, stopped
-from tests.support.barriers import PATIENCE
 
 STALE = 5.0
 WELL = {"by": "lee", "justification": "found and mended, see incident 9"}
@@ -148,7 +148,7 @@ def test_the_watching_thread_sees_a_change_though_nobody_asks():
     with KillSwitch(store, 0.1, listeners=[listener]) as here, KillSwitch(store) as there:
         here.start()
         stopped(there)
-        assert listener.heard.wait(PATIENCE)
+        assert listener.heard.wait(JOIN_TIMEOUT)
         assert here.snapshot().entries
 
 
