@@ -12,7 +12,7 @@ import pytest
 import retrytemplate
 from retrytemplate import batch, control
 from retrytemplate.batch.errors import __all__ as errors_of_steps
-from retrytemplate.control.timeout.timeout import RAISE
+from retrytemplate.control.timeout.timeout import RERAISE
 from retrytemplate.errors import __all__ as errors
 from retrytemplate.listeners import HOOKS
 
@@ -53,7 +53,7 @@ def defaults(target):
         value = made.get(name, parameter.default)
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             required = value is parameter.empty
-            word = "required" if required else "left out" if value is RAISE else None
+            word = "required" if required else "left out" if value is RERAISE else None
             found[name] = word or f"`{shown(value)}`"
     return found
 

@@ -23,33 +23,38 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.context import ExecutionFrame
 
-__all__ = ["ask", "ask_async", "under", "under_async"]
+__all__ = [
+    "check_enclosing_guards",
+    "check_enclosing_guards_async",
+    "run_under_guard",
+    "run_under_guard_async",
+]
 
 
-def ask() -> None:
+def check_enclosing_guards() -> None:
     """Ask each of them about one more call.
 
     :raises Rejected: one does not let it pass.
     """
-    for guard in _stops():
+    for guard in _enclosing_guards():
         guard.admit(current_context())
 
 
-async def ask_async() -> None:
+async def check_enclosing_guards_async() -> None:
     """The same where nothing may block."""
-    for guard in _stops():
+    for guard in _enclosing_guards():
         answer = admit_hook(guard)(current_context())
         if is_awaitable(answer):
             await answer
 
 
-def _stops() -> tuple[Any, ...]:
+def _enclosing_guards() -> tuple[Any, ...]:
     frame = CURRENT.get()
     deadline = None if frame is None else frame[DEADLINE]
     return () if deadline is None else deadline.inherited_guards
 
 
-def under(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_under_guard(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function with this guard around it, as that of a template is."""
     frame, token = _frame(guard), None
     outer = None if frame[OUTER] is None else frame[OUTER][DEADLINE]
@@ -64,7 +69,7 @@ def under(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         raise
 
 
-async def under_async(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+async def run_under_guard_async(guard: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The same for a function that may be asynchronous."""
     frame, token = _frame(guard), None
     outer = None if frame[OUTER] is None else frame[OUTER][DEADLINE]

@@ -11,10 +11,10 @@ from retrytemplate.history import summary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["failed_together"]
+__all__ = ["combine_failures"]
 
 
-def failed_together(
+def combine_failures(
     first: BaseException, others: Iterable[tuple[str, BaseException]], who: str
 ) -> BaseException:
     """The first failure, which says what became of the others: in notes, and as its cause.

@@ -13,51 +13,53 @@ from weakref import WeakMethod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Watcher"]
+__all__ = ["BackgroundPoller"]
 
 LOG = logging.getLogger("retrytemplate.control")
-PATIENCE = 10.0  # for a look under way, when the end is asked for
+JOIN_TIMEOUT = 10.0  # for a look under way, when the end is asked for
 
 
-class Watcher:
-    """Calls *look*, a method, every *period* seconds, or when it is woken.
+class BackgroundPoller:
+    """Calls *poll*, a method, every *period* seconds, or when it is woken.
 
-    The daemon thread begins with ``ensure``; it ends when *look* says that there is nothing to do
-    any more, when it is closed, or when nobody else holds the object that *look* is a method of.
+    The daemon thread begins with ``ensure_running``; it ends when *poll* says that there is nothing
+    to do any more, when it is closed, or when nobody else holds the object of that method.
     """
 
-    def __init__(self, look: Callable[[], bool], period: float, *, name: str) -> None:
+    def __init__(self, poll: Callable[[], bool], period: float, *, name: str) -> None:
         self._period = min(period, threading.TIMEOUT_MAX)
         self._name = name
         self._closed = False
-        self._begin(look)
+        self._begin(poll)
 
-    def _begin(self, look: Callable[[], bool]) -> None:
+    def _begin(self, poll: Callable[[], bool]) -> None:
         # The collector may call back amid anything; a queue allows it, an event may lock for ever.
         calls = self._calls = SimpleQueue[None]()
-        self._look = WeakMethod(look, lambda _: calls.put(None))
-        self._turns = deque([None])  # of the one that starts the thread; no lock: it never waits
+        self._poll = WeakMethod(poll, lambda _: calls.put(None))
+        self._start_permit = deque(
+            [None]
+        )  # of the one that starts the thread; no lock: it never waits
         self._thread: threading.Thread | None = None
 
     def forked(self) -> None:
         """In a child process: the thread is the parent's."""
-        look = self._look()
-        if look is not None:
-            self._begin(look)
+        poll = self._poll()
+        if poll is not None:
+            self._begin(poll)
 
-    def ensure(self) -> None:
+    def ensure_running(self) -> None:
         """See that the thread runs."""
         if not self._is_needed():
             return
         try:
-            self._turns.pop()
+            self._start_permit.pop()
         except IndexError:  # another thread is starting it, or the code that is interrupted
             return
         try:
             if self._is_needed():
                 self._start()
         finally:
-            self._turns.append(None)
+            self._start_permit.append(None)
 
     def _is_needed(self) -> bool:
         thread = self._thread
@@ -74,7 +76,7 @@ class Watcher:
 
     def wake(self) -> None:
         """Let it look now."""
-        self.ensure()
+        self.ensure_running()
         if self._calls.empty():
             self._calls.put(None)
 
@@ -84,18 +86,18 @@ class Watcher:
         thread = self._thread
         self._calls.put(None)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(PATIENCE)
+            thread.join(JOIN_TIMEOUT)
 
     def _run(self) -> None:
         goes_on = True
         while goes_on:
             with suppress(Empty):
                 self._calls.get(timeout=self._period)
-            look = self._look()
-            if look is None or self._closed:
+            poll = self._poll()
+            if poll is None or self._closed:
                 return
             try:
-                goes_on = look()
+                goes_on = poll()
             except Exception:
                 LOG.exception("a look at the store failed; the next one may not")
-            del look  # and with it the hold on its object
+            del poll  # and with it the hold on its object

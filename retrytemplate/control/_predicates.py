@@ -15,10 +15,12 @@ from retrytemplate.policies.simple import SimpleRetryPolicy, check_retryable, ty
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["but_cancelled", "ending", "failure_in", "judge_of"]
+__all__ = ["counted_failure", "exception_predicate", "terminal_error", "without_cancellation"]
 
 
-def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[BaseException], bool]:
+def exception_predicate(
+    name: str, wanted: Any, *, refusals: bool = True
+) -> Callable[[BaseException], bool]:
     """Whether an exception is one of those.
 
     :param name: of the setting that says it, for the errors.
@@ -33,7 +35,7 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
         check_retryable(name, wanted)
         rules = SimpleRetryPolicy(2, retry_on=wanted)
 
-    def covers(exc: BaseException) -> bool:
+    def matches(exc: BaseException) -> bool:
         if is_kill_switch_rejection(rules, exc):
             return False
         if (
@@ -44,14 +46,16 @@ def judge_of(name: str, wanted: Any, *, refusals: bool = True) -> Callable[[Base
             return False
         return rules.allows(1, exc)
 
-    return covers
+    return matches
 
 
-def ending(covers: Callable[[BaseException], Any], failure: BaseException) -> BaseException | None:
+def terminal_error(
+    matches: Callable[[BaseException], Any], failure: BaseException
+) -> BaseException | None:
     """What a call ends with that has failed so: the failure, or what a predicate raised over it.
     None where it is covered, and the call goes on."""
     try:
-        return None if covers(failure) else failure
+        return None if matches(failure) else failure
     except Exception as exc:
         if is_never_retried(exc):
             raise
@@ -65,7 +69,7 @@ def _cancellations() -> Iterator[type[BaseException]]:
             yield getattr(sys.modules[module], name)
 
 
-def but_cancelled(exc: BaseException | None) -> BaseException | None:
+def without_cancellation(exc: BaseException | None) -> BaseException | None:
     """What is left of an error when one takes the cancellation out of it."""
     kinds = tuple(_cancellations())
     if isinstance(exc, kinds):
@@ -75,7 +79,7 @@ def but_cancelled(exc: BaseException | None) -> BaseException | None:
     return exc
 
 
-def failure_in(exc: BaseException) -> BaseException | None:
+def counted_failure(exc: BaseException) -> BaseException | None:
     """The failure by which a call is judged that raised this exception; None: there is none.
 
     The exception itself, if it is an ordinary one.  Of a group with cancellations or interrupts:
@@ -91,6 +95,6 @@ def failure_in(exc: BaseException) -> BaseException | None:
         if rest is not None:
             return rest
     deadline = Deadline.current()
-    if deadline is None or not deadline.expired() or but_cancelled(exc) is not None:
+    if deadline is None or not deadline.expired() or without_cancellation(exc) is not None:
         return None
     return deadline.error("the time was over before there was an answer")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     C = TypeVar("C")
     F = TypeVar("F")
 
-__all__ = ["Strategy", "Wraps", "apply", "apply_async", "fixed", "refuse_awaitable"]
+__all__ = ["Strategy", "StrategyBase", "apply", "apply_async", "immutable", "reject_awaitable"]
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class Strategy(Protocol):
         ...
 
 
-class Wraps:
+class StrategyBase:
     """Gives ``wrap`` to what has ``call`` and ``call_async``."""
 
     __slots__ = ()
@@ -84,7 +84,7 @@ class Wraps:
 def apply(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function, which must not return an awaitable."""
     value = fn(*args, **kwargs)
-    refuse_awaitable(value, fn)
+    reject_awaitable(value, fn)
     return value
 
 
@@ -94,7 +94,7 @@ async def apply_async(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
     return await value if is_awaitable(value) else value
 
 
-def fixed(**instead: str) -> Callable[[type[C]], type[C]]:
+def immutable(**instead: str) -> Callable[[type[C]], type[C]]:
     """For a frozen class: say what to do where a setting is assigned.
 
     :param instead: for the name of a setting, how it is changed.
@@ -114,7 +114,7 @@ def fixed(**instead: str) -> Callable[[type[C]], type[C]]:
     return decorate
 
 
-def refuse_awaitable(value: Any, fn: Any) -> None:
+def reject_awaitable(value: Any, fn: Any) -> None:
     """Raise where nobody would await what a function gave: it has not run yet."""
     if is_awaitable(value):
         close_unawaited(value)

@@ -10,19 +10,19 @@ from retrytemplate._storage.cancellation import whole
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["in_thread", "to_its_end"]
+__all__ = ["run_in_thread", "run_in_thread_shielded"]
 
 T = TypeVar("T")
 
 
-async def in_thread(fn: Callable[..., T], /, *args: object) -> T:
+async def run_in_thread(fn: Callable[..., T], /, *args: object) -> T:
     """Call the function in a worker thread of asyncio or trio, and await its end.
 
     A cancellation waits for the end, too, and only then is it so: what the step did is known to
     whoever made it.  Its own waits must be bounded.
 
     >>> import asyncio
-    >>> asyncio.run(in_thread(int, "17"))
+    >>> asyncio.run(run_in_thread(int, "17"))
     17
     """
     if in_trio():
@@ -36,16 +36,16 @@ async def in_thread(fn: Callable[..., T], /, *args: object) -> T:
     return await whole(asyncio.to_thread(fn, *args))
 
 
-async def to_its_end(fn: Callable[..., T], /, *args: object) -> T:
+async def run_in_thread_shielded(fn: Callable[..., T], /, *args: object) -> T:
     """The same for what has to be said in any case: it is begun in a task that is cancelled, too.
 
     >>> import asyncio
-    >>> asyncio.run(to_its_end(int, "17"))
+    >>> asyncio.run(run_in_thread_shielded(int, "17"))
     17
     """
     if in_trio():
         import trio
 
         with trio.CancelScope(shield=True):
-            return await in_thread(fn, *args)
-    return await in_thread(fn, *args)
+            return await run_in_thread(fn, *args)
+    return await run_in_thread(fn, *args)

@@ -18,9 +18,9 @@ __all__ = [
     "CallRejected",
     "ControlEvent",
     "ControlListener",
+    "as_listeners",
     "check_listeners",
-    "listeners_of",
-    "tell",
+    "notify_listeners",
 ]
 
 
@@ -58,7 +58,7 @@ class ControlListener:
         """Called with each event."""
 
 
-def listeners_of(value: Any) -> Any:
+def as_listeners(value: Any) -> Any:
     """Them as a tuple; what is no collection is left to the check."""
     return tuple(value) if isinstance(value, Iterable) else value
 
@@ -73,7 +73,7 @@ def check_listeners(name: str, value: Any) -> None:
             raise TypeError(f"{name}: on_event must not have to be awaited, got {each!r}")
 
 
-def tell(listeners: Sequence[Any], events: Iterable[ControlEvent]) -> None:
+def notify_listeners(listeners: Sequence[Any], events: Iterable[ControlEvent]) -> None:
     """Tell each of them everything; what fails is logged."""
     for event in events:
         for listener in listeners:

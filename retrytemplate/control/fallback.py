@@ -13,11 +13,16 @@ from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.validation import checked_by, plain, text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
-from retrytemplate.control._enclosing import ask, ask_async
-from retrytemplate.control._failures import failed_together
-from retrytemplate.control._predicates import ending, judge_of
-from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
-from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
+from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
+from retrytemplate.control._failures import combine_failures
+from retrytemplate.control._predicates import exception_predicate, terminal_error
+from retrytemplate.control._strategy import StrategyBase, immutable, reject_awaitable
+from retrytemplate.control.events import (
+    ControlEvent,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import UnacceptableResultError
 from retrytemplate.history import Outcome
 
@@ -64,7 +69,7 @@ class FallbackOutcome(Outcome[T]):
         return self.ok and bool(self.failures)
 
 
-def _check_links(name: str, value: Any) -> None:
+def _check_fallbacks(name: str, value: Any) -> None:
     if not value:
         raise ValueError("Fallback() takes at least one function to fall back on")
     for link in value:
@@ -77,12 +82,12 @@ def _check_or_none(name: str, value: Any) -> None:
         plain(name, value)
 
 
-@fixed()
+@immutable()
 @frozen(eq=False, init=False)
-class Fallback(Wraps):
+class Fallback(StrategyBase):
     """A chain of who else may answer: another provider, a cache, a simpler answer, a refusal.
 
-    :param links: functions with the parameters of the call, each asked when all before it have
+    :param fallbacks: functions with the parameters of the call, each asked when all before it have
         failed; wrapped in guards of their own, if they are to have any.
     :param on: what is worth falling back for: exception classes, a predicate, or an
         ``ExceptionClassifier``.  What else is raised leaves at once.  A refusal, of an open circuit
@@ -110,19 +115,19 @@ class Fallback(Wraps):
     'refusal'
     """
 
-    links: tuple[Callable[..., Any], ...] = field(validator=checked_by(_check_links))
+    fallbacks: tuple[Callable[..., Any], ...] = field(validator=checked_by(_check_fallbacks))
     on: Any
     accept: Callable[[Any], Any] | None
     name: str
     listeners: tuple[Any, ...]
-    _covers: Callable[[BaseException], Any]
+    _is_failure: Callable[[BaseException], Any]
     _counts: Counter[str]
     _monitor: Monitor
     _clock: Clock
 
     def __init__(
         self,
-        *links: Callable[..., Any],
+        *fallbacks: Callable[..., Any],
         on: Any = (Exception,),
         accept: Callable[[Any], Any] | None = None,
         name: str = "fallback",
@@ -131,14 +136,14 @@ class Fallback(Wraps):
     ) -> None:
         _check_or_none("accept", accept)
         text("name", name)
-        listeners = listeners_of(listeners)
+        listeners = as_listeners(listeners)
         check_listeners("listeners", listeners)
-        covers, clock = judge_of("on", on), given_or_system(clock)
+        covers, clock = exception_predicate("on", on), given_or_system(clock)
         self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
-            links, on, accept, name, listeners, covers, Counter(), Monitor(), clock
+            fallbacks, on, accept, name, listeners, covers, Counter(), Monitor(), clock
         )
 
-    # Calls.  The links may give anything: hence ``T | Any``, which still is no other type.
+    # Calls.  The fallbacks may give anything: hence ``T | Any``, which still is no other type.
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function, or who stands behind it."""
@@ -167,19 +172,19 @@ class Fallback(Wraps):
             for who, each in self._chain(fn):
                 try:
                     if failures:
-                        ask()
+                        check_enclosing_guards()
                     value = each(*args, **kwargs)
-                    refuse_awaitable(value, each)
+                    reject_awaitable(value, each)
                     self._check(value)
                 except Exception as exc:
                     if is_never_retried(exc):
                         raise
                     failures.append(exc)
-                    if not self._goes_on(failures):
-                        return self._over(began, None, failures.pop(), None, failures)
+                    if not self._should_fall_back(failures):
+                        return self._build_outcome(began, None, failures.pop(), None, failures)
                 else:
-                    return self._over(began, value, None, who, failures)
-            return self._over(began, None, self._all_of(failures), None, failures)
+                    return self._build_outcome(began, value, None, who, failures)
+            return self._build_outcome(began, None, self._combined_error(failures), None, failures)
         finally:
             failures.clear()  # their tracebacks hold this frame
 
@@ -202,7 +207,7 @@ class Fallback(Wraps):
             for who, each in self._chain(fn):
                 try:
                     if failures:
-                        await ask_async()
+                        await check_enclosing_guards_async()
                     value = each(*args, **kwargs)
                     if is_awaitable(value):
                         value = await value
@@ -211,11 +216,11 @@ class Fallback(Wraps):
                     if is_never_retried(exc):
                         raise
                     failures.append(exc)
-                    if not self._goes_on(failures):
-                        return self._over(began, None, failures.pop(), None, failures)
+                    if not self._should_fall_back(failures):
+                        return self._build_outcome(began, None, failures.pop(), None, failures)
                 else:
-                    return self._over(began, value, None, who, failures)
-            return self._over(began, None, self._all_of(failures), None, failures)
+                    return self._build_outcome(began, value, None, who, failures)
+            return self._build_outcome(began, None, self._combined_error(failures), None, failures)
         finally:
             failures.clear()  # their tracebacks hold this frame
 
@@ -237,7 +242,7 @@ class Fallback(Wraps):
 
     def _chain(self, fn: Any) -> Iterator[tuple[str, Any]]:
         yield PRIMARY, fn
-        for link in self.links:
+        for link in self.fallbacks:
             yield getattr(link, "__name__", type(link).__name__), link
 
     def _check(self, value: Any) -> None:
@@ -246,9 +251,9 @@ class Fallback(Wraps):
                 f"the answer is not acceptable: {safe_repr(value)}", value
             )
 
-    def _goes_on(self, failures: list[BaseException]) -> bool:
+    def _should_fall_back(self, failures: list[BaseException]) -> bool:
         """Whether the last failure is worth falling back for; else the call ends with the last."""
-        error = ending(self._covers, failures[-1])
+        error = terminal_error(self._is_failure, failures[-1])
         try:
             if error is not None:
                 failures[-1] = error
@@ -256,7 +261,7 @@ class Fallback(Wraps):
         finally:
             del error  # its traceback leads back here
 
-    def _over(
+    def _build_outcome(
         self,
         began: float,
         value: Any,
@@ -268,20 +273,20 @@ class Fallback(Wraps):
             self._monitor.post(self._count, who)
         if failures:
             event = FallbackUsed(name=self.name, source=who, error=failures[0])
-            tell(self.listeners, [event])
+            notify_listeners(self.listeners, [event])
         calls = len(failures) + (not any(error is each for each in failures))
         elapsed = self._clock.monotonic() - began
         return FallbackOutcome(
             value, error, calls, (), elapsed, source=who, failures=tuple(failures)
         )
 
-    def _all_of(self, failures: list[BaseException]) -> BaseException:
+    def _combined_error(self, failures: list[BaseException]) -> BaseException:
         first, *others = failures
         names = [f"the fallback {who!r}" for who, _ in self._chain(first)][1:]
-        return failed_together(first, zip(names, others, strict=True), "the fallbacks")
+        return combine_failures(first, zip(names, others, strict=True), "the fallbacks")
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        for link in self.links:
+        for link in self.fallbacks:
             if is_async(link):
                 raise TypeError(
                     f"wrap(): {fn!r} is not asynchronous, and falls back on {link!r}, which is"

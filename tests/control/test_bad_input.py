@@ -29,7 +29,7 @@ NEEDED = {
     control.CodeClassifier: {},
     control.Consecutive: {"number": 3},
     control.FailureKinds: {},
-    control.Fallback: {"links": print},
+    control.Fallback: {"fallbacks": print},
     control.Hedge: {"idempotent": True},
     control.KillSwitch: {},
     control.MemorySwitchStore: {},
@@ -73,7 +73,7 @@ BELOW_ZERO = {(RecordedCall, "time")}
 
 # Where the message has other words than the setting's name.
 WORDS = {
-    (control.Fallback, "links"): "functions to fall back on",
+    (control.Fallback, "fallbacks"): "functions to fall back on",
     (control.Pipeline, "layers"): "takes strategies",
     (control.FailureKinds, "default"): "the kind of a failure",
     (control.CodeClassifier, "named"): "rules must map",

@@ -2,7 +2,7 @@
 
 from attrs import frozen
 
-from retrytemplate.control._failures import failed_together
+from retrytemplate.control._failures import combine_failures
 
 
 class Mute(Exception):
@@ -17,17 +17,17 @@ class Frozen(Exception):
 
 def test_a_failure_that_cannot_be_told_in_words_is_told_all_the_same():
     first, mute = KeyError(), Mute()
-    assert failed_together(first, [("the cache", mute)], "the others") is first
+    assert combine_failures(first, [("the cache", mute)], "the others") is first
     assert first.__notes__[0].startswith("the cache failed, too: Mute: ")
     assert first.__cause__.exceptions == (mute,)
 
 
 def test_a_failure_that_takes_no_attributes_goes_without():
     first = Frozen()
-    assert failed_together(first, [("the cache", KeyError())], "the others") is first
+    assert combine_failures(first, [("the cache", KeyError())], "the others") is first
 
 
 def test_alone_it_has_no_others_on_it():
     first = KeyError()
-    failed_together(first, [], "the others")
+    combine_failures(first, [], "the others")
     assert (first.__cause__, hasattr(first, "__notes__")) == (None, False)

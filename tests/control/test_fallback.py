@@ -323,7 +323,7 @@ def test_a_fallback_that_makes_no_sense_is_refused(links, given, problem):
         Fallback(*links, **given)
 
 
-@pytest.mark.parametrize("setting", ["links", "on", "accept", "name", "listeners"])
+@pytest.mark.parametrize("setting", ["fallbacks", "on", "accept", "name", "listeners"])
 def test_setting_of_a_fallback_cannot_be_assigned(setting):
     fallback = Fallback(refusal)
     with pytest.raises(AttributeError, match=rf"{setting} of a Fallback .*; make another Fallback"):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from retrytemplate.control._poller import Watcher
+from retrytemplate.control._poller import BackgroundPoller
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
 
 FOR_EVER = 86_400.0
@@ -18,7 +18,7 @@ class Looker:
     def __init__(self, period=FOR_EVER, answers=()):
         self.looks = threading.Semaphore(0)
         self.answers = iter(answers)
-        self.watcher = Watcher(self.look, period, name="looker")
+        self.watcher = BackgroundPoller(self.look, period, name="looker")
 
     def look(self):
         answer = next(self.answers, True)
@@ -49,7 +49,7 @@ def looker():
 
 def test_it_looks_again_and_again():
     looker = Looker(period=0.001)
-    looker.watcher.ensure()
+    looker.watcher.ensure_running()
     assert looker.has_looked()
     assert looker.has_looked()
     looker.watcher.close()
@@ -61,7 +61,7 @@ def test_no_thread_runs_until_it_is_needed(looker):
 
 def test_there_is_one_thread_however_often_it_is_asked_for(looker):
     for _ in range(3):
-        looker.watcher.ensure()
+        looker.watcher.ensure_running()
     assert len(threads()) == 1
 
 
@@ -96,7 +96,7 @@ def test_the_thread_ends_when_nothing_is_left_to_do_and_begins_again_when_there_
 
 
 def test_closed_its_thread_has_ended_and_none_begins(looker):
-    looker.watcher.ensure()
+    looker.watcher.ensure_running()
     looker.watcher.close()
     looker.watcher.wake()
     assert threads() == []
@@ -104,7 +104,7 @@ def test_closed_its_thread_has_ended_and_none_begins(looker):
 
 def test_the_thread_ends_when_nobody_else_holds_what_it_watches():
     looker = Looker()
-    looker.watcher.ensure()
+    looker.watcher.ensure_running()
     (thread,) = threads()
     del looker
     gc.collect()
@@ -114,7 +114,7 @@ def test_the_thread_ends_when_nobody_else_holds_what_it_watches():
 def test_where_no_thread_can_be_started_that_is_logged_and_tried_again(looker, caplog, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", _no_thread)
-        looker.watcher.ensure()
+        looker.watcher.ensure_running()
     assert "no thread can be started" in caplog.text
     looker.watcher.wake()
     assert looker.has_looked()

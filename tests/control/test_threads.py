@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from retrytemplate.control._threads import in_thread
+from retrytemplate.control._threads import run_in_thread
 from tests.support.event_loops import LOOPS
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_step_runs_in_another_thread(loop):
     async def main():
-        return await in_thread(threading.get_ident)
+        return await run_in_thread(threading.get_ident)
 
     assert loop.run(main) != threading.get_ident()
 
@@ -20,7 +20,7 @@ def test_a_step_runs_in_another_thread(loop):
 def test_what_it_raises_leaves(loop):
     async def main():
         with pytest.raises(ValueError, match="x"):
-            await in_thread(int, "x")
+            await run_in_thread(int, "x")
 
     loop.run(main)
 
@@ -36,7 +36,7 @@ def test_a_cancellation_waits_for_its_end(loop):
 
     async def call():
         try:
-            await in_thread(step)
+            await run_in_thread(step)
         finally:
             assert ended == [True]
 

@@ -232,7 +232,7 @@ def attack_hedge(hedge):
 def check_hedge(hedge):
     before = hedge.snapshot().rejected
     # Not the number of calls: a call that a hedge has answered may never have begun.
-    hedge._steward.refused(ConnectionError())
+    hedge._recorder.on_rejected(ConnectionError())
     assert (hedge.call(int), hedge.snapshot().rejected) == (0, before + 1)
     assert sorted(hedge.delay._last) == hedge.delay._sorted
 

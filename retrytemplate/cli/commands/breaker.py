@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from retrytemplate.control import RedisCircuitStore
-    from retrytemplate.control.breaker.redis.record import Seen
+    from retrytemplate.control.breaker.redis.record import CircuitRecord
     from retrytemplate.control.breaker.replay import Replayed
 
 __all__ = [
@@ -294,7 +294,7 @@ NUMBERS = ("for", "left", "calls", "failures", "slow", "permits")
 GAUGE_OPEN, GAUGE_HALF_OPEN = 2, 1
 
 
-def load_circuits(args: Namespace) -> tuple[dict[str, Seen], list[str]]:
+def load_circuits(args: Namespace) -> tuple[dict[str, CircuitRecord], list[str]]:
     """How those stand that the arguments name, or all; and what is wrong with the others.
 
     :raises UsageError: there is no URL, or none that can serve.
@@ -318,14 +318,16 @@ def load_circuits(args: Namespace) -> tuple[dict[str, Seen], list[str]]:
         store.close()
 
 
-def _load_named(store: RedisCircuitStore, names: list[str]) -> tuple[dict[str, Seen], list[str]]:
+def _load_named(
+    store: RedisCircuitStore, names: list[str]
+) -> tuple[dict[str, CircuitRecord], list[str]]:
     from redis import ConnectionError, TimeoutError
 
-    found: dict[str, Seen] = {}
+    found: dict[str, CircuitRecord] = {}
     wrong = list[str]()
     for name in names or store.names():
         try:
-            seen = store.look(name)
+            seen = store.fetch(name)
         except CircuitStoreError as error:
             if isinstance(error.__cause__, ConnectionError | TimeoutError):
                 raise
@@ -338,7 +340,7 @@ def _load_named(store: RedisCircuitStore, names: list[str]) -> tuple[dict[str, S
     return found, wrong
 
 
-def as_json(name: str, seen: Seen) -> dict[str, Any]:
+def as_json(name: str, seen: CircuitRecord) -> dict[str, Any]:
     """All that is known of one."""
     return {
         "name": name,
@@ -348,7 +350,7 @@ def as_json(name: str, seen: Seen) -> dict[str, Any]:
         "since": seen.since,
         "age": seen.now - seen.since,
         "until": seen.until,
-        "left": seen.left,
+        "left": seen.remaining,
         "calls": seen.calls,
         "failures": seen.failures,
         "slow": seen.slow,
@@ -360,7 +362,7 @@ def as_json(name: str, seen: Seen) -> dict[str, Any]:
     }
 
 
-def print_circuits(found: dict[str, Seen]) -> None:
+def print_circuits(found: dict[str, CircuitRecord]) -> None:
     """A line for each."""
     from retrytemplate.cli.tables import Screen
 
@@ -372,14 +374,14 @@ def print_circuits(found: dict[str, Seen]) -> None:
     screen.table(CIRCUIT_HEADS, rows, map(_style, found.values()), numbers=NUMBERS)
 
 
-def _cells(name: str, seen: Seen) -> tuple[str, ...]:
+def _cells(name: str, seen: CircuitRecord) -> tuple[str, ...]:
     from retrytemplate.cli.formatting import format_span
 
     return (
         name,
         seen.state,
         format_span(seen.now - seen.since),
-        "" if seen.left is None else format_span(seen.left),
+        "" if seen.remaining is None else format_span(seen.remaining),
         str(seen.calls),
         str(seen.failures),
         str(seen.slow),
@@ -389,7 +391,7 @@ def _cells(name: str, seen: Seen) -> tuple[str, ...]:
     )
 
 
-def _style(seen: Seen) -> str | None:
+def _style(seen: CircuitRecord) -> str | None:
     if seen.gauge >= GAUGE_OPEN:
         return "red"
     return "yellow" if seen.gauge == GAUGE_HALF_OPEN else None

@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import frozen
 
 from retrytemplate._internal.locks import Monitor, Reentered
-from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, Circuit, Manual
+from retrytemplate.control.breaker.state_machine import (
+    OPEN_TO_ALL,
+    CircuitStateMachine,
+    ManualOverride,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from retrytemplate.control.breaker.state_machine import Change, Rules, State, Verdict
+    from retrytemplate.control.breaker.state_machine import (
+        CircuitConfig,
+        State,
+        StateTransition,
+        Verdict,
+    )
     from retrytemplate.control.breaker.window import Counter
     from retrytemplate.control.events import ControlEvent
 
-__all__ = ["GAUGES", "CircuitSnapshot", "Keeper", "Local", "Watched", "drawn_anew"]
+__all__ = ["GAUGES", "CircuitBackend", "CircuitSnapshot", "FastPath", "LocalBackend", "next_jitter"]
 
 
 if TYPE_CHECKING:
@@ -30,76 +39,81 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("retrytemplate.control")
 
 
-class Watched(Protocol):
+class FastPath(Protocol):
     """Where any thread may look for the counter of a closed circuit."""
 
     @property
     def closed(self) -> Counter | None: ...
 
 
-class Keeper(Protocol):
+class CircuitBackend(Protocol):
     """What a breaker asks about its circuit, wherever that is kept.
 
-    ``admit`` and ``report`` may wait for a store; ``admit_at_once`` and ``report_at_once`` never
-    do: None where it cannot be known without waiting.
+    ``admit`` and ``report`` may wait for a store; ``admit_without_io`` and ``report_without_io``
+    never do: None where it cannot be known without waiting.
 
-    :param waits: whether it may have to be waited for at all.
-    :param watched: lets a success be counted at once while the circuit is closed.
-    :param happened: what nobody was told of yet.
+    :param does_io: whether it may have to be waited for at all.
+    :param fast_path: lets a success be counted at once while the circuit is closed.
+    :param pending_events: what nobody was told of yet.
     """
 
-    waits: bool
-    happened: list[Any]
+    does_io: bool
+    pending_events: list[Any]
 
     @property
-    def watched(self) -> Watched: ...
+    def fast_path(self) -> FastPath: ...
 
     def admit(self, now: float) -> Admission: ...
 
-    def admit_at_once(self, now: float) -> Admission | None: ...
+    def admit_without_io(self, now: float) -> Admission | None: ...
 
     def report(
         self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
     ) -> bool: ...
 
-    def report_at_once(
+    def report_without_io(
         self, generation: Any, permit: Any, verdict: Verdict, slow: bool, now: float
     ) -> bool | None: ...
 
-    def taken(self) -> Sequence[Change | ControlEvent]: ...
+    def drain_events(self) -> Sequence[StateTransition | ControlEvent]: ...
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot: ...
 
-    def put(
+    def force_state(
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None: ...
 
     def close(self) -> None: ...
 
 
-def drawn_anew(draw: Callable[[], float], before: float) -> float:
+def next_jitter(jitter: Callable[[], float], before: float) -> float:
     """What the next open time is multiplied by; as before where chance fails: no call ends so."""
     try:
-        return draw()
+        return jitter()
     except Exception:
         LOG.exception("the chance of a circuit breaker failed; the open time stays as it was")
         return before
 
 
-class Local:
+class LocalBackend:
     """A circuit that this process alone knows.  Only the rules run inside the monitor.
 
-    :param draw: a random factor of the open time; called outside of the monitor.
+    :param jitter: a random factor of the open time; called outside of the monitor.
     """
 
-    waits = False
+    does_io = False
 
     def __init__(
-        self, rules: Rules, draw: Callable[[], float], happened: list[Any] | None = None
+        self,
+        rules: CircuitConfig,
+        jitter: Callable[[], float],
+        pending_events: list[Any] | None = None,
     ) -> None:
-        self.happened: list[Any] = [] if happened is None else happened
-        self.watched = self.circuit = Circuit(rules, stretch=draw(), changes=self.happened)
-        self._draw = draw
+        self.pending_events: list[Any] = [] if pending_events is None else pending_events
+        self.fast_path = self.circuit = CircuitStateMachine(
+            rules, jitter_factor=jitter(), changes=self.pending_events
+        )
+        self._jitter = jitter
         self._monitor = Monitor()
 
     def admit(self, now: float) -> Admission:
@@ -112,7 +126,7 @@ class Local:
         except Reentered:
             return self._admit_by_state(now)
 
-    admit_at_once = admit
+    admit_without_io = admit
 
     def _admit(self, now: float) -> Admission:
         circuit = self.circuit
@@ -139,14 +153,14 @@ class Local:
             and generation == closed.generation
             and verdict == "success"
             and not slow
-            and now < closed.quiet
+            and now < closed.fast_path_until
         ):  # nothing else is written: as a wrapped function does
-            next(closed.ticks)
+            next(closed.fast_successes)
             return True
         counted = self._monitor.post(self.circuit.report, generation, permit, verdict, slow, now)
         return counted is not False
 
-    report_at_once = report
+    report_without_io = report
 
     def count(self, verdict: Verdict, slow: bool, now: float) -> None:
         """Count a call that was admitted elsewhere."""
@@ -155,15 +169,15 @@ class Local:
     def _count(self, verdict: Verdict, slow: bool, now: float) -> None:
         self.circuit.report(self.circuit.generation, 0, verdict, slow, now)
 
-    def taken(self) -> list[Any]:
+    def drain_events(self) -> list[Any]:
         """What has happened since this was asked last."""
-        happened = []
+        pending_events = []
         with suppress(IndexError):  # another thread may be faster
-            while self.happened:
-                happened.append(self.happened.pop(0))
-        if happened:
-            self.circuit.stretch = drawn_anew(self._draw, self.circuit.stretch)
-        return happened
+            while self.pending_events:
+                pending_events.append(self.pending_events.pop(0))
+        if pending_events:
+            self.circuit.jitter_factor = next_jitter(self._jitter, self.circuit.jitter_factor)
+        return pending_events
 
     def snapshot(self, name: str, now: float) -> CircuitSnapshot:
         """All that can be known of it at this moment."""
@@ -173,7 +187,7 @@ class Local:
             return self._shown(name, now, self.circuit.counter.known_calls)
 
     def _counted(self, name: str, now: float) -> CircuitSnapshot:
-        self.circuit.look(now)
+        self.circuit.expire(now)
         return self._shown(name, now, self.circuit.counted(now).calls)
 
     def _shown(self, name: str, now: float, calls: int) -> CircuitSnapshot:
@@ -187,21 +201,21 @@ class Local:
             failures=counter.failures,
             slow=counter.slow,
             retry_after=circuit.retry_after(now),
-            probes=len(circuit.probes),
+            probes=len(circuit.half_open_permits),
             successes=circuit.successes,
             rejected=circuit.rejected,
-            late=circuit.late,
+            late=circuit.late_results,
             expired=circuit.expired,
             by=None if manual is None else manual.by,
             reason=None if manual is None else manual.reason,
         )
 
-    def put(
+    def force_state(
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
         """Put it into a state by hand; closed: as if it were new."""
-        manual = Manual(by, reason, None if seconds is None else now + seconds)
-        self._monitor.post(self.circuit.put, state, manual)
+        manual = ManualOverride(by, reason, None if seconds is None else now + seconds)
+        self._monitor.post(self.circuit.force_state, state, manual)
 
     def close(self) -> None:
         """Nothing is held."""

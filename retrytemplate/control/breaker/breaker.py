@@ -23,15 +23,20 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
-from retrytemplate.control._predicates import failure_in, judge_of
-from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
-from retrytemplate.control._threads import in_thread, to_its_end
-from retrytemplate.control.breaker.backend import Local
+from retrytemplate.control._predicates import counted_failure, exception_predicate
+from retrytemplate.control._strategy import StrategyBase, immutable, reject_awaitable
+from retrytemplate.control._threads import run_in_thread, run_in_thread_shielded
+from retrytemplate.control.breaker.backend import LocalBackend
 from retrytemplate.control.breaker.events import CircuitChanged, LateResult
 from retrytemplate.control.breaker.permit import Permit
-from retrytemplate.control.breaker.state_machine import Change, Rules
+from retrytemplate.control.breaker.state_machine import CircuitConfig, StateTransition
 from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
-from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.control.events import (
+    CallRejected,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import CircuitOpenError, CircuitStoreError
 from retrytemplate.history import Outcome
 
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from retrytemplate._internal.validation import Seconds as Duration
-    from retrytemplate.control.breaker.backend import Admission, CircuitSnapshot, Keeper
+    from retrytemplate.control.breaker.backend import Admission, CircuitBackend, CircuitSnapshot
     from retrytemplate.control.breaker.redis.store import RedisCircuitStore
     from retrytemplate.control.breaker.state_machine import State, Verdict
     from retrytemplate.control.events import ControlEvent
@@ -94,28 +99,30 @@ def _clock(name: str, value: Any) -> None:
     check_clock(name, value)
 
 
-def _drawn(jitter: float, random: Any) -> float:
+def _draw_jitter_factor(jitter: float, random: Any) -> float:
     """What an open time is multiplied by."""
     return 1.0 + jitter * float(random.random())
 
 
-async def _within(permit: Permit, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+async def _call_within_permit(
+    permit: Permit, fn: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
     """A call whose permit may have to be waited for.  Elsewhere it is not: coroutines cost."""
     async with permit:
         value = fn(*args, **kwargs)
         return await value if is_awaitable(value) else value
 
 
-def _tell(told: ref[CircuitBreaker]) -> None:
+def _notify_if_alive(told: ref[CircuitBreaker]) -> None:
     """Tell the listeners what has happened, if the breaker is still there."""
     breaker = told()
     if breaker is not None:
-        breaker._tell([])
+        breaker._notify([])
 
 
-@fixed()
+@immutable()
 @frozen(eq=False, kw_only=True)
-class CircuitBreaker(Wraps):
+class CircuitBreaker(StrategyBase):
     """Stops calling what keeps failing, and finds out later whether it works again.
 
     Closed: calls are made and counted.  Open, after too many failures: every call is refused at
@@ -188,14 +195,14 @@ class CircuitBreaker(Wraps):
         default=None, converter=duration, validator=checked_by(_span_or_none)
     )
     listeners: tuple[Any, ...] = field(
-        default=(), converter=listeners_of, validator=checked_by(check_listeners)
+        default=(), converter=as_listeners, validator=checked_by(check_listeners)
     )
     store: RedisCircuitStore | None = field(default=None, validator=checked_by(_store))
     clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
     random: Any = field(default=None, validator=checked_by(_random), repr=False)
-    _covers: Callable[[BaseException], Any] = field(init=False, repr=False)
-    _keeper: Keeper = field(init=False, repr=False)
-    _ticks: Any = field(init=False, repr=False)
+    _is_failure: Callable[[BaseException], Any] = field(init=False, repr=False)
+    _backend: CircuitBackend = field(init=False, repr=False)
+    _monotonic: Any = field(init=False, repr=False)
     _slow: float = field(init=False, repr=False)
     _timed: bool = field(init=False, repr=False)
 
@@ -221,11 +228,11 @@ class CircuitBreaker(Wraps):
             from random import Random
 
             store("random", Random())
-        store("_covers", judge_of("failures", self.failures, refusals=False))
-        store("_ticks", fast_monotonic(self.clock))
+        store("_is_failure", exception_predicate("failures", self.failures, refusals=False))
+        store("_monotonic", fast_monotonic(self.clock))
         store("_slow", inf if self.slow_call is None else self.slow_call)
         store("_timed", self.slow_call is not None or isinstance(self.window, Seconds))
-        rules = Rules(
+        rules = CircuitConfig(
             window=self.window,
             minimum_calls=self.minimum_calls,
             failure_rate=self.failure_rate,
@@ -237,13 +244,13 @@ class CircuitBreaker(Wraps):
             required_successes=self.required_successes,
             permit_timeout=self.permit_timeout or self.reset_timeout,
         )
-        draw = partial(_drawn, self.reset_jitter, self.random)
+        jitter = partial(_draw_jitter_factor, self.reset_jitter, self.random)
         if self.store is None:
-            store("_keeper", Local(rules, draw))
+            store("_backend", LocalBackend(rules, jitter))
         else:
-            tell = partial(_tell, ref(self))
-            place = self.store.place(self.name, rules, self.slow_call)
-            store("_keeper", self.store.keeper(place, rules, draw, self._ticks, tell))
+            notify = partial(_notify_if_alive, ref(self))
+            key = self.store.circuit_key(self.name, rules, self.slow_call)
+            store("_backend", self.store.backend(key, rules, jitter, self._monotonic, notify))
 
     # Calls.
 
@@ -255,7 +262,7 @@ class CircuitBreaker(Wraps):
         """
         with Permit(self):
             value = fn(*args, **kwargs)
-            refuse_awaitable(value, fn)
+            reject_awaitable(value, fn)
             return value
 
     @overload
@@ -271,8 +278,8 @@ class CircuitBreaker(Wraps):
 
         :raises CircuitOpenError: it may not.
         """
-        if self._keeper.waits:
-            return await _within(Permit(self), fn, args, kwargs)
+        if self._backend.does_io:
+            return await _call_within_permit(Permit(self), fn, args, kwargs)
         with Permit(self):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
@@ -289,7 +296,7 @@ class CircuitBreaker(Wraps):
         try:
             with permit:
                 value = fn(*args, **kwargs)
-                refuse_awaitable(value, fn)
+                reject_awaitable(value, fn)
         except BaseException as exc:
             if is_never_retried(exc):
                 raise
@@ -311,12 +318,12 @@ class CircuitBreaker(Wraps):
     ) -> Outcome[Any]:
         """The same for functions that may be asynchronous."""
         permit = Permit(self)
-        refused = await permit.acquire_async() if self._keeper.waits else permit.acquire()
+        refused = await permit.acquire_async() if self._backend.does_io else permit.acquire()
         if refused is not None:
             return Outcome(None, refused, 0, (), 0.0, "rejected")
         try:
-            if self._keeper.waits:
-                value = await _within(permit, fn, args, kwargs)
+            if self._backend.does_io:
+                value = await _call_within_permit(permit, fn, args, kwargs)
             else:
                 with permit:
                     value = fn(*args, **kwargs)
@@ -341,76 +348,86 @@ class CircuitBreaker(Wraps):
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Where the circuit is closed no permit is made, and a success takes no lock."""
-        watched, ticks, timed, slow = self._keeper.watched, self._ticks, self._timed, self._slow
+        fast_path, monotonic, timed, slow = (
+            self._backend.fast_path,
+            self._monotonic,
+            self._timed,
+            self._slow,
+        )
         kind = type(None)  # of the last result: of this class none has to be awaited
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
-            counter = watched.closed
+            counter = fast_path.closed
             if counter is None:
                 return self.call(fn, *args, **kwargs)
-            began = ticks.now() if timed else 0.0
+            began = monotonic.now() if timed else 0.0
             try:
                 value = fn(*args, **kwargs)
                 if type(value) is not kind:
-                    refuse_awaitable(value, fn)
+                    reject_awaitable(value, fn)
                     kind = type(value)
             except BaseException as exc:
-                self._ended(counter.generation, 0, began, exc)
+                self._on_call_completed(counter.generation, 0, began, exc)
                 raise
-            ended = ticks.now() if timed else 0.0
-            if ended - began < slow and ended < counter.quiet:
-                next(counter.ticks)
+            ended = monotonic.now() if timed else 0.0
+            if ended - began < slow and ended < counter.fast_path_until:
+                next(counter.fast_successes)
             else:
-                self._report(counter.generation, 0, began, ticks.now(), "success")
+                self._report(counter.generation, 0, began, monotonic.now(), "success")
             return value
 
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        watched, ticks, timed, slow = self._keeper.watched, self._ticks, self._timed, self._slow
+        fast_path, monotonic, timed, slow = (
+            self._backend.fast_path,
+            self._monotonic,
+            self._timed,
+            self._slow,
+        )
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            counter = watched.closed
+            counter = fast_path.closed
             if counter is None:
                 return await self.call_async(fn, *args, **kwargs)
-            began = ticks.now() if timed else 0.0
+            began = monotonic.now() if timed else 0.0
             try:
                 value = await fn(*args, **kwargs)
             except BaseException as exc:
-                await self._ended_async(counter.generation, 0, began, exc)
+                await self._on_call_completed_async(counter.generation, 0, began, exc)
                 raise
-            ended = ticks.now() if timed else 0.0
-            if ended - began < slow and ended < counter.quiet:
-                next(counter.ticks)
+            ended = monotonic.now() if timed else 0.0
+            if ended - began < slow and ended < counter.fast_path_until:
+                next(counter.fast_successes)
             else:
-                await self._report_async(counter.generation, 0, began, ticks.now(), "success")
+                await self._report_async(counter.generation, 0, began, monotonic.now(), "success")
             return value
 
         return wrapped
 
     # What the permits ask for.
 
-    def _answered(self, permit: Permit, admission: Admission) -> RetryError | None:
+    def _on_admission(self, permit: Permit, admission: Admission) -> RetryError | None:
         number, generation, state, retry_after = admission
         if number is None:
-            return self._refused(state, retry_after)
-        permit._number, permit._generation, permit._open = number, generation, True
-        if self._keeper.happened:
-            self._tell([])
+            return self._rejection(state, retry_after)
+        permit._number, permit._generation, permit._is_held = number, generation, True
+        if self._backend.pending_events:
+            self._notify([])
         return None
 
-    def _unknown(self, error: CircuitStoreError) -> RetryError:
+    def _on_store_error(self, error: CircuitStoreError) -> RetryError:
         """Nobody knows whether the call may be made, and so it is not."""
-        self._tell([])
+        self._notify([])
         return error
 
-    async def _admitted(self, now: float) -> Admission:
+    async def _admit_in_thread(self, now: float) -> Admission:
         """What the store says; a permit that came too late for whoever asked is given back."""
-        keeper, answers, closed = self._keeper, list[Any](), list[bool]()
+        backend, answers, closed = self._backend, list[Any](), list[bool]()
 
         def ask() -> None:
-            answers.append(keeper.admit(now))
+            answers.append(backend.admit(now))
             if closed:
                 give_back()
 
@@ -420,54 +437,56 @@ class CircuitBreaker(Wraps):
             except IndexError:  # the other thread was faster
                 return
             if number is not None:
-                keeper.report(generation, number, "cancelled", False, now)
+                backend.report(generation, number, "cancelled", False, now)
 
         try:
-            await in_thread(ask)
+            await run_in_thread(ask)
         except GeneratorExit:  # where nothing can be awaited
             closed.append(True)
             give_back()
             raise
         except BaseException:
             if answers:
-                await to_its_end(give_back)
+                await run_in_thread_shielded(give_back)
             raise
         (answer,) = answers
         return answer  # type: ignore[no-any-return]
 
-    def _refused(self, state: State, retry_after: float | None) -> CircuitOpenError:
+    def _rejection(self, state: State, retry_after: float | None) -> CircuitOpenError:
         when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
         refused = CircuitOpenError(
             f"the circuit {self.name!r} is {state}{when}", name=self.name, retry_after=retry_after
         )
-        if self._keeper.happened or self.listeners:
-            self._tell([CallRejected(name=self.name, error=refused)])
+        if self._backend.pending_events or self.listeners:
+            self._notify([CallRejected(name=self.name, error=refused)])
         return refused
 
     def _verdict(self, exc: BaseException | None) -> Verdict:
         if exc is None:
             return "success"
-        failure = failure_in(exc)
+        failure = counted_failure(exc)
         if failure is None:
             return "cancelled"
-        return "failure" if self._covers(failure) else "ignored"
+        return "failure" if self._is_failure(failure) else "ignored"
 
-    def _ended(self, generation: Any, permit: Any, began: float, exc: BaseException | None) -> None:
-        ended = began
-        verdict: Verdict = "cancelled"
-        try:
-            ended = self._ticks.now()
-            verdict = self._verdict(exc)
-        finally:  # a predicate that raises decides nothing, nor does a clock
-            self._report(generation, permit, began, ended, verdict)
-
-    async def _ended_async(
+    def _on_call_completed(
         self, generation: Any, permit: Any, began: float, exc: BaseException | None
     ) -> None:
         ended = began
         verdict: Verdict = "cancelled"
         try:
-            ended = self._ticks.now()
+            ended = self._monotonic.now()
+            verdict = self._verdict(exc)
+        finally:  # a predicate that raises decides nothing, nor does a clock
+            self._report(generation, permit, began, ended, verdict)
+
+    async def _on_call_completed_async(
+        self, generation: Any, permit: Any, began: float, exc: BaseException | None
+    ) -> None:
+        ended = began
+        verdict: Verdict = "cancelled"
+        try:
+            ended = self._monotonic.now()
             verdict = self._verdict(exc)
         finally:
             await self._report_after(exc, generation, permit, began, ended, verdict)
@@ -481,39 +500,41 @@ class CircuitBreaker(Wraps):
     def _report(
         self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
     ) -> None:
-        keeper, slow = self._keeper, ended - began >= self._slow
-        counted = keeper.report(generation, permit, verdict, slow, ended)
-        if keeper.happened or not counted:
-            self._tell_of(verdict, counted)
+        backend, slow = self._backend, ended - began >= self._slow
+        counted = backend.report(generation, permit, verdict, slow, ended)
+        if backend.pending_events or not counted:
+            self._notify_result(verdict, counted)
 
     async def _report_async(
         self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
     ) -> None:
-        keeper, slow = self._keeper, ended - began >= self._slow
-        counted = keeper.report_at_once(generation, permit, verdict, slow, ended)
+        backend, slow = self._backend, ended - began >= self._slow
+        counted = backend.report_without_io(generation, permit, verdict, slow, ended)
         if counted is None:
-            counted = await to_its_end(keeper.report, generation, permit, verdict, slow, ended)
-        if keeper.happened or not counted:
-            self._tell_of(verdict, counted)
+            counted = await run_in_thread_shielded(
+                backend.report, generation, permit, verdict, slow, ended
+            )
+        if backend.pending_events or not counted:
+            self._notify_result(verdict, counted)
 
-    def _tell_of(self, verdict: Verdict, counted: bool) -> None:
-        self._tell([] if counted else [LateResult(name=self.name, verdict=verdict)])
+    def _notify_result(self, verdict: Verdict, counted: bool) -> None:
+        self._notify([] if counted else [LateResult(name=self.name, verdict=verdict)])
 
-    def _tell(self, events: list[ControlEvent]) -> None:
+    def _notify(self, events: list[ControlEvent]) -> None:
         """Tell the listeners what has happened, and then these."""
-        happened = self._keeper.taken() if self._keeper.happened else []
+        pending_events = self._backend.drain_events() if self._backend.pending_events else []
         if self.listeners:
-            tell(self.listeners, [*map(self._event, happened), *events])
+            notify_listeners(self.listeners, [*map(self._event, pending_events), *events])
 
-    def _event(self, happened: Change | ControlEvent) -> ControlEvent:
-        if not isinstance(happened, Change):
-            return happened
-        manual = happened.manual
+    def _event(self, change: StateTransition | ControlEvent) -> ControlEvent:
+        if not isinstance(change, StateTransition):
+            return change
+        manual = change.manual
         return CircuitChanged(
             name=self.name,
-            before=happened.before,
-            after=happened.after,
-            generation=happened.generation,
+            before=change.before,
+            after=change.after,
+            generation=change.generation,
             by=None if manual is None else manual.by,
             reason=None if manual is None else manual.reason,
         )
@@ -527,13 +548,13 @@ class CircuitBreaker(Wraps):
 
     def snapshot(self) -> CircuitSnapshot:
         """All that can be known of it at this moment."""
-        shown = self._keeper.snapshot(self.name, self._ticks.now())
-        self._tell([])
+        shown = self._backend.snapshot(self.name, self._monotonic.now())
+        self._notify([])
         return shown
 
     def close(self) -> None:
         """Report to the store what was kept back, and watch it no more; without one nothing."""
-        self._keeper.close()
+        self._backend.close()
 
     def force_open(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
         """Refuse every call, whatever happens, until it is ended by ``reset``.
@@ -541,29 +562,31 @@ class CircuitBreaker(Wraps):
         :param by: who does it, and *reason*: why; both are in events and in the snapshot.
         :param seconds: when it ends by itself, closed; None: never.
         """
-        self._by_hand("forced_open", by, reason, seconds)
+        self._force_state("forced_open", by, reason, seconds)
 
     def disable(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
         """Make every call, count none."""
-        self._by_hand("disabled", by, reason, seconds)
+        self._force_state("disabled", by, reason, seconds)
 
     def only_measure(self, *, by: str, reason: str, seconds: Duration | None = None) -> None:
         """Make every call and count it; never open."""
-        self._by_hand("metrics_only", by, reason, seconds)
+        self._force_state("metrics_only", by, reason, seconds)
 
     def reset(self, *, by: str | None = None, reason: str | None = None) -> None:
         """Close it, as if it were new."""
         text_or_none("by", by)
         text_or_none("reason", reason)
-        self._put("closed", by, reason, None)
+        self._set_state("closed", by, reason, None)
 
-    def _by_hand(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
+    def _force_state(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
         text("by", by)
         text("reason", reason)
         length = duration(seconds)
         _span_or_none("seconds", length)
-        self._put(state, by, reason, length)
+        self._set_state(state, by, reason, length)
 
-    def _put(self, state: State, by: str | None, reason: str | None, seconds: float | None) -> None:
-        self._keeper.put(state, by, reason, seconds, self._ticks.now())
-        self._tell([])
+    def _set_state(
+        self, state: State, by: str | None, reason: str | None, seconds: float | None
+    ) -> None:
+        self._backend.force_state(state, by, reason, seconds, self._monotonic.now())
+        self._notify([])

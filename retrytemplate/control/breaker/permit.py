@@ -35,30 +35,39 @@ class Permit:
     1
     """
 
-    __slots__ = ("_began", "_breaker", "_generation", "_number", "_open", "_said", "elapsed")
+    __slots__ = (
+        "_began",
+        "_breaker",
+        "_deferred_outcomes",
+        "_generation",
+        "_is_held",
+        "_number",
+        "elapsed",
+    )
 
     _began: float
     _generation: Any
     _number: Any
-    _said: list[tuple[Verdict, float]]  # and when: of a block that may have to await the report
+    # And when: of a block that may have to await the report.
+    _deferred_outcomes: list[tuple[Verdict, float]]
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
-        self._open = False
+        self._is_held = False
         self.elapsed = 0.0
 
     def acquire(self) -> RetryError | None:
         """Ask for the call; the error, if it may not be made."""
-        if self._open:
+        if self._is_held:
             return None
         breaker = self._breaker
-        self._began = now = breaker._ticks.now()
+        self._began = now = breaker._monotonic.now()
         try:
-            admission = breaker._keeper.admit(now)
+            admission = breaker._backend.admit(now)
         except CircuitStoreError as error:
-            return breaker._unknown(error)
+            return breaker._on_store_error(error)
         try:
-            return breaker._answered(self, admission)
+            return breaker._on_admission(self, admission)
         except BaseException:  # of a listener, or a signal: the call is not made
             if admission[0] is not None:
                 breaker._report(*self._unused(admission))
@@ -66,16 +75,18 @@ class Permit:
 
     async def acquire_async(self) -> RetryError | None:
         """The same, where a shared circuit is asked in a thread."""
-        if self._open:
+        if self._is_held:
             return None
         breaker = self._breaker
-        self._began = now = breaker._ticks.now()
+        self._began = now = breaker._monotonic.now()
         try:
-            admission = breaker._keeper.admit_at_once(now) or await breaker._admitted(now)
+            admission = breaker._backend.admit_without_io(now) or await breaker._admit_in_thread(
+                now
+            )
         except CircuitStoreError as error:
-            return breaker._unknown(error)
+            return breaker._on_store_error(error)
         try:
-            return breaker._answered(self, admission)
+            return breaker._on_admission(self, admission)
         except BaseException as exc:
             if admission[0] is not None:
                 await breaker._report_after(exc, *self._unused(admission))
@@ -83,42 +94,42 @@ class Permit:
 
     def _unused(self, admission: Admission) -> tuple[Any, Any, float, float, Verdict]:
         """What is reported where no call was made."""
-        self._open = False
+        self._is_held = False
         number, generation, *_ = admission
         return generation, number, self._began, self._began, "cancelled"
 
     def success(self) -> None:
         """It went well."""
-        self._say("success")
+        self._record_outcome("success")
 
     def failure(self) -> None:
         """It failed."""
-        self._say("failure")
+        self._record_outcome("failure")
 
     def ignore(self) -> None:
         """It says nothing about what was called."""
-        self._say("ignored")
+        self._record_outcome("ignored")
 
     def cancel(self) -> None:
         """It was given up before it was known."""
-        self._say("cancelled")
+        self._record_outcome("cancelled")
 
     def _close(self) -> bool:
-        was, self._open = self._open, False
+        was, self._is_held = self._is_held, False
         if was:
             try:
-                self.elapsed = self._breaker._ticks.now() - self._began
+                self.elapsed = self._breaker._monotonic.now() - self._began
             except BaseException:  # of a clock; in a store the permit has a lease
-                keeper, began = self._breaker._keeper, self._began
-                keeper.report_at_once(self._generation, self._number, "cancelled", False, began)
+                backend, began = self._breaker._backend, self._began
+                backend.report_without_io(self._generation, self._number, "cancelled", False, began)
                 raise
         return was
 
-    def _say(self, verdict: Verdict) -> None:
+    def _record_outcome(self, verdict: Verdict) -> None:
         if self._close():
             breaker, ended = self._breaker, self._began + self.elapsed
-            if breaker._keeper.waits and hasattr(self, "_said"):
-                self._said.append((verdict, ended))
+            if breaker._backend.does_io and hasattr(self, "_deferred_outcomes"):
+                self._deferred_outcomes.append((verdict, ended))
             else:
                 breaker._report(self._generation, self._number, self._began, ended, verdict)
 
@@ -142,12 +153,12 @@ class Permit:
         if exception is None:
             self.success()
         elif self._close():
-            self._breaker._ended(self._generation, self._number, self._began, exception)
+            self._breaker._on_call_completed(self._generation, self._number, self._began, exception)
 
     async def __aenter__(self) -> Self:
-        if not self._breaker._keeper.waits:
+        if not self._breaker._backend.does_io:
             return self.__enter__()
-        self._said = []
+        self._deferred_outcomes = []
         return self._entered(await self.acquire_async())
 
     async def __aexit__(
@@ -156,11 +167,13 @@ class Permit:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._breaker._keeper.waits:
+        if not self._breaker._backend.does_io:
             self.__exit__(kind, exception, traceback)
         elif self._close():
-            await self._breaker._ended_async(self._generation, self._number, self._began, exception)
-        elif self._said:
-            verdict, ended = self._said.pop()
+            await self._breaker._on_call_completed_async(
+                self._generation, self._number, self._began, exception
+            )
+        elif self._deferred_outcomes:
+            verdict, ended = self._deferred_outcomes.pop()
             call = self._generation, self._number, self._began, ended, verdict
             await self._breaker._report_after(exception, *call)

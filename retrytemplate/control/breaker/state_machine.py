@@ -18,17 +18,24 @@ if TYPE_CHECKING:
     Verdict = Literal["success", "failure", "ignored", "cancelled"]
     State = Literal["closed", "open", "half_open", "forced_open", "disabled", "metrics_only"]
 
-__all__ = ["OPEN_TO_ALL", "Change", "Circuit", "Manual", "Rules", "code_of"]
+__all__ = [
+    "OPEN_TO_ALL",
+    "CircuitConfig",
+    "CircuitStateMachine",
+    "ManualOverride",
+    "StateTransition",
+    "code_of",
+]
 
 OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics_only")
 """The states in which a call needs no permit."""
 
 # How often the open time has grown before it stops growing: no float is too small for it.
-MOST_GROWN = 64
+MAX_BACKOFF_EXPONENT = 64
 
 
 @frozen
-class Rules:
+class CircuitConfig:
     """What a circuit decides by."""
 
     window: Calls | Seconds | Consecutive
@@ -44,7 +51,7 @@ class Rules:
 
 
 @frozen
-class Manual:
+class ManualOverride:
     """Why a circuit is in a state that no call brought about.
 
     :param until: when it ends, on the breaker's clock; None: when somebody ends it.
@@ -56,7 +63,7 @@ class Manual:
 
 
 @frozen
-class Change:
+class StateTransition:
     """From one state to another.
 
     :param manual: by hand, and why.
@@ -65,37 +72,37 @@ class Change:
     before: State
     after: State
     generation: int
-    manual: Manual | None
+    manual: ManualOverride | None
 
 
 @define(eq=False)
-class Circuit:
+class CircuitStateMachine:
     """One circuit.  Every change of state begins a generation.
 
     What is reported for a call of another generation is late: it moves nothing.
 
-    :param stretch: by chance, what the next open time is multiplied by.
+    :param jitter_factor: by chance, what the next open time is multiplied by.
     :param counter: what is looked back on; while it is open, what opened it.
     :param closed: the same while it is closed, where any thread may look: a success is counted
         there at once, as long as the counter is quiet.
     """
 
-    rules: Rules
-    stretch: float = 1.0
+    rules: CircuitConfig
+    jitter_factor: float = 1.0
     state: State = "closed"
     generation: int = 0
     counter: Counter = field(init=False)
     closed: Counter | None = field(init=False)
     until: float = 0.0
-    opened: int = 0  # times in a row, without a close between
+    consecutive_opens: int = 0  # times in a row, without a close between
     successes: int = 0
-    probes: dict[int, float] = field(factory=dict)  # when each permit expires
+    half_open_permits: dict[int, float] = field(factory=dict)  # when each permit expires
     issued: int = 0
-    manual: Manual | None = None
+    manual: ManualOverride | None = None
     rejected: int = 0
-    late: int = 0
+    late_results: int = 0
     expired: int = 0
-    changes: list[Change] = field(factory=list)  # that nobody was told of yet
+    changes: list[StateTransition] = field(factory=list)  # that nobody was told of yet
 
     def __attrs_post_init__(self) -> None:
         self.counter = self.closed = self.rules.window.counter()
@@ -104,14 +111,14 @@ class Circuit:
 
     def admit(self, now: float) -> int | None:
         """The number of the permit, 0 where none is counted; None: no call now."""
-        self.look(now)
+        self.expire(now)
         if self.state in OPEN_TO_ALL:
             return 0
         if self.state == "half_open":
-            self._expire(now)
-            if len(self.probes) < self.rules.half_open_calls:
+            self._expire_permits(now)
+            if len(self.half_open_permits) < self.rules.half_open_calls:
                 self.issued += 1
-                self.probes[self.issued] = now + self.rules.permit_timeout
+                self.half_open_permits[self.issued] = now + self.rules.permit_timeout
                 return self.issued
         self.reject()
         return None
@@ -120,20 +127,20 @@ class Circuit:
         """Count a call that was not admitted."""
         self.rejected += 1
 
-    def look(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """What has changed by the mere passing of time."""
         if self.manual is not None:
             if self.manual.until is not None and now >= self.manual.until:
                 self.manual = None
                 self._close()
         elif self.state == "open" and now >= self.until:
-            self._become("half_open")
+            self._transition_to("half_open")
 
-    def _expire(self, now: float) -> None:
+    def _expire_permits(self, now: float) -> None:
         """A permit that nobody gave back is free again; what it may report is late."""
-        gone = [number for number, until in self.probes.items() if now >= until]
+        gone = [number for number, until in self.half_open_permits.items() if now >= until]
         for number in gone:
-            del self.probes[number]
+            del self.half_open_permits[number]
         self.expired += len(gone)
 
     def retry_after(self, now: float) -> float | None:
@@ -148,7 +155,7 @@ class Circuit:
     def counted(self, now: float) -> Counter:
         """What is in the window now."""
         if self.state in ("closed", "metrics_only"):
-            self.counter.look(now)
+            self.counter.evict(now)
         return self.counter
 
     # After it.
@@ -158,22 +165,22 @@ class Circuit:
     ) -> bool:
         """How an admitted call ended; False: too late to count."""
         if generation != self.generation:
-            self.late += 1
+            self.late_results += 1
             return False
         if self.state == "half_open":
-            if self.probes.pop(permit, None) is None:
-                self.late += 1
+            if self.half_open_permits.pop(permit, None) is None:
+                self.late_results += 1
                 return False
             self.successes += verdict == "success" and not slow
         elif verdict in ("success", "failure") and self.state != "disabled":
             self.counter.add(code_of(verdict, slow), now)
-        self.judge(verdict, slow, now)
+        self.evaluate_thresholds(verdict, slow, now)
         return True
 
-    def judge(self, verdict: Verdict, slow: bool, now: float) -> None:
+    def evaluate_thresholds(self, verdict: Verdict, slow: bool, now: float) -> None:
         """What follows from a call that has been counted."""
         if self.state == "closed":
-            if self._is_bad():
+            if self._exceeds_thresholds():
                 self._open(now)
         elif self.state == "half_open":
             if verdict == "failure" or (slow and verdict == "success"):
@@ -181,7 +188,7 @@ class Circuit:
             elif self.successes >= self.rules.required_successes:
                 self._close()
 
-    def _is_bad(self) -> bool:
+    def _exceeds_thresholds(self) -> bool:
         rules, counter = self.rules, self.counter
         if isinstance(rules.window, Consecutive):
             return counter.failures >= rules.window.number
@@ -195,32 +202,32 @@ class Circuit:
 
     def _open(self, now: float) -> None:
         rules = self.rules
-        growth = rules.reset_growth ** min(self.opened, MOST_GROWN)
+        growth = rules.reset_growth ** min(self.consecutive_opens, MAX_BACKOFF_EXPONENT)
         base = min(rules.reset_timeout * growth, max(rules.reset_maximum, rules.reset_timeout))
-        self.until = now + base * self.stretch
-        self.opened += 1
-        self._become("open")
+        self.until = now + base * self.jitter_factor
+        self.consecutive_opens += 1
+        self._transition_to("open")
 
     def _close(self) -> None:
-        self.opened = 0
-        self._become("closed")
+        self.consecutive_opens = 0
+        self._transition_to("closed")
 
-    def put(self, state: State, manual: Manual) -> None:
+    def force_state(self, state: State, manual: ManualOverride) -> None:
         """Put it into a state by hand; closed: as if it were new."""
-        self.manual, self.opened = None if state == "closed" else manual, 0
-        self._become(state, manual)
+        self.manual, self.consecutive_opens = None if state == "closed" else manual, 0
+        self._transition_to(state, manual)
 
-    def _become(self, state: State, manual: Manual | None = None) -> None:
+    def _transition_to(self, state: State, manual: ManualOverride | None = None) -> None:
         before, self.state = self.state, state
         self.generation += 1
         self.successes = 0
-        self.probes.clear()
-        self.counter.quiet = -inf  # a call that is under way is late from now on
+        self.half_open_permits.clear()
+        self.counter.fast_path_until = -inf  # a call that is under way is late from now on
         if state not in ("open", "half_open"):
             self.counter = self.rules.window.counter()
             self.counter.generation = self.generation
         self.closed = self.counter if state == "closed" else None
-        self.changes.append(Change(before, state, self.generation, manual))
+        self.changes.append(StateTransition(before, state, self.generation, manual))
 
 
 def code_of(verdict: Verdict, slow: bool) -> int:

@@ -23,18 +23,18 @@ FAILED, SLOW = 1, 2
 class Counter(Protocol):
     """How many of the calls in the window failed, and how many were slow.
 
-    One thread at a time is here, but for the *ticks*.
+    One thread at a time is here, but for the *fast_successes*.
 
     :param generation: the number of the state that it counts in.
-    :param quiet: until when a success in time changes nothing but the number of calls.
-    :param ticks: whose ``next`` counts such a success, in any thread at any time.
+    :param fast_path_until: until when a success in time changes nothing but the number of calls.
+    :param fast_successes: whose ``next`` counts such a success, in any thread at any time.
     """
 
     generation: int
     failures: int
     slow: int
-    quiet: float
-    ticks: Iterator[int]
+    fast_path_until: float
+    fast_successes: Iterator[int]
 
     @property
     def calls(self) -> int:
@@ -50,7 +50,7 @@ class Counter(Protocol):
         """Count a call that ended."""
         ...
 
-    def look(self, now: float) -> None:
+    def evict(self, now: float) -> None:
         """Forget what has left the window by now."""
         ...
 
@@ -73,7 +73,7 @@ class Calls:
 
     def counter(self) -> Counter:
         """An empty window."""
-        return _Last(self.number)
+        return _CountWindow(self.number)
 
 
 @frozen
@@ -87,9 +87,9 @@ class Seconds:
 
     >>> counter = Seconds(10).counter()
     >>> counter.add(FAILED, now=0.0)
-    >>> counter.look(9.9), counter.failures
+    >>> counter.evict(9.9), counter.failures
     (None, 1)
-    >>> counter.look(10.0), counter.failures
+    >>> counter.evict(10.0), counter.failures
     (None, 0)
     """
 
@@ -97,7 +97,7 @@ class Seconds:
 
     def counter(self) -> Counter:
         """An empty window."""
-        return _Steps(self.seconds / STEPS)
+        return _TimeWindow(self.seconds / STEPS)
 
 
 @frozen
@@ -118,11 +118,11 @@ class Consecutive:
 
     def counter(self) -> Counter:
         """An empty row."""
-        return _Row()
+        return _ConsecutiveCounter()
 
 
 @define
-class _Tally:
+class _WindowCounter:
     """What all windows have.
 
     ``next`` of a ``count`` is one step for all threads, and costs a sixth of a lock.
@@ -131,17 +131,17 @@ class _Tally:
     generation: int = field(default=0, init=False)
     failures: int = field(default=0, init=False)
     slow: int = field(default=0, init=False)
-    quiet: float = field(default=inf, init=False)
-    ticks: Iterator[int] = field(factory=count, init=False)
+    fast_path_until: float = field(default=inf, init=False)
+    fast_successes: Iterator[int] = field(factory=count, init=False)
     _added: int = field(default=0, init=False)
-    _looks: int = field(default=0, init=False)
+    _fast_reads: int = field(default=0, init=False)
     _known: int = field(default=0, init=False)  # the total when it was last counted
 
     @property
     def total(self) -> int:
         """All calls, those that were ticked and those that were added."""
-        looks, self._looks = self._looks, self._looks + 1
-        self._known = total = next(self.ticks) - looks + self._added
+        looks, self._fast_reads = self._fast_reads, self._fast_reads + 1
+        self._known = total = next(self.fast_successes) - looks + self._added
         return total
 
     @property
@@ -162,7 +162,7 @@ class _Tally:
 
 
 @define
-class _Last(_Tally):
+class _CountWindow(_WindowCounter):
     """Remembers of the last calls those that were not as they should be."""
 
     size: int
@@ -176,50 +176,50 @@ class _Last(_Tally):
         if code:
             self.bad.append((self.total, code))
             self._count(code & FAILED, code >> 1)
-        self.look(now)
+        self.evict(now)
 
-    def look(self, now: float) -> None:
+    def evict(self, now: float) -> None:
         gone = self.total - self.size
         while self.bad and self.bad[0][0] <= gone:
             _, code = self.bad.popleft()
             self._count(-(code & FAILED), -(code >> 1))
-        self.quiet = -inf if self.bad else inf
+        self.fast_path_until = -inf if self.bad else inf
 
 
 STEPS = 10
 
 
 @define
-class _Steps(_Tally):
+class _TimeWindow(_WindowCounter):
     """A ring of steps, each with its calls, failures, slow ones; the last one's calls are told by
     the total."""
 
     length: float
     step: int | None = field(default=None, init=False)  # which one it is, of all that ever were
-    steps: list[list[int]] = field(factory=lambda: [[0, 0, 0] for _ in range(STEPS)], init=False)
+    buckets: list[list[int]] = field(factory=lambda: [[0, 0, 0] for _ in range(STEPS)], init=False)
     before: int = field(default=0, init=False)  # the total when the step began
     full: int = field(default=0, init=False)  # the calls of the other steps
 
     def __attrs_post_init__(self) -> None:
-        self.quiet = -inf
+        self.fast_path_until = -inf
 
     def _within(self, total: int) -> int:
         return self.full + total - self.before
 
     def add(self, code: int, now: float) -> None:
-        self.look(now)
+        self.evict(now)
         self._added += 1
         if code:
             assert self.step is not None
-            self._mark(self.steps[self.step % STEPS], code & FAILED, code >> 1)
-            self.quiet = -inf
+            self._mark(self.buckets[self.step % STEPS], code & FAILED, code >> 1)
+            self.fast_path_until = -inf
 
     def _mark(self, step: list[int], failures: int, slow: int) -> None:
         self._count(failures, slow)
         step[1] += failures
         step[2] += slow
 
-    def look(self, now: float) -> None:
+    def evict(self, now: float) -> None:
         step, last = int(now // self.length), self.step
         if last is None or step > last:  # else another thread read its clock a moment later
             self._begin(step)
@@ -228,19 +228,19 @@ class _Steps(_Tally):
         if self.step is not None:
             total = self.total
             mine = total - self.before
-            self.steps[self.step % STEPS][0] = mine
+            self.buckets[self.step % STEPS][0] = mine
             self.full, self.before = self.full + mine, total
             for gone in range(self.step + 1, min(step, self.step + STEPS) + 1):
-                old = self.steps[gone % STEPS]
+                old = self.buckets[gone % STEPS]
                 self.full -= old[0]
                 self._mark(old, -old[1], -old[2])
                 old[0] = 0
         self.step = step
-        self.quiet = -inf if self.failures or self.slow else (step + 1) * self.length
+        self.fast_path_until = -inf if self.failures or self.slow else (step + 1) * self.length
 
 
 @define
-class _Row(_Tally):
+class _ConsecutiveCounter(_WindowCounter):
     def _within(self, total: int) -> int:
         return self.failures
 
@@ -249,7 +249,7 @@ class _Row(_Tally):
             self._count(1, code >> 1)
         else:
             self.failures = self.slow = 0
-        self.quiet = -inf if code else inf
+        self.fast_path_until = -inf if code else inf
 
-    def look(self, now: float) -> None:
+    def evict(self, now: float) -> None:
         """A row does not end by itself."""

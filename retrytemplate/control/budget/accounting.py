@@ -9,14 +9,14 @@ from typing import Protocol
 
 from attrs import define, field
 
-__all__ = ["Bucket", "Fund", "Share"]
+__all__ = ["BudgetAccounting", "RatioBudget", "TokenBucket"]
 
 STEPS = 10
 # So far sums of floats may be off, and no further: it is less than any cost.
 ROUNDING = 1e-9
 
 
-class Fund(Protocol):
+class BudgetAccounting(Protocol):
     """Where retries are paid from."""
 
     def call(self, now: float) -> None:
@@ -50,69 +50,69 @@ class Sliding:
     """A sum over the last seconds, in ten steps."""
 
     length: float
-    step: int | None = None
-    steps: list[float] = field(factory=lambda: [0.0] * STEPS)
+    bucket: int | None = None
+    buckets: list[float] = field(factory=lambda: [0.0] * STEPS)
 
     def add(self, amount: float, now: float) -> None:
-        self.look(now)
-        assert self.step is not None
-        self.steps[self.step % STEPS] += amount
+        self.evict(now)
+        assert self.bucket is not None
+        self.buckets[self.bucket % STEPS] += amount
 
-    def look(self, now: float) -> float:
+    def evict(self, now: float) -> float:
         """The sum."""
-        step, last = int(now // self.length), self.step
+        bucket, last = int(now // self.length), self.bucket
         if last is None:
-            self.step = step
-        elif step > last:
-            self.step = step
-            for gone in range(last + 1, min(step, last + STEPS) + 1):
-                self.steps[gone % STEPS] = 0.0
-        return sum(self.steps)
+            self.bucket = bucket
+        elif bucket > last:
+            self.bucket = bucket
+            for gone in range(last + 1, min(bucket, last + STEPS) + 1):
+                self.buckets[gone % STEPS] = 0.0
+        return sum(self.buckets)
 
 
 @define
-class Share:
+class RatioBudget:
     """So many retries as a share of the calls of the last seconds, and a few more in any case."""
 
     ratio: float
     floor: float
     ttl: float
     _calls: Sliding = field(init=False)
-    _taken: Sliding = field(init=False)
+    _withdrawn: Sliding = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._calls = Sliding(self.ttl / STEPS)
-        self._taken = Sliding(self.ttl / STEPS)
+        self._withdrawn = Sliding(self.ttl / STEPS)
 
     def call(self, now: float) -> None:
         self._calls.add(1.0, now)
 
     def available(self, now: float) -> float:
-        self._calls.look(now)
-        self._taken.look(now)
+        self._calls.evict(now)
+        self._withdrawn.evict(now)
         return self.left
 
     @property
     def left(self) -> float:
-        earned = self.ratio * sum(self._calls.steps) + self.floor
-        return max(0.0, earned - sum(self._taken.steps))
+        earned = self.ratio * sum(self._calls.buckets) + self.floor
+        return max(0.0, earned - sum(self._withdrawn.buckets))
 
     def withdraw(self, cost: float, now: float) -> bool:
         if self.available(now) < cost - ROUNDING:
             return False
-        self._taken.add(cost, now)
+        self._withdrawn.add(cost, now)
         return True
 
     def refund(self, amount: float, now: float) -> None:
         """It may have been taken in an earlier step: what has left the window is not given back."""
-        self._taken.add(-min(amount, self._taken.look(now)), now)
+        self._withdrawn.add(-min(amount, self._withdrawn.evict(now)), now)
 
     def wait_for(self, cost: float, now: float) -> float | None:
         return None  # it depends on the calls to come
 
 
 @define
-class Bucket:
+class TokenBucket:
     """Tokens, refilled by time and by success, up to a capacity."""
 
     capacity: float

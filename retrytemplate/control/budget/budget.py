@@ -13,9 +13,14 @@ from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._internal.validation import check_at_least, duration, span, text
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
-from retrytemplate.control._strategy import fixed
-from retrytemplate.control.budget.accounting import Bucket, Share
-from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.control._strategy import immutable
+from retrytemplate.control.budget.accounting import RatioBudget, TokenBucket
+from retrytemplate.control.events import (
+    CallRejected,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.guards import Guard
 
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
-    from retrytemplate.control.budget.accounting import Fund
+    from retrytemplate.control.budget.accounting import BudgetAccounting
 
 __all__ = ["COUNTED", "BudgetSnapshot", "RetryBudget"]
 
@@ -49,7 +54,7 @@ class BudgetSnapshot:
     rejected: int
 
 
-@fixed()
+@immutable()
 @frozen(eq=False, init=False)
 class RetryBudget(Guard):
     """Grants retries as a share of the calls, so that a service in trouble is not drowned in them.
@@ -80,7 +85,7 @@ class RetryBudget(Guard):
 
     name: str
     parent: RetryBudget | None
-    _fund: Fund
+    _accounting: BudgetAccounting
     _cost: Any
     _refund: float
     _listeners: tuple[Any, ...]
@@ -105,8 +110,8 @@ class RetryBudget(Guard):
         span("ttl", length)
         if not ratio and not min_per_second:
             raise ValueError("ratio and min_per_second are both 0: no retry would ever be granted")
-        fund = Share(ratio, min_per_second * length, length)
-        self._make(fund, 1.0, 0.0, parent, name, listeners, clock)
+        accounting = RatioBudget(ratio, min_per_second * length, length)
+        self._make(accounting, 1.0, 0.0, parent, name, listeners, clock)
 
     @classmethod
     def tokens(
@@ -140,13 +145,15 @@ class RetryBudget(Guard):
         check_at_least("refill_per_second", refill_per_second, 0.0, finite=True)
         check_at_least("refund", refund, 0.0, finite=True)
         made = cls.__new__(cls)
-        fund = Bucket(float(capacity), float(refill_per_second))
-        made._make(fund, _costs(cost, capacity), float(refund), parent, name, listeners, clock)
+        accounting = TokenBucket(float(capacity), float(refill_per_second))
+        made._make(
+            accounting, _costs(cost, capacity), float(refund), parent, name, listeners, clock
+        )
         return made
 
     def _make(
         self,
-        fund: Fund,
+        accounting: BudgetAccounting,
         cost: Any,
         refund: float,
         parent: RetryBudget | None,
@@ -157,11 +164,11 @@ class RetryBudget(Guard):
         if not isinstance(parent, RetryBudget | None):
             raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
         text("name", name)
-        heard = listeners_of(listeners)
+        heard = as_listeners(listeners)
         check_listeners("listeners", heard)
         clock = given_or_system(clock)
         self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
-            name, parent, fund, cost, refund, heard, clock, Monitor(), Counter()
+            name, parent, accounting, cost, refund, heard, clock, Monitor(), Counter()
         )
 
     def _cost_of(self, failure: BaseException | None) -> float:
@@ -174,7 +181,7 @@ class RetryBudget(Guard):
     def admit(self, context: RetryContext) -> None:
         """A call's first attempt adds to what retries are paid from."""
         if context.retry_count == 0:
-            self._earn()
+            self._deposit()
             if self.parent is not None:
                 self.parent.admit(context)
 
@@ -192,7 +199,9 @@ class RetryBudget(Guard):
     def on_success(self, context: RetryContext, result: Any) -> None:
         """A success brings something back."""
         retried = context.retry_count > 0
-        self._reward(self._cost_of(context.last_exception) if retried else self._refund, retried)
+        self._credit_success(
+            self._cost_of(context.last_exception) if retried else self._refund, retried
+        )
         if self.parent is not None:
             self.parent.on_success(context, result)
 
@@ -222,7 +231,7 @@ class RetryBudget(Guard):
                 retry_after=retry_after,
             )
             try:
-                tell(self._listeners, [CallRejected(name=self.name, error=error)])
+                notify_listeners(self._listeners, [CallRejected(name=self.name, error=error)])
                 raise error
             finally:
                 del error  # its traceback holds this frame
@@ -230,12 +239,12 @@ class RetryBudget(Guard):
             try:
                 self.parent.withdraw(failure)
             except BaseException:
-                self._refund_cost(cost)
+                self._undo_withdrawal(cost)
                 raise
 
     def refund(self, failure: BaseException | None = None) -> None:
         """The call that was paid for is not made."""
-        self._refund_cost(self._cost_of(failure))
+        self._undo_withdrawal(self._cost_of(failure))
         if self.parent is not None:
             self.parent.refund(failure)
 
@@ -243,29 +252,29 @@ class RetryBudget(Guard):
 
     def _withdraw(self, cost: float, now: float) -> tuple[bool, str, float | None]:
         """Whether it was paid; where it was not, why, and when there will be enough."""
-        if self._fund.withdraw(cost, now):
+        if self._accounting.withdraw(cost, now):
             self._counts["granted"] += 1
             return True, "", None
         self._count_rejection()
-        why = f"{cost:g} is needed, {self._fund.available(now):.3g} is left"
-        return False, why, self._fund.wait_for(cost, now)
+        why = f"{cost:g} is needed, {self._accounting.available(now):.3g} is left"
+        return False, why, self._accounting.wait_for(cost, now)
 
     def _count_rejection(self) -> None:
         self._counts["rejected"] += 1
 
-    def _earn(self) -> None:
+    def _deposit(self) -> None:
         if self not in COUNTED.get():
-            self._monitor.defer(self._fund.call, self._clock.monotonic())
+            self._monitor.defer(self._accounting.call, self._clock.monotonic())
 
-    def _reward(self, amount: float, retried: bool = False) -> None:
+    def _credit_success(self, amount: float, retried: bool = False) -> None:
         if self._refund and (retried or self not in COUNTED.get()):
-            self._monitor.defer(self._fund.refund, amount, self._clock.monotonic())
+            self._monitor.defer(self._accounting.refund, amount, self._clock.monotonic())
 
-    def _refund_cost(self, amount: float) -> None:
+    def _undo_withdrawal(self, amount: float) -> None:
         self._monitor.post(self._deduct_refund, amount, self._clock.monotonic())
 
     def _deduct_refund(self, amount: float, now: float) -> None:
-        self._fund.refund(amount, now)
+        self._accounting.refund(amount, now)
         self._counts["granted"] -= 1
 
     # Looking.
@@ -273,18 +282,18 @@ class RetryBudget(Guard):
     def snapshot(self) -> BudgetSnapshot:
         """All that can be known of it at this moment."""
         try:
-            return self._monitor.run(self._looked, self._clock.monotonic())
+            return self._monitor.run(self._refreshed_snapshot, self._clock.monotonic())
         except Reentered:
-            return self._shown()
+            return self._snapshot_now()
 
-    def _looked(self, now: float) -> BudgetSnapshot:
-        self._fund.available(now)
-        return self._shown()
+    def _refreshed_snapshot(self, now: float) -> BudgetSnapshot:
+        self._accounting.available(now)
+        return self._snapshot_now()
 
-    def _shown(self) -> BudgetSnapshot:
+    def _snapshot_now(self) -> BudgetSnapshot:
         return BudgetSnapshot(
             name=self.name,
-            available=self._fund.left,
+            available=self._accounting.left,
             granted=self._counts["granted"],
             rejected=self._counts["rejected"],
         )

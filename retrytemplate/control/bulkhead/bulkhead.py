@@ -21,11 +21,16 @@ from retrytemplate._internal.validation import (
     whole,
 )
 from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
-from retrytemplate.control._enclosing import ask, ask_async
-from retrytemplate.control._strategy import Wraps, fixed, refuse_awaitable
-from retrytemplate.control.bulkhead.priority_semaphore import Room, Ticket
+from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
+from retrytemplate.control._strategy import StrategyBase, immutable, reject_awaitable
+from retrytemplate.control.bulkhead.priority_semaphore import PrioritySemaphore, SlotRequest
 from retrytemplate.control.bulkhead.waiters import ThreadWaiter, task_waiter
-from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.control.events import (
+    CallRejected,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import BulkheadFullError, MisuseError
 
 if TYPE_CHECKING:
@@ -54,7 +59,7 @@ def _per_key(name: str, value: Any) -> None:
         at_least_one(name, value)
 
 
-def _lanes(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """Their names as a tuple; what is no collection of them is left to the check."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
@@ -88,20 +93,20 @@ class BulkheadSnapshot:
     rejected: int
 
 
-def _no_step() -> int:
+def _no_slot() -> int:
     return 0
 
 
-def _wake(room: Room, tickets: list[Ticket]) -> None:
+def _wake(semaphore: PrioritySemaphore, requests: list[SlotRequest]) -> None:
     """Wake their callers; called inside the monitor, since waking never waits."""
-    for ticket in tickets:
-        if not ticket.waiter.wake():  # its loop is closed: admit another one instead
-            tickets += room.leave(ticket)
+    for request in requests:
+        if not request.waiter.wake():  # its loop is closed: admit another one instead
+            requests += semaphore.release(request)
 
 
-@fixed(limit="use resize()")
+@immutable(limit="use resize()")
 @frozen(eq=False)
-class Bulkhead(Wraps):
+class Bulkhead(StrategyBase):
     """Lets so many calls in at once, so that one slow dependency does not take every thread.
 
     :param name: of what is called; in errors and events.
@@ -140,24 +145,26 @@ class Bulkhead(Wraps):
     )
     per_key: int | None = field(default=None, kw_only=True, validator=checked_by(_per_key))
     priorities: tuple[str, ...] = field(
-        default=("vip", "normal"), kw_only=True, converter=_lanes, validator=checked_by(_names)
+        default=("vip", "normal"), kw_only=True, converter=_as_tuple, validator=checked_by(_names)
     )
     fairness: int = field(default=10, kw_only=True, validator=checked_by(_whole_from_0))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
-    _room: Room = field(init=False, repr=False)
+    _semaphore: PrioritySemaphore = field(init=False, repr=False)
     _monitor: Monitor = field(init=False, factory=Monitor, repr=False)
-    _ticks: Any = field(init=False, repr=False)
+    _monotonic: Any = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        room = Room(self.limit, self.queue, len(self.priorities), self.per_key, self.fairness)
-        object.__setattr__(self, "_ticks", fast_monotonic(self.clock))
-        object.__setattr__(self, "_room", room)
-        self._monitor.forked = room.clear  # the calls are the parent's
+        semaphore = PrioritySemaphore(
+            self.limit, self.queue, len(self.priorities), self.per_key, self.fairness
+        )
+        object.__setattr__(self, "_monotonic", fast_monotonic(self.clock))
+        object.__setattr__(self, "_semaphore", semaphore)
+        self._monitor.forked = semaphore.clear  # the calls are the parent's
 
     # Calls.
 
@@ -169,13 +176,13 @@ class Bulkhead(Wraps):
         :raises ValueError: for another priority.
         """
         if priority is None:
-            lane = len(self.priorities) - 1
+            index = len(self.priorities) - 1
         elif priority in self.priorities:
-            lane = self.priorities.index(priority)
+            index = self.priorities.index(priority)
         else:
             words = ", ".join(map(repr, self.priorities))
             raise ValueError(f"priority must be one of {words} or None, got {priority!r}")
-        return Slot(self, Ticket(key, lane))
+        return Slot(self, SlotRequest(key, index))
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in a slot.
@@ -185,7 +192,7 @@ class Bulkhead(Wraps):
         """
         with self.slot():
             value = fn(*args, **kwargs)
-            refuse_awaitable(value, fn)
+            reject_awaitable(value, fn)
             return value
 
     @overload
@@ -204,58 +211,58 @@ class Bulkhead(Wraps):
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Where a place is free no ticket is made out for a call that is nobody's."""
-        step_in, step_out, room = *self._steps(), self._room
+        acquire_fast, release_fast, semaphore = *self._fast_functions(), self._semaphore
         kind = type(None)  # of the last result: of this class none has to be awaited
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
-            era = step_in()
-            if not era:
+            epoch = acquire_fast()
+            if not epoch:
                 return self.call(fn, *args, **kwargs)
             try:
                 value = fn(*args, **kwargs)
                 if type(value) is not kind:
-                    refuse_awaitable(value, fn)
+                    reject_awaitable(value, fn)
                     kind = type(value)
                 return value
             finally:
-                admitted = step_out() if era == room.era else None
-                if admitted or room.growth is not None:
-                    self._pass_on(admitted)
+                admitted = release_fast() if epoch == semaphore.epoch else None
+                if admitted or semaphore.ramp is not None:
+                    self._wake_admitted(admitted)
 
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        step_in, step_out, room = *self._steps(), self._room
+        acquire_fast, release_fast, semaphore = *self._fast_functions(), self._semaphore
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            era = step_in()
-            if not era:
+            epoch = acquire_fast()
+            if not epoch:
                 return await self.call_async(fn, *args, **kwargs)
             try:
                 return await fn(*args, **kwargs)
             finally:
-                admitted = step_out() if era == room.era else None
-                if admitted or room.growth is not None:
-                    self._pass_on(admitted)
+                admitted = release_fast() if epoch == semaphore.epoch else None
+                if admitted or semaphore.ramp is not None:
+                    self._wake_admitted(admitted)
 
         return wrapped
 
-    def _steps(self) -> tuple[Callable[[], int], Callable[[], list[Ticket] | None]]:
+    def _fast_functions(self) -> tuple[Callable[[], int], Callable[[], list[SlotRequest] | None]]:
         """In and out, for calls that need no ticket."""
-        monitor, step_out = self._monitor, self._room.step_out
+        monitor, release_fast = self._monitor, self._semaphore.release_fast
         return (
-            monitor.guarded(self._room.step_in, _no_step),
-            monitor.guarded(step_out, partial(monitor.later, self._step_out)),
+            monitor.guarded(self._semaphore.acquire_fast, _no_slot),
+            monitor.guarded(release_fast, partial(monitor.later, self._release_fast)),
         )
 
-    def _step_out(self) -> None:
-        _wake(self._room, self._room.step_out())
+    def _release_fast(self) -> None:
+        _wake(self._semaphore, self._semaphore.release_fast())
 
-    def _pass_on(self, admitted: list[Ticket] | None) -> None:
+    def _wake_admitted(self, admitted: list[SlotRequest] | None) -> None:
         if admitted:
-            self._monitor.post(_wake, self._room, admitted)
-        self._grow()
+            self._monitor.post(_wake, self._semaphore, admitted)
+        self._advance_ramp()
 
     # By hand.
 
@@ -274,132 +281,132 @@ class Bulkhead(Wraps):
         at_least_one("limit", limit)
         length = duration(over)
         delay("over", length)
-        self._monitor.post(self._resize, limit, self._ticks.now(), length)
+        self._monitor.post(self._resize, limit, self._monotonic.now(), length)
 
     def _resize(self, limit: int, now: float, length: float) -> None:
-        room = self._room
+        semaphore = self._semaphore
         object.__setattr__(self, "limit", limit)
-        awake = room.resize(limit, now, length)
-        if room.growth is not None:  # waiting callers have to know when its first step is due
-            awake += room.queued()
-        _wake(room, awake)
+        awake = semaphore.resize(limit, now, length)
+        if semaphore.ramp is not None:  # waiting callers have to know when its first step is due
+            awake += semaphore.queued()
+        _wake(semaphore, awake)
 
     def snapshot(self) -> BulkheadSnapshot:
         """All that can be known of it at this moment."""
-        self._grow()
+        self._advance_ramp()
         return self._monitor.read(self._shown)
 
     def _shown(self) -> BulkheadSnapshot:
-        room = self._room
+        semaphore = self._semaphore
         return BulkheadSnapshot(
             name=self.name,
-            limit=room.limit,
-            in_use=room.in_use,
-            waiting=room.waiting,
-            keys=len(room.keys),
-            admitted=room.admitted,
-            rejected=room.rejected,
+            limit=semaphore.limit,
+            in_use=semaphore.in_use,
+            waiting=semaphore.waiting,
+            keys=len(semaphore.keys),
+            admitted=semaphore.admitted,
+            rejected=semaphore.rejected,
         )
 
     # What the slots ask for.
 
-    def _enter(
-        self, slot: Slot, ticket: Ticket, patience: float, waiter: Callable[[], Any]
+    def _acquire(
+        self, slot: Slot, request: SlotRequest, timeout: float, waiter: Callable[[], Any]
     ) -> bool:
         """Whether the ticket is in; else it waits.  Either way it is the slot's from now on.
 
         :raises BulkheadFullError: it does neither.
         :raises MisuseError: the slot has another one, which is in or waits.
         """
-        if self._room.growth is not None:
-            self._grow()
+        if self._semaphore.ramp is not None:
+            self._advance_ramp()
         run = self._monitor.run
         try:
-            state = run(self._admit, slot, ticket, None)
-            if not state and patience > 0 and not is_interrupted():
-                state = run(self._admit, slot, ticket, waiter)
+            state = run(self._admit, slot, request, None)
+            if not state and timeout > 0 and not is_interrupted():
+                state = run(self._admit, slot, request, waiter)
         except Reentered:
             state = ""
         if not state:
-            raise self._refusal()
+            raise self._rejection()
         return state == "in"  # not the ticket's: another thread may have admitted it by now
 
-    def _admit(self, slot: Slot, ticket: Ticket, waiter: Callable[[], Any] | None) -> str:
+    def _admit(self, slot: Slot, request: SlotRequest, waiter: Callable[[], Any] | None) -> str:
         """The state of the ticket, "in" or "waiting"; empty where it is rejected."""
-        if slot._ticket.state in ("in", "waiting"):
+        if slot._request.state in ("in", "waiting"):
             raise MisuseError(
                 f"this slot of the bulkhead {self.name!r} is in use: each call at the same "
                 "time takes a slot() of its own"
             )
-        room = self._room
-        if not room.enter(ticket, wait=waiter is not None):
+        semaphore = self._semaphore
+        if not semaphore.acquire(request, wait=waiter is not None):
             return ""
-        slot._ticket = ticket
-        if waiter is not None and ticket.state == "waiting":
+        slot._request = request
+        if waiter is not None and request.state == "waiting":
             try:
-                ticket.waiter = waiter()
+                request.waiter = waiter()
             except BaseException:  # a signal
-                room.leave(ticket)
+                semaphore.release(request)
                 raise
-        return ticket.state
+        return request.state
 
-    def _leave(self, ticket: Ticket) -> None:
-        self._monitor.post(self._give_up, ticket)
-        if self._room.growth is not None:
-            self._grow()
+    def _release(self, request: SlotRequest) -> None:
+        self._monitor.post(self._release_and_wake, request)
+        if self._semaphore.ramp is not None:
+            self._advance_ramp()
 
-    def _give_up(self, ticket: Ticket) -> None:
-        admitted = self._room.leave(ticket)
+    def _release_and_wake(self, request: SlotRequest) -> None:
+        admitted = self._semaphore.release(request)
         if admitted:
-            _wake(self._room, admitted)
+            _wake(self._semaphore, admitted)
 
-    def _grow(self) -> None:
+    def _advance_ramp(self) -> None:
         """Let in those for whom the limit has grown by now."""
-        if self._room.growth is not None:
-            self._monitor.post(self._look, self._ticks.now())
+        if self._semaphore.ramp is not None:
+            self._monitor.post(self._apply_ramp, self._monotonic.now())
 
-    def _look(self, now: float) -> None:
-        _wake(self._room, self._room.look(now))
+    def _apply_ramp(self, now: float) -> None:
+        _wake(self._semaphore, self._semaphore.apply_ramp(now))
 
-    def _waits(self, ticket: Ticket, patience: float) -> Iterator[float]:
+    def _wait_intervals(self, request: SlotRequest, timeout: float) -> Iterator[float]:
         """How long to wait next, until it is in or out of patience.
 
         The next step of a limit that grows wakes nobody: whoever waits looks when it is due.
         """
-        until = ticket.waiter.now() + patience
+        until = request.waiter.now() + timeout
         while True:
-            self._grow()
-            left, growth = until - ticket.waiter.now(), self._room.growth
-            if ticket.state == "in" or left <= 0:
+            self._advance_ramp()
+            left, ramp = until - request.waiter.now(), self._semaphore.ramp
+            if request.state == "in" or left <= 0:
                 return
-            yield left if growth is None else min(left, growth.wait(self._ticks.now()))
+            yield left if ramp is None else min(left, ramp.wait(self._monotonic.now()))
 
-    def _waited(self, ticket: Ticket, deadline: Deadline | None) -> None:
+    def _on_wait_over(self, request: SlotRequest, deadline: Deadline | None) -> None:
         """The wait is over.
 
         :raises BulkheadFullError: and nobody has let it in.
         """
-        if self._monitor.post(self._room.count, ticket):
+        if self._monitor.post(self._semaphore.record_wait_end, request):
             return
-        self._leave(ticket)
+        self._release(request)
         if deadline is not None and deadline.expired():
             raise deadline.error(
                 f"the deadline is over: no slot of the bulkhead {self.name!r} was free in time"
             )
-        raise self._refusal()
+        raise self._rejection()
 
-    def _refusal(self) -> BulkheadFullError:
-        room = self._room
-        self._monitor.post(room.reject)
+    def _rejection(self) -> BulkheadFullError:
+        semaphore = self._semaphore
+        self._monitor.post(semaphore.reject)
         message = (
-            f"the bulkhead {self.name!r} is full: {room.in_use} of {room.limit} slots are "
-            f"taken, {room.waiting} of {room.queue} wait"
+            f"the bulkhead {self.name!r} is full: {semaphore.in_use} of {semaphore.limit} slots "
+            f"are taken, {semaphore.waiting} of {semaphore.queue} wait"
         )
         error = BulkheadFullError(message, name=self.name)
-        tell(self.listeners, [CallRejected(name=self.name, error=error)])
+        notify_listeners(self.listeners, [CallRejected(name=self.name, error=error)])
         return error
 
-    def _patience(self) -> tuple[float, Deadline | None]:
+    def _wait_timeout(self) -> tuple[float, Deadline | None]:
         """How long to wait, and the deadline that says so."""
         deadline = Deadline.current()
         if deadline is None:
@@ -414,25 +421,25 @@ class Slot:
     Entered once more meanwhile it is a ``MisuseError``, and the call that has it keeps its place.
     """
 
-    __slots__ = ("_bulkhead", "_ticket")
+    __slots__ = ("_bulkhead", "_request")
 
-    def __init__(self, bulkhead: Bulkhead, ticket: Ticket) -> None:
+    def __init__(self, bulkhead: Bulkhead, request: SlotRequest) -> None:
         self._bulkhead = bulkhead
-        self._ticket = ticket
+        self._request = request
 
     def __enter__(self) -> Self:
         bulkhead = self._bulkhead
-        ticket = Ticket(self._ticket.key, self._ticket.lane)
-        patience, deadline = bulkhead._patience()
-        if not bulkhead._enter(self, ticket, patience, ThreadWaiter):
+        request = SlotRequest(self._request.key, self._request.priority)
+        timeout, deadline = bulkhead._wait_timeout()
+        if not bulkhead._acquire(self, request, timeout, ThreadWaiter):
             try:
-                for seconds in bulkhead._waits(ticket, patience):
-                    ticket.waiter.wait(seconds)
-                ask()
+                for seconds in bulkhead._wait_intervals(request, timeout):
+                    request.waiter.wait(seconds)
+                check_enclosing_guards()
             except BaseException:
-                bulkhead._leave(ticket)
+                bulkhead._release(request)
                 raise
-            bulkhead._waited(ticket, deadline)
+            bulkhead._on_wait_over(request, deadline)
         return self
 
     def __exit__(
@@ -441,21 +448,21 @@ class Slot:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bulkhead._leave(self._ticket)
+        self._bulkhead._release(self._request)
 
     async def __aenter__(self) -> Self:
         bulkhead = self._bulkhead
-        ticket = Ticket(self._ticket.key, self._ticket.lane)
-        patience, deadline = bulkhead._patience()
-        if not bulkhead._enter(self, ticket, patience, task_waiter):
+        request = SlotRequest(self._request.key, self._request.priority)
+        timeout, deadline = bulkhead._wait_timeout()
+        if not bulkhead._acquire(self, request, timeout, task_waiter):
             try:
-                for seconds in bulkhead._waits(ticket, patience):
-                    await ticket.waiter.wait(seconds)
-                await ask_async()
+                for seconds in bulkhead._wait_intervals(request, timeout):
+                    await request.waiter.wait(seconds)
+                await check_enclosing_guards_async()
             except BaseException:
-                bulkhead._leave(ticket)
+                bulkhead._release(request)
                 raise
-            bulkhead._waited(ticket, deadline)
+            bulkhead._on_wait_over(request, deadline)
         return self
 
     async def __aexit__(
@@ -464,4 +471,4 @@ class Slot:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bulkhead._leave(self._ticket)
+        self._bulkhead._release(self._request)

@@ -11,31 +11,31 @@ from attrs import define, field, frozen
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["Growth", "Room", "Ticket"]
+__all__ = ["LimitRamp", "PrioritySemaphore", "SlotRequest"]
 
 
 @define(eq=False)
-class Ticket:
+class SlotRequest:
     """Somebody at the door.
 
-    :param lane: 0 is the one that goes first.
-    :param waiter: what wakes whoever waits; the room knows nothing of it.
+    :param priority: 0 is the one that goes first.
+    :param waiter: what wakes whoever waits; the semaphore knows nothing of it.
     """
 
     key: Hashable
-    lane: int
+    priority: int
     waiter: Any = None
     number: int = 0
     state: str = "new"  # then "in", or "waiting", "in"; "gone"
-    era: int = 0  # of the room that it came to
-    line: Line | None = None  # where it waits
+    epoch: int = 0  # of the semaphore when it arrived
+    wait_queue: WaitQueue | None = None  # where it waits
 
 
-Line = OrderedDict[Ticket, None]
+WaitQueue = OrderedDict[SlotRequest, None]
 
 
 @define
-class _Key:
+class _KeySlots:
     """Those of one key.
 
     :param taken: places of its own that are used: those who are in, and who could come in next.
@@ -44,22 +44,22 @@ class _Key:
 
     taken: int = 0
     passed: int = 0
-    behind: list[Line] = field(factory=list)  # by lane, those for whom none is left
+    key_queues: list[WaitQueue] = field(factory=list)  # by priority, those for whom none is left
 
 
 @define(eq=False)
-class Room:
+class PrioritySemaphore:
     """So many may be in at once, so many of one key, and so many may wait.
 
     :param fairness: every so many'th place that is given to somebody who waits goes to who has
         waited longest, of whatever lane; 0: never.  So does that of a key, among those who wait
         for one of its places.
-    :param growth: what the limit is on its way to; None: it stays.
+    :param ramp: what the limit is on its way to; None: it stays.
     """
 
     limit: int
     queue: int
-    lanes: int
+    priorities: int
     per_key: int | None
     fairness: int
     in_use: int = 0
@@ -68,177 +68,180 @@ class Room:
     admitted: int = 0  # so far, as the rejected ones
     rejected: int = 0
     passed: int = 0
-    growth: Growth | None = None
-    era: int = 0
-    keys: dict[Hashable, _Key] = field(init=False)
-    _ready: list[Line] = field(init=False)
+    ramp: LimitRamp | None = None
+    epoch: int = 0
+    keys: dict[Hashable, _KeySlots] = field(init=False)
+    _ready: list[WaitQueue] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Begin an era: forget all tickets; those of earlier eras change nothing from now on."""
-        self.era += 1
+        self.epoch += 1
         self.in_use = self.waiting = 0
         self.keys = {}
-        self._ready = [Line() for _ in range(self.lanes)]
+        self._ready = [WaitQueue() for _ in range(self.priorities)]
 
-    def enter(self, ticket: Ticket, *, wait: bool) -> bool:
+    def acquire(self, request: SlotRequest, *, wait: bool) -> bool:
         """Come in, or wait if there is room for that; False: neither."""
         self.arrived += 1
-        ticket.number, ticket.era = self.arrived, self.era
-        if self.in_use < self.limit and self._takes_place(ticket):
-            self._let_in(ticket)
+        request.number, request.epoch = self.arrived, self.epoch
+        if self.in_use < self.limit and self._take_key_slot(request):
+            self._admit_request(request)
             self.admitted += 1
             return True
         if not wait or self.waiting >= self.queue:
             return False
-        ticket.state = "waiting"
+        request.state = "waiting"
         self.waiting += 1
-        self._line_up(ticket)
+        self._enqueue(request)
         return True
 
     def reject(self) -> None:
         """Count a call that was not admitted."""
         self.rejected += 1
 
-    def count(self, ticket: Ticket) -> bool:
+    def record_wait_end(self, request: SlotRequest) -> bool:
         """Whether the ticket is in at the end of its wait; then it counts as admitted."""
-        is_in = ticket.state == "in"
+        is_in = request.state == "in"
         self.admitted += is_in
         return is_in
 
-    def step_in(self) -> int:
+    def acquire_fast(self) -> int:
         """Enter without a ticket and a key; the era, or 0 where a ticket is needed."""
-        if self.in_use >= self.limit or self.growth is not None:
+        if self.in_use >= self.limit or self.ramp is not None:
             return 0
         self.in_use += 1
         self.admitted += 1
-        return self.era
+        return self.epoch
 
-    def step_out(self) -> list[Ticket]:
+    def release_fast(self) -> list[SlotRequest]:
         """End a call of this era that has no ticket; return the tickets that are admitted then."""
         self.in_use -= 1
         return self.admit() if self.waiting else []
 
-    def leave(self, ticket: Ticket) -> list[Ticket]:
+    def release(self, request: SlotRequest) -> list[SlotRequest]:
         """Somebody goes: who was in, or who waited no longer.  Those who are let in for it."""
-        was, ticket.state = ticket.state, "gone"
-        if ticket.era != self.era:
+        was, request.state = request.state, "gone"
+        if request.epoch != self.epoch:
             return []
         if was == "in":
             self.in_use -= 1
-            self._give_place_back(ticket.key)
+            self._release_key_slot(request.key)
         elif was == "waiting":
             self.waiting -= 1
-            assert ticket.line is not None
-            del ticket.line[ticket]
-            if ticket.line is self._ready[ticket.lane]:
-                self._give_place_back(ticket.key)
+            assert request.wait_queue is not None
+            del request.wait_queue[request]
+            if request.wait_queue is self._ready[request.priority]:
+                self._release_key_slot(request.key)
         return self.admit() if self.waiting else []
 
-    def admit(self) -> list[Ticket]:
+    def admit(self) -> list[SlotRequest]:
         """Let in whoever can be."""
         admitted = []
-        while self.in_use < self.limit and (ticket := self._next()) is not None:
+        while self.in_use < self.limit and (request := self._next()) is not None:
             self.waiting -= 1
-            self._let_in(ticket)
-            admitted.append(ticket)
+            self._admit_request(request)
+            admitted.append(request)
         return admitted
 
     # Another limit.
 
-    def resize(self, limit: int, now: float, over: float) -> list[Ticket]:
+    def resize(self, limit: int, now: float, over: float) -> list[SlotRequest]:
         """A lower limit at once, a higher one in the course of some time."""
-        admitted = self.look(now)
+        admitted = self.apply_ramp(now)
         if over and limit > self.limit:
-            self.growth = Growth(self.limit, limit, now, over)
+            self.ramp = LimitRamp(self.limit, limit, now, over)
         else:
-            self.limit, self.growth = limit, None
+            self.limit, self.ramp = limit, None
         return admitted + self.admit()
 
-    def look(self, now: float) -> list[Ticket]:
+    def apply_ramp(self, now: float) -> list[SlotRequest]:
         """Let in those for whom the limit has grown by now."""
-        if self.growth is None:
+        if self.ramp is None:
             return []
-        self.limit = max(self.limit, self.growth.at(now))  # another thread's clock may be ahead
-        if self.limit == self.growth.to:
-            self.growth = None
+        self.limit = max(self.limit, self.ramp.at(now))  # another thread's clock may be ahead
+        if self.limit == self.ramp.to:
+            self.ramp = None
         return self.admit()
 
-    def queued(self) -> list[Ticket]:
+    def queued(self) -> list[SlotRequest]:
         """All who wait."""
-        lines = [*self._ready, *(line for each in self.keys.values() for line in each.behind)]
-        return [ticket for line in lines for ticket in line]
+        wait_queues = [
+            *self._ready,
+            *(wait_queue for each in self.keys.values() for wait_queue in each.key_queues),
+        ]
+        return [request for wait_queue in wait_queues for request in wait_queue]
 
     # Who is next.
 
-    def _next(self) -> Ticket | None:
-        ticket = self._taken_from(self._ready, self.passed + 1)
-        if ticket is not None:
+    def _next(self) -> SlotRequest | None:
+        request = self._pop_next(self._ready, self.passed + 1)
+        if request is not None:
             self.passed += 1
-        return ticket
+        return request
 
-    def _taken_from(self, lines: list[Line], turn: int) -> Ticket | None:
+    def _pop_next(self, wait_queues: list[WaitQueue], turn: int) -> SlotRequest | None:
         """Whose turn it is, who waits there no longer."""
-        first = [next(iter(line)) for line in lines if line]
+        first = [next(iter(wait_queue)) for wait_queue in wait_queues if wait_queue]
         if not first:
             return None
         by_age = self.fairness and turn % self.fairness == 0
-        ticket = min(first, key=lambda each: each.number) if by_age else first[0]
-        del lines[ticket.lane][ticket]
-        return ticket
+        request = min(first, key=lambda each: each.number) if by_age else first[0]
+        del wait_queues[request.priority][request]
+        return request
 
-    def _let_in(self, ticket: Ticket) -> None:
-        ticket.state = "in"
+    def _admit_request(self, request: SlotRequest) -> None:
+        request.state = "in"
         self.in_use += 1
 
     # Places of a key.
 
-    def _takes_place(self, ticket: Ticket) -> bool:
-        if self.per_key is None or ticket.key is None:
+    def _take_key_slot(self, request: SlotRequest) -> bool:
+        if self.per_key is None or request.key is None:
             return True
-        mine = self.keys.setdefault(ticket.key, _Key())
-        if mine.taken >= self.per_key:
+        key_slots = self.keys.setdefault(request.key, _KeySlots())
+        if key_slots.taken >= self.per_key:
             return False
-        mine.taken += 1
+        key_slots.taken += 1
         return True
 
-    def _line_up(self, ticket: Ticket) -> None:
-        if self._takes_place(ticket):
-            ticket.line = self._ready[ticket.lane]
+    def _enqueue(self, request: SlotRequest) -> None:
+        if self._take_key_slot(request):
+            request.wait_queue = self._ready[request.priority]
         else:
-            mine = self.keys[ticket.key]
-            if not mine.behind:
-                mine.behind = [Line() for _ in range(self.lanes)]
-            ticket.line = mine.behind[ticket.lane]
-        ticket.line[ticket] = None
+            key_slots = self.keys[request.key]
+            if not key_slots.key_queues:
+                key_slots.key_queues = [WaitQueue() for _ in range(self.priorities)]
+            request.wait_queue = key_slots.key_queues[request.priority]
+        request.wait_queue[request] = None
 
-    def _give_place_back(self, key: Hashable) -> None:
+    def _release_key_slot(self, key: Hashable) -> None:
         if self.per_key is None or key is None:
             return
-        mine = self.keys[key]
-        mine.taken -= 1
-        ticket = self._taken_from(mine.behind, mine.passed + 1)
-        if ticket is not None:
-            mine.passed += 1
-            self._line_up(ticket)
-        elif not mine.taken:
+        key_slots = self.keys[key]
+        key_slots.taken -= 1
+        request = self._pop_next(key_slots.key_queues, key_slots.passed + 1)
+        if request is not None:
+            key_slots.passed += 1
+            self._enqueue(request)
+        elif not key_slots.taken:
             del self.keys[key]  # nothing is remembered of a key that nobody uses
 
 
 # Whoever waits looks at each step: there are only so many, however far it grows.
-MOST_STEPS = 100
+MAX_STEPS = 100
 
 
 @frozen
-class Growth:
+class LimitRamp:
     """From one number to a higher one, evenly, by one at a time or in a hundred steps.
 
-    >>> growth = Growth(2, 5, since=0.0, over=30.0)
-    >>> [growth.at(now) for now in (0.0, 9.9, 10.0, 20.0, 30.0, 90.0)]
+    >>> ramp = LimitRamp(2, 5, since=0.0, over=30.0)
+    >>> [ramp.at(now) for now in (0.0, 9.9, 10.0, 20.0, 30.0, 90.0)]
     [2, 2, 3, 4, 5, 5]
-    >>> growth.wait(12.0)
+    >>> ramp.wait(12.0)
     8.0
     """
 
@@ -249,7 +252,7 @@ class Growth:
     _steps: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_steps", min(self.to - self.start, MOST_STEPS))
+        object.__setattr__(self, "_steps", min(self.to - self.start, MAX_STEPS))
 
     def at(self, now: float) -> int:
         """What it has come to."""

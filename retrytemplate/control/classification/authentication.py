@@ -18,8 +18,8 @@ from retrytemplate.classify.exceptions import (
     iter_leaf_exceptions,
     safe_getattr,
 )
-from retrytemplate.control.classification.codes import OwnClassifier
-from retrytemplate.control.classification.libraries import CorrectedClassifier, said_at_login
+from retrytemplate.control.classification.codes import OptionalNameClassifier
+from retrytemplate.control.classification.libraries import OverridingClassifier, connect_error_texts
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 __all__ = ["AUTHENTICATION_ERRORS", "AuthenticationAlert", "AuthenticationFailed"]
 
 LOG = logging.getLogger("retrytemplate.control")
-TOLD = "_retrytemplate_told"
+ALERTED_ATTR = "_retrytemplate_told"
 # What PostgreSQL says where its code is 28.
-NOT_LET_IN = re.compile(
+PG_LOGIN_FAILED = re.compile(
     r"FATAL:\s+(?:.* authentication failed|no pg_hba\.conf entry|pg_hba\.conf rejects"
     r"|role .* (?:does not exist|is not permitted to log in))"
 )
 
 
-def _not_let_in(exc: BaseException) -> bool | None:
-    return True if any(map(NOT_LET_IN.search, said_at_login(exc))) else None
+def _is_login_failure(exc: BaseException) -> bool | None:
+    return True if any(map(PG_LOGIN_FAILED.search, connect_error_texts(exc))) else None
 
 
-AUTHENTICATION_ERRORS: ExceptionClassifier = CorrectedClassifier(
+AUTHENTICATION_ERRORS: ExceptionClassifier = OverridingClassifier(
     {},
-    of=OwnClassifier(
+    of=OptionalNameClassifier(
         {},
         status={401: True, 407: True},
         sqlstate={"28": True},
@@ -54,7 +54,7 @@ AUTHENTICATION_ERRORS: ExceptionClassifier = CorrectedClassifier(
             "valkey.exceptions.AuthenticationError": True,
         },
     ),
-    says=_not_let_in,
+    override=_is_login_failure,
 )
 """Credentials that are wrong, or have expired: HTTP 401 and 407, SQLSTATE class 28 and what
 PostgreSQL says in its place when psycopg connects, MySQL's 1045, a wrong password of Redis."""
@@ -121,23 +121,23 @@ class AuthenticationAlert(RetryListener):
             if not context.rethrows(exception):  # what leaves is not retried here
                 context.give_up()
             # Of errors that are raised from one another any may be all that another template sees.
-            told = [self._was_told(each) for each in refused]
+            told = [self._mark_alerted(each) for each in refused]
             if not any(told):
                 event = AuthenticationFailed(
                     name=context.name, attempt=context.attempt, error=refused[0]
                 )
-                self._tell(event)
+                self._notify(event)
 
-    def _was_told(self, failure: BaseException) -> bool:
+    def _mark_alerted(self, failure: BaseException) -> bool:
         """Whether it was told before; from now on it was."""
-        told = safe_getattr(failure, TOLD)
+        told = safe_getattr(failure, ALERTED_ATTR)
         if isinstance(told, tuple) and self._mark in told:
             return True
         with suppress(Exception):  # a frozen exception does not take it
-            setattr(failure, TOLD, (*(told or ()), self._mark))
+            setattr(failure, ALERTED_ATTR, (*(told or ()), self._mark))
         return False
 
-    def _tell(self, event: AuthenticationFailed) -> None:
+    def _notify(self, event: AuthenticationFailed) -> None:
         try:
             value = self.notify(event)
             if is_awaitable(value):

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CodeClassifier",
-    "DerivedClassifier",
-    "OwnClassifier",
-    "OwnNames",
+    "DelegatingClassifier",
+    "OptionalNameClassifier",
+    "OptionalNames",
     "allowlist",
+    "iter_wrapped_errors",
     "mapped",
     "os_error",
     "sqlstate",
     "vendor_codes",
-    "wrapped",
 ]
 
 
 @frozen(eq=False, repr=False)
-class DerivedClassifier(ExceptionClassifier):
+class DelegatingClassifier(ExceptionClassifier):
     """Asks another one, and makes something of what that says.
 
     :param of: who decides, and who says what is judged on its own.
@@ -44,13 +44,13 @@ class DerivedClassifier(ExceptionClassifier):
         kw_only=True, validator=instance_of(ExceptionClassifier, "an ExceptionClassifier")
     )
 
-    def derived(self, value: Any, exc: BaseException | None) -> Any:
+    def transform(self, value: Any, exc: BaseException | None) -> Any:
         """What becomes of a value."""
         raise NotImplementedError
 
     def explicit(self, exc: BaseException | None) -> tuple[bool, Any]:
         found, value = self.of.explicit(exc)
-        return found, self.derived(value, exc)
+        return found, self.transform(value, exc)
 
     def names(self, exc: BaseException) -> bool:
         return self.of.names(exc)
@@ -69,7 +69,7 @@ SQLITE_NAME = re.compile("SQLITE_[A-Z0-9_]+")
 OWN_NUMBERS = ("gaierror", "herror", "SSLError")
 
 
-def wrapped(exc: BaseException) -> Iterator[BaseException]:
+def iter_wrapped_errors(exc: BaseException) -> Iterator[BaseException]:
     """The failure, and those that it stands for: ``orig``, ``reason``, exceptions in ``args``.
 
     So SQLAlchemy keeps its driver's, urllib the socket's, requests urllib3's.
@@ -274,7 +274,7 @@ class CodeClassifier(NamedClassifier):
 
     def _own(self, exc: BaseException) -> Answer:
         if nearest_rule(self.overrides, type(exc)) is None:
-            found, value = self._by_code(list(wrapped(exc)))
+            found, value = self._by_code(list(iter_wrapped_errors(exc)))
             if found:
                 return True, value
         return super()._own(exc)
@@ -296,7 +296,7 @@ class CodeClassifier(NamedClassifier):
 
 
 @frozen(eq=False, repr=False)
-class OwnNames(NamedClassifier):
+class OptionalNames(NamedClassifier):
     """For names that this library gives: a module of that name may be another, or half loaded.
 
     What cannot be found there is no rule, where a name of the user's would be an error.
@@ -311,7 +311,7 @@ class OwnNames(NamedClassifier):
 
 
 @frozen(eq=False, repr=False)
-class OwnClassifier(OwnNames, CodeClassifier):
+class OptionalNameClassifier(OptionalNames, CodeClassifier):
     """A ``CodeClassifier`` of this library's own."""
 
 
@@ -367,7 +367,7 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
 
 
 @frozen(eq=False, repr=False)
-class _Mapped(DerivedClassifier):
+class _Mapped(DelegatingClassifier):
     to: Mapping[Any, Any] = field(converter=dict, hash=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
@@ -375,7 +375,7 @@ class _Mapped(DerivedClassifier):
             if value not in self.to:
                 raise ValueError(f"to must say what becomes of {value!r}, got {self.to!r}")
 
-    def derived(self, value: Any, exc: BaseException | None) -> Any:
+    def transform(self, value: Any, exc: BaseException | None) -> Any:
         return self.to[value]
 
     def values(self) -> tuple[Any, ...]:

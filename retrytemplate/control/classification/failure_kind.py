@@ -12,9 +12,9 @@ from retrytemplate._internal.validation import instance_of
 from retrytemplate.classify.exceptions import iter_causes
 from retrytemplate.control.classification.codes import (
     CodeClassifier,
-    OwnClassifier,
+    OptionalNameClassifier,
+    iter_wrapped_errors,
     mapped,
-    wrapped,
 )
 from retrytemplate.control.classification.timeouts import DATABASE_POOL, POOL, timeout_kind
 from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, Rejected
@@ -22,7 +22,7 @@ from retrytemplate.errors import DeadlineExceededError, KillSwitchActiveError, R
 if TYPE_CHECKING:
     from retrytemplate.classify.exceptions import Answer, ExceptionClassifier
 
-__all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds", "is_distrust"]
+__all__ = ["TRANSIENT_ERRORS", "FailureKind", "FailureKinds", "is_certificate_error"]
 
 
 class FailureKind(StrEnum):
@@ -163,7 +163,7 @@ NAMED = {
 }
 
 
-USUAL = OwnClassifier(
+DEFAULTS = OptionalNameClassifier(
     ERRORS, PERSISTENT, named=NAMED, status=STATUS, sqlstate=SQLSTATE, vendor=VENDOR, errno=ERRNO
 )
 
@@ -221,14 +221,14 @@ class FailureKinds(CodeClassifier):
 
     def names_class(self, kind: type[BaseException]) -> bool:
         own = self._nearest(kind) is not None
-        return super().names_class(kind) if own else USUAL.names_class(kind)
+        return super().names_class(kind) if own else DEFAULTS.names_class(kind)
 
     def _own(self, exc: BaseException) -> Answer:
         found, value = super()._own(exc)
-        if not found and is_distrust(exc):
+        if not found and is_certificate_error(exc):
             found, value = True, PERSISTENT
         if not found:
-            found, value = USUAL._own(exc)
+            found, value = DEFAULTS._own(exc)
         return (True, value) if found else _timeout(exc)
 
     def _of_all(self, values: list[Any]) -> FailureKind:
@@ -236,13 +236,13 @@ class FailureKinds(CodeClassifier):
         return worst
 
 
-def is_distrust(exc: BaseException) -> bool:
+def is_certificate_error(exc: BaseException) -> bool:
     """Whether a certificate is not trusted; httpx says no more than that there is no connection."""
     ssl = sys.modules.get("ssl")
     return ssl is not None and any(
         isinstance(part, ssl.SSLCertVerificationError)
         for each in iter_causes(exc)
-        for part in wrapped(each)
+        for part in iter_wrapped_errors(each)
     )
 
 

@@ -11,16 +11,16 @@ from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.backoff.retry_after import header
 from retrytemplate.classify.exceptions import iter_causes, safe_getattr
 from retrytemplate.control.classification.codes import (
-    DerivedClassifier,
-    OwnNames,
+    DelegatingClassifier,
+    OptionalNames,
+    iter_wrapped_errors,
     sqlstate,
-    wrapped,
 )
 from retrytemplate.control.classification.failure_kind import (
     TRANSIENT_ERRORS,
     FailureKind,
     FailureKinds,
-    is_distrust,
+    is_certificate_error,
 )
 from retrytemplate.control.timeout.stream import FIRST
 from retrytemplate.errors import DeadlineExceededError
@@ -35,8 +35,8 @@ __all__ = [
     "POSTGRESQL_ERRORS",
     "REDIS_ERRORS",
     "STREAM_ERRORS",
-    "CorrectedClassifier",
-    "said_at_login",
+    "OverridingClassifier",
+    "connect_error_texts",
 ]
 
 TRANSIENT, PERSISTENT, CASCADING = (
@@ -63,37 +63,39 @@ REDIS = {
 # these classes.
 SDKS = ("openai", "anthropic", "groq")
 # A status 429 that no wait mends: somebody has to pay.
-UNPAID = (
+QUOTA_EXHAUSTED = (
     "insufficient_quota",
     "credit_balance_exhausted",
     "billing_hard_limit_reached",
     "billing_not_active",
 )
 BUSY = re.compile("BUSY ")
-TURNED_AWAY = re.compile(r"FATAL:\s+(?!\s|the database system|terminating)")
+CONNECTION_REJECTED = re.compile(r"FATAL:\s+(?!\s|the database system|terminating)")
 
 
 @frozen(eq=False, repr=False)
-class _Kinds(OwnNames, FailureKinds):
+class _Kinds(OptionalNames, FailureKinds):
     """With names of a library besides."""
 
 
 @frozen(eq=False, repr=False)
-class CorrectedClassifier(DerivedClassifier):
+class OverridingClassifier(DelegatingClassifier):
     """What another classifier says, unless a function knows better of the failure.
 
-    :param says: True or False of one failure; None: what the other one says.
+    :param override: True or False of one failure; None: what the other one says.
     """
 
-    says: Callable[[BaseException], bool | None] = field(kw_only=True, validator=checked_by(plain))
+    override: Callable[[BaseException], bool | None] = field(
+        kw_only=True, validator=checked_by(plain)
+    )
 
-    def derived(self, value: Any, exc: BaseException | None) -> Any:
+    def transform(self, value: Any, exc: BaseException | None) -> Any:
         if exc is None:
             return value
         parts = list(self.parts(exc))
         if parts[0] is not exc:  # a group is worth it if all that it holds is
             return all(map(self.classify, parts))
-        answer = self.says(exc)
+        answer = self.override(exc)
         return value if answer is None else answer
 
     def values(self) -> tuple[Any, ...]:
@@ -108,23 +110,25 @@ def _redis(exc: BaseException) -> bool | None:
 
 def _postgresql(exc: BaseException) -> bool | None:
     """Whether the server was there and would not have us; else by the code."""
-    said = (words for each in iter_causes(exc) for words in said_at_login(each))
-    return False if any(map(TURNED_AWAY.search, said)) else None
+    said = (words for each in iter_causes(exc) for words in connect_error_texts(each))
+    return False if any(map(CONNECTION_REJECTED.search, said)) else None
 
 
-def said_at_login(exc: BaseException) -> Iterator[str]:
+def connect_error_texts(exc: BaseException) -> Iterator[str]:
     """What a server said when psycopg asked for a connection: it knows no SQLSTATE of that."""
-    for part in wrapped(exc):
+    for part in iter_wrapped_errors(exc):
         if type(part).__name__ == "OperationalError" and sqlstate(part) is None:
             yield str(part)
 
 
 def _model(exc: BaseException) -> bool | None:
-    if is_distrust(exc):
+    if is_certificate_error(exc):
         return False
     for each in iter_causes(exc):
         headers = safe_getattr(safe_getattr(each, "response"), "headers")
-        if header(headers, "x-should-retry") == "false" or any(map(UNPAID.__contains__, _of(each))):
+        if header(headers, "x-should-retry") == "false" or any(
+            map(QUOTA_EXHAUSTED.__contains__, _of(each))
+        ):
             return False
     return _stream(exc)
 
@@ -145,8 +149,8 @@ def _stream(exc: BaseException) -> bool | None:
     return True if isinstance(exc, DeadlineExceededError) and exc.kind == FIRST else None
 
 
-def _among_transient(kinds: FailureKinds, says: Callable[[BaseException], bool | None]) -> Any:
-    return CorrectedClassifier({}, of=kinds.among(TRANSIENT), says=says)
+def _among_transient(kinds: FailureKinds, override: Callable[[BaseException], bool | None]) -> Any:
+    return OverridingClassifier({}, of=kinds.among(TRANSIENT), override=override)
 
 
 REDIS_ERRORS: ExceptionClassifier = _among_transient(
@@ -170,4 +174,4 @@ MODEL_ERRORS: ExceptionClassifier = _among_transient(
     ),
     _model,
 )
-STREAM_ERRORS: ExceptionClassifier = CorrectedClassifier({}, of=TRANSIENT_ERRORS, says=_stream)
+STREAM_ERRORS: ExceptionClassifier = OverridingClassifier({}, of=TRANSIENT_ERRORS, override=_stream)

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import checked_by, plain
 from retrytemplate.classify.exceptions import is_exception_class, iter_causes
-from retrytemplate.control._strategy import Wraps, refuse_awaitable
+from retrytemplate.control._strategy import StrategyBase, reject_awaitable
 from retrytemplate.control.classification.timeouts import timeout_kind
 from retrytemplate.history import message_of
 
@@ -57,7 +57,7 @@ def _check_rules(name: str, value: Any) -> None:
 
 
 @frozen(eq=False)
-class ServiceErrors(Wraps):
+class ServiceErrors(StrategyBase):
     """What a timeout is to the callers of a service, by its kind.
 
     :param rules: kinds of limits, each with the exception that takes the timeout's place and
@@ -100,7 +100,7 @@ class ServiceErrors(Wraps):
         """Call the function."""
         with self:
             value = fn(*args, **kwargs)
-            refuse_awaitable(value, fn)
+            reject_awaitable(value, fn)
             return value
 
     @overload

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from retrytemplate._internal.locks import Monitor
-from retrytemplate.control.events import ControlEvent, tell
+from retrytemplate.control.events import ControlEvent, notify_listeners
 
 if TYPE_CHECKING:
-    from retrytemplate.control.hedge.execution import Runner
+    from retrytemplate.control.hedge.execution import HedgeAttempt
 
 __all__ = [
     "AttemptAbandoned",
     "AttemptFailed",
+    "HedgeRecorder",
     "HedgeRefused",
     "HedgeSnapshot",
     "HedgeStarted",
     "HedgeWon",
-    "Steward",
 ]
 
 
@@ -96,7 +96,7 @@ class HedgeSnapshot:
 
 
 @define(eq=False)
-class Steward:
+class HedgeRecorder:
     """Counts for all calls of a hedge, and notifies its listeners, outside of the monitor."""
 
     name: str
@@ -104,28 +104,28 @@ class Steward:
     _counts: Counter[str] = field(factory=Counter)
     _monitor: Monitor = field(factory=Monitor)
 
-    def began(self, runner: Runner) -> None:
-        if runner.number == 1:
+    def on_started(self, attempt: HedgeAttempt) -> None:
+        if attempt.number == 1:
             self._count("calls")
         else:
             self._count("hedges")
-            self._tell(HedgeStarted, number=runner.number, error=runner.after)
+            self._notify(HedgeStarted, number=attempt.number, error=attempt.after)
 
-    def won(self, runner: Runner, started: int) -> None:
-        if runner.number > 1:
+    def on_won(self, attempt: HedgeAttempt, started: int) -> None:
+        if attempt.number > 1:
             self._count("won")
-            self._tell(HedgeWon, number=runner.number, started=started)
+            self._notify(HedgeWon, number=attempt.number, started=started)
 
-    def refused(self, error: Exception) -> None:
+    def on_rejected(self, error: Exception) -> None:
         self._count("rejected")
-        self._tell(HedgeRefused, error=error)
+        self._notify(HedgeRefused, error=error)
 
-    def abandoned(self, runner: Runner) -> None:
+    def on_abandoned(self, attempt: HedgeAttempt) -> None:
         self._count("abandoned")
-        self._tell(AttemptAbandoned, number=runner.number)
+        self._notify(AttemptAbandoned, number=attempt.number)
 
-    def lost(self, runner: Runner, error: BaseException) -> None:
-        self._tell(AttemptFailed, number=runner.number, error=error)
+    def on_failed(self, attempt: HedgeAttempt, error: BaseException) -> None:
+        self._notify(AttemptFailed, number=attempt.number, error=error)
 
     def snapshot(self, delay: float | None) -> HedgeSnapshot:
         return self._monitor.read(self._shown, delay)
@@ -148,5 +148,5 @@ class Steward:
     def _add(self, what: str) -> None:
         self._counts[what] += 1
 
-    def _tell(self, event: Any, **said: Any) -> None:
-        tell(self.listeners, [event(name=self.name, **said)])
+    def _notify(self, event: Any, **said: Any) -> None:
+        notify_listeners(self.listeners, [event(name=self.name, **said)])

@@ -11,8 +11,8 @@ from attrs import define, field
 from retrytemplate._engine.context import current_context
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate.classify.exceptions import is_never_retried
-from retrytemplate.control._predicates import but_cancelled, ending
-from retrytemplate.control._strategy import refuse_awaitable
+from retrytemplate.control._predicates import terminal_error, without_cancellation
+from retrytemplate.control._strategy import reject_awaitable
 from retrytemplate.control.budget.budget import COUNTED, RetryBudget
 from retrytemplate.errors import RetryBudgetExhaustedError
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.deadline import Deadline
     from retrytemplate.clock import Clock
-    from retrytemplate.control.hedge.events import Steward
+    from retrytemplate.control.hedge.events import HedgeRecorder
 
-__all__ = ["Account", "Race", "Runner"]
+__all__ = ["HedgeAttempt", "HedgeBudget", "HedgedExecution"]
 
 
 if TYPE_CHECKING:
-    Start = Callable[["Runner"], Any]
+    Start = Callable[["HedgeAttempt"], Any]
 
 
 @define(eq=False)
-class Runner:
+class HedgeAttempt:
     """One of the calls.
 
     :param number: from 1, which is the call itself; the others are hedges.
@@ -45,7 +45,7 @@ class Runner:
     :param abandoned: its thread still ran when the race was over.
     """
 
-    race: Race
+    execution: HedgedExecution
     number: int
     after: BaseException | None = None
     began: float | None = None
@@ -63,46 +63,46 @@ class Runner:
 
     def run(self) -> None:
         """Make the call in this thread, whatever comes of it."""
-        race = self.race
+        execution = self.execution
         given = {} if self.stop is None else {"stop": self.stop}
         try:
             self._begin()
-            self.value = race.fn(*race.args, **race.kwargs, **given)
-            refuse_awaitable(self.value, race.fn)
+            self.value = execution.fn(*execution.args, **execution.kwargs, **given)
+            reject_awaitable(self.value, execution.fn)
         except BaseException as exc:
             self.error = exc
-        self.ended = race.clock.monotonic()
+        self.ended = execution.clock.monotonic()
 
     async def run_async(self) -> None:
         """Make the call in this task, whatever comes of it: a cancellation is told like the rest.
 
         Whoever has cancelled it waits for its end, and goes on with that.
         """
-        race = self.race
+        execution = self.execution
         try:
             self._begin()
-            self.value = race.fn(*race.args, **race.kwargs)
+            self.value = execution.fn(*execution.args, **execution.kwargs)
             if is_awaitable(self.value):
                 self.value = await self.value
         except GeneratorExit:  # its loop is gone
             raise
         except BaseException as exc:
             self.error = exc
-        self.ended = race.clock.monotonic()
+        self.ended = execution.clock.monotonic()
 
     def _begin(self) -> None:
-        self.began = self.race.clock.monotonic()
-        self.race.account.cover()
-        self.race.steward.began(self)
+        self.began = self.execution.clock.monotonic()
+        self.execution.budget_account.mark_counted()
+        self.execution.recorder.on_started(self)
 
 
 @define(eq=False)
-class Race:
+class HedgedExecution:
     """One call and its hedges.
 
     :param delay: seconds until the next one is started; None: there are no hedges.
-    :param left: how many may still be started.
-    :param covers: whether a failure is one that another call may mend.
+    :param hedges_remaining: how many may still be started.
+    :param matches: whether a failure is one that another call may mend.
     :param winner: the first that answered; ``error``: what ended the race instead.  With neither,
         when it is over, all have failed.
     """
@@ -111,102 +111,103 @@ class Race:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     delay: float | None
-    left: int
-    covers: Callable[[BaseException], Any]
+    hedges_remaining: int
+    matches: Callable[[BaseException], Any]
     deadline: Deadline | None
-    account: Account
+    budget_account: HedgeBudget
     clock: Clock
-    steward: Steward
-    runners: list[Runner] = field(factory=list)
-    winner: Runner | None = None
+    recorder: HedgeRecorder
+    attempts: list[HedgeAttempt] = field(factory=list)
+    winner: HedgeAttempt | None = None
     error: BaseException | None = None
     is_open: bool = True
-    barred: Exception | None = None  # by a guard around it: no further call is to be made
-    _won: float = 0.0
-    _heard: int = 0
+    # By a guard around it: no further call is to be made.
+    hedging_blocked_by: Exception | None = None
+    _won_at: float = 0.0
+    _results: int = 0
     _hedge_is_next: bool = False
 
     # While it is open.
 
     def begin(self, start: Start) -> None:
         """Start the call itself, if there is time left for it."""
-        if self._is_late():
+        if self._is_deadline_over():
             self._end(self._deadline_error("the deadline is over: the call is not made"))
             return
-        self.runners.append(Runner(self, 1))
+        self.attempts.append(HedgeAttempt(self, 1))
         try:
-            start(self.runners[0])
+            start(self.attempts[0])
         except Exception as exc:  # of a pool that was shut down; a cancellation is none
-            self.runners.clear()
+            self.attempts.clear()
             self._end(exc)
 
-    def patience(self) -> float:
+    def next_timeout(self) -> float:
         """Seconds to wait for somebody to end; then comes a hedge, or the deadline."""
-        hedge = self.delay if self.left and self.delay is not None else inf
+        hedge = self.delay if self.hedges_remaining and self.delay is not None else inf
         end = inf if self.deadline is None else self.deadline.remaining()
         self._hedge_is_next = hedge < end
         return min(hedge, end)
 
-    def may_hedge(self, ended: Sequence[Runner]) -> bool:
+    def may_hedge(self, ended: Sequence[HedgeAttempt]) -> bool:
         """Whether one more may have to be started: nobody has answered, and some are left."""
-        return bool(self.left) and all(runner.error is not None for runner in ended)
+        return bool(self.hedges_remaining) and all(attempt.error is not None for attempt in ended)
 
-    def go_on(self, ended: Sequence[Runner], start: Start) -> None:
+    def on_completed(self, ended: Sequence[HedgeAttempt], start: Start) -> None:
         """Hear those that have ended, who has answered first; none: the patience is over."""
-        for runner in ended:
-            runner.has_failed = runner.error is not None
-        for runner in sorted(ended, key=attrgetter("has_failed")):
+        for attempt in ended:
+            attempt.has_failed = attempt.error is not None
+        for attempt in sorted(ended, key=attrgetter("has_failed")):
             if self.is_open:
-                self._hear(runner, start)
+                self._on_result(attempt, start)
         if not ended and self._hedge_is_next:
             self._hedge(start, None)
         elif not ended:
             message = "the deadline is over: nobody has answered in time"
             self._end(self._deadline_error(message, outcome_unknown=True))
 
-    def _hear(self, runner: Runner, start: Start) -> None:
-        self._heard += 1
-        error = runner.error
+    def _on_result(self, attempt: HedgeAttempt, start: Start) -> None:
+        self._results += 1
+        error = attempt.error
         if error is None:
-            self.winner, self.is_open = runner, False
-            self._won = self.clock.monotonic()
+            self.winner, self.is_open = attempt, False
+            self._won_at = self.clock.monotonic()
             return
-        self.error = error if is_never_retried(error) else ending(self.covers, error)
+        self.error = error if is_never_retried(error) else terminal_error(self.matches, error)
         self.is_open = self.error is None
         if self.is_open:
             self._hedge(start, error)
-            self.is_open = self._heard < len(self.runners)
+            self.is_open = self._results < len(self.attempts)
 
     def _hedge(self, start: Start, after: BaseException | None) -> None:
         """Start one more, if there may be one and it is granted."""
-        if not self.left or self._is_late():
+        if not self.hedges_remaining or self._is_deadline_over():
             return
-        if self.barred is not None:
-            self._refused(self.barred)
+        if self.hedging_blocked_by is not None:
+            self._on_hedge_rejected(self.hedging_blocked_by)
             return
         try:
-            self.account.withdraw(after)
+            self.budget_account.withdraw(after)
         except RetryBudgetExhaustedError as refusal:
-            self._refused(refusal)
+            self._on_hedge_rejected(refusal)
             return
-        runner = Runner(self, len(self.runners) + 1, after)
-        self.runners.append(runner)
-        self.left -= 1
+        attempt = HedgeAttempt(self, len(self.attempts) + 1, after)
+        self.attempts.append(attempt)
+        self.hedges_remaining -= 1
         try:
-            start(runner)
+            start(attempt)
         except Exception as exc:  # of a pool that was shut down; a cancellation is none
-            self.runners.remove(runner)
-            self.account.refund(after)
-            self._refused(exc)
+            self.attempts.remove(attempt)
+            self.budget_account.refund(after)
+            self._on_hedge_rejected(exc)
 
-    def _refused(self, error: Exception) -> None:
-        self.left = 0
-        self.steward.refused(error)
+    def _on_hedge_rejected(self, error: Exception) -> None:
+        self.hedges_remaining = 0
+        self.recorder.on_rejected(error)
 
     def _end(self, error: BaseException) -> None:
         self.error, self.is_open = error, False
 
-    def _is_late(self) -> bool:
+    def _is_deadline_over(self) -> bool:
         return self.deadline is not None and self.deadline.expired()
 
     def _deadline_error(self, message: str, *, outcome_unknown: bool = False) -> Exception:
@@ -227,89 +228,93 @@ class Race:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._settle()
+        self._finalize()
         if exception is not None:  # nobody asks what came of it
-            self.forget()
+            self.release_references()
 
-    def _settle(self) -> None:
+    def _finalize(self) -> None:
         """Give back what was not used, and tell of the failures that nobody will see.
 
         :raises BaseException: one of them was to end the program.
         """
-        for runner in self.runners[1:]:
-            if not runner.was_made:
-                self.account.refund(runner.after)
+        for attempt in self.attempts[1:]:
+            if not attempt.was_made:
+                self.budget_account.refund(attempt.after)
         if self.is_open or self.winner is not None or self.error is not None:
-            for runner in self._here():
-                self.lost(runner)
+            for attempt in self._attempts_in_reach():
+                self.lost(attempt)
         for _, error in self.failures():
             if not isinstance(error, Exception):
                 try:
                     raise error
                 finally:
-                    self.forget()
+                    self.release_references()
                     del error
 
-    def lost(self, runner: Runner) -> None:
+    def lost(self, attempt: HedgeAttempt) -> None:
         """Tell of the failure of one that has not won."""
-        error = but_cancelled(runner.error)
-        if error is not None and runner.error is not self.error:
-            self.steward.lost(runner, error)
+        error = without_cancellation(attempt.error)
+        if error is not None and attempt.error is not self.error:
+            self.recorder.on_failed(attempt, error)
 
     @property
     def started(self) -> int:
         """How many calls were made."""
-        return sum(runner.was_made for runner in self.runners)
+        return sum(attempt.was_made for attempt in self.attempts)
 
     def failures(self) -> list[tuple[int, BaseException]]:
         """What the calls have raised, each with its number; to be stopped is no failure."""
-        raised = [(each.number, but_cancelled(each.error)) for each in self._here()]
+        raised = [
+            (each.number, without_cancellation(each.error)) for each in self._attempts_in_reach()
+        ]
         return [(number, error) for number, error in raised if error is not None]
 
-    def pace(self) -> float:
+    def latency_sample(self) -> float:
         """Seconds that the first call took that has not failed, or had taken when another won.
 
         From the winners alone one would learn that no call is ever slow.
         """
-        for runner in self.runners:
-            if runner.began is not None and not runner.has_failed:
-                until = self._won
-                if runner is self.winner and runner.ended is not None:
-                    until = runner.ended
-                return max(0.0, until - runner.began)
+        for attempt in self.attempts:
+            if attempt.began is not None and not attempt.has_failed:
+                until = self._won_at
+                if attempt is self.winner and attempt.ended is not None:
+                    until = attempt.ended
+                return max(0.0, until - attempt.began)
         raise AssertionError("nobody has answered")
 
-    def forget(self) -> None:
+    def release_references(self) -> None:
         """Let go of all that ran and was raised: that leads back here, and would be cycles."""
-        for runner in self._here():
-            runner.error = runner.after = None
-        self.winner = self.error = self.barred = None
-        self.runners = []
+        for attempt in self._attempts_in_reach():
+            attempt.error = attempt.after = None
+        self.winner = self.error = self.hedging_blocked_by = None
+        self.attempts = []
 
-    def _here(self) -> list[Runner]:
-        return [runner for runner in self.runners if not runner.abandoned]
+    def _attempts_in_reach(self) -> list[HedgeAttempt]:
+        return [attempt for attempt in self.attempts if not attempt.abandoned]
 
 
 @define(eq=False)
-class Account:
+class HedgeBudget:
     """Of one call, with a budget and those above it; without one everything is free."""
 
     budget: RetryBudget | None
-    _all: frozenset[RetryBudget] = field(init=False)
+    _budgets: frozenset[RetryBudget] = field(init=False)
     _counted: frozenset[RetryBudget] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._all = frozenset(_with_parents(self.budget))
+        self._budgets = frozenset(_with_parents(self.budget))
         self._counted = (
-            self._all - COUNTED.get() - frozenset(_of_templates()) if self._all else self._all
+            self._budgets - COUNTED.get() - frozenset(_of_templates())
+            if self._budgets
+            else self._budgets
         )
         for each in self._counted:
-            each._earn()
+            each._deposit()
 
-    def cover(self) -> None:
+    def mark_counted(self) -> None:
         """In the context of one of the calls: a template in it does not count it once more."""
-        if self._all:
-            COUNTED.set(COUNTED.get() | self._all)
+        if self._budgets:
+            COUNTED.set(COUNTED.get() | self._budgets)
 
     def withdraw(self, failure: BaseException | None) -> None:
         """Pay for a hedge.
@@ -324,10 +329,10 @@ class Account:
         if self.budget is not None:
             self.budget.refund(failure)
 
-    def succeeded(self) -> None:
+    def on_success(self) -> None:
         """The call did: that brings something back, once."""
         for each in self._counted:
-            each._reward(each._refund)
+            each._credit_success(each._refund)
 
 
 def _with_parents(budget: RetryBudget | None) -> Iterator[RetryBudget]:

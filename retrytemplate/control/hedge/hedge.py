@@ -18,16 +18,16 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control._enclosing import ask, ask_async
-from retrytemplate.control._failures import failed_together
-from retrytemplate.control._predicates import judge_of
-from retrytemplate.control._strategy import Wraps
+from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
+from retrytemplate.control._failures import combine_failures
+from retrytemplate.control._predicates import exception_predicate
+from retrytemplate.control._strategy import StrategyBase
 from retrytemplate.control.budget.budget import RetryBudget
-from retrytemplate.control.events import check_listeners, listeners_of
+from retrytemplate.control.events import as_listeners, check_listeners
 from retrytemplate.control.hedge.delay import Quantile
-from retrytemplate.control.hedge.events import Steward
-from retrytemplate.control.hedge.execution import Account, Race
-from retrytemplate.control.hedge.runners import PoolLanes, task_lanes
+from retrytemplate.control.hedge.events import HedgeRecorder
+from retrytemplate.control.hedge.execution import HedgeBudget, HedgedExecution
+from retrytemplate.control.hedge.runners import ThreadPoolRunner, task_runner
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import Outcome
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from retrytemplate.control.hedge.events import HedgeSnapshot
-    from retrytemplate.control.hedge.execution import Runner
+    from retrytemplate.control.hedge.execution import HedgeAttempt
 
     P = ParamSpec("P")
 
@@ -97,7 +97,7 @@ def _budget(name: str, value: Any) -> None:
 
 
 @frozen(eq=False)
-class Hedge(Wraps):
+class Hedge(StrategyBase):
     """Asks the same once more where an answer takes long; the first answer counts.
 
     :param delay: seconds after which a hedge is started, or a ``Quantile`` that learns them.
@@ -139,20 +139,20 @@ class Hedge(Wraps):
     executor: Any = field(default=None, kw_only=True, validator=checked_by(_pool))
     name: str = field(default="hedge", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
-    _covers: Callable[[BaseException], bool] = field(
+    _is_failure: Callable[[BaseException], bool] = field(
         init=False,
         repr=False,
-        default=Factory(lambda self: judge_of("on", self.on), takes_self=True),
+        default=Factory(lambda self: exception_predicate("on", self.on), takes_self=True),
     )
-    _steward: Steward = field(
+    _recorder: HedgeRecorder = field(
         init=False,
         repr=False,
-        default=Factory(lambda self: Steward(self.name, self.listeners), takes_self=True),
+        default=Factory(lambda self: HedgeRecorder(self.name, self.listeners), takes_self=True),
     )
 
     # Calls.  In threads a function may get a ``stop`` that its caller does not give: no ParamSpec.
@@ -181,16 +181,16 @@ class Hedge(Wraps):
         """Call the function, and say which of the calls has answered; raises no Exception."""
         if self.executor is None:
             raise self._without_a_pool()
-        began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
-        with race, PoolLanes(self.executor, race) as lanes:
-            race.begin(lanes.start)
-            while race.is_open:
-                ended = lanes.wait(race.patience())
-                if race.may_hedge(ended):
-                    race.barred = _refusal()
-                race.go_on(ended, lanes.start)
-            lanes.close()  # here and at the end of the block: a signal interrupts one of them
-        return self._over(race, began)
+        began, execution = self.clock.monotonic(), self._new_execution(fn, args, kwargs)
+        with execution, ThreadPoolRunner(self.executor, execution) as runner:
+            execution.begin(runner.start)
+            while execution.is_open:
+                ended = runner.wait(execution.next_timeout())
+                if execution.may_hedge(ended):
+                    execution.hedging_blocked_by = _guard_rejection()
+                execution.on_completed(ended, runner.start)
+            runner.close()  # here and at the end of the block: a signal interrupts one of them
+        return self._build_outcome(execution, began)
 
     @overload
     async def outcome_async(
@@ -206,53 +206,55 @@ class Hedge(Wraps):
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> HedgeOutcome[Any]:
         """The same for an asynchronous function, in tasks."""
-        began, race = self.clock.monotonic(), self._race(fn, args, kwargs)
-        with race:
-            async with task_lanes() as lanes:
-                race.begin(lanes.start)
-                while race.is_open:
-                    ended = await lanes.wait(race.patience())
-                    if race.may_hedge(ended):
-                        race.barred = await _refusal_async()
-                    race.go_on(ended, lanes.start)
-        return self._over(race, began)
+        began, execution = self.clock.monotonic(), self._new_execution(fn, args, kwargs)
+        with execution:
+            async with task_runner() as runner:
+                execution.begin(runner.start)
+                while execution.is_open:
+                    ended = await runner.wait(execution.next_timeout())
+                    if execution.may_hedge(ended):
+                        execution.hedging_blocked_by = await _guard_rejection_async()
+                    execution.on_completed(ended, runner.start)
+        return self._build_outcome(execution, began)
 
     def snapshot(self) -> HedgeSnapshot:
         """All that can be known of it at this moment."""
-        return self._steward.snapshot(self._delay())
+        return self._recorder.snapshot(self._delay())
 
     # What both have in common.
 
     def _delay(self) -> float | None:
         return self.delay.value() if isinstance(self.delay, Quantile) else self.delay
 
-    def _race(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Race:
+    def _new_execution(
+        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> HedgedExecution:
         seconds = self._delay()
-        return Race(
+        return HedgedExecution(
             fn,
             args,
             kwargs,
             delay=seconds,
-            left=0 if seconds is None else self.max_hedges,
-            covers=self._covers,
+            hedges_remaining=0 if seconds is None else self.max_hedges,
+            matches=self._is_failure,
             deadline=Deadline.current(),
-            account=Account(self.budget),
+            budget_account=HedgeBudget(self.budget),
             clock=self.clock,
-            steward=self._steward,
+            recorder=self._recorder,
         )
 
-    def _over(self, race: Race, began: float) -> HedgeOutcome[Any]:
-        value, error, who, failures = None, race.error, None, race.failures()
-        if race.winner is not None:
-            value, who = race.winner.value, race.winner.number
-            self._answered(race, race.winner)
+    def _build_outcome(self, execution: HedgedExecution, began: float) -> HedgeOutcome[Any]:
+        value, error, who, failures = None, execution.error, None, execution.failures()
+        if execution.winner is not None:
+            value, who = execution.winner.value, execution.winner.number
+            self._on_answer(execution, execution.winner)
         elif error is None:
             (_, first), *rest = failures
             others = [(f"call {number}", each) for number, each in rest]
-            error = failed_together(first, others, "the hedges")
+            error = combine_failures(first, others, "the hedges")
             del first, others, rest
-        started = race.started
-        race.forget()
+        started = execution.started
+        execution.release_references()
         if error is not None and is_never_retried(error):
             try:
                 raise error
@@ -262,11 +264,11 @@ class Hedge(Wraps):
         raised = tuple(each for _, each in failures)
         return HedgeOutcome(value, error, started, (), elapsed, source=who, failures=raised)
 
-    def _answered(self, race: Race, winner: Runner) -> None:
-        race.account.succeeded()
+    def _on_answer(self, execution: HedgedExecution, winner: HedgeAttempt) -> None:
+        execution.budget_account.on_success()
         if isinstance(self.delay, Quantile):
-            self.delay.record(race.pace())
-        self._steward.won(winner, race.started)
+            self.delay.record(execution.latency_sample())
+        self._recorder.on_won(winner, execution.started)
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         if self.executor is None:
@@ -283,17 +285,17 @@ class Hedge(Wraps):
 # What the guards around a hedge say to one more call: the calls that are made already go on.
 
 
-def _refusal() -> Exception | None:
+def _guard_rejection() -> Exception | None:
     try:
-        ask()
+        check_enclosing_guards()
     except Exception as exc:
         return exc
     return None
 
 
-async def _refusal_async() -> Exception | None:
+async def _guard_rejection_async() -> Exception | None:
     try:
-        await ask_async()
+        await check_enclosing_guards_async()
     except Exception as exc:
         return exc
     return None

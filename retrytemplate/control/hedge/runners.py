@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from retrytemplate.control.hedge.execution import Race, Runner
+    from retrytemplate.control.hedge.execution import HedgeAttempt, HedgedExecution
 
-__all__ = ["PoolLanes", "task_lanes"]
+__all__ = ["ThreadPoolRunner", "task_runner"]
 
 # So long a pool may take to find a thread for a call, in seconds.
-GRACE = 0.1
+POOL_START_GRACE = 0.1
 
 in_order = attrgetter("number")
 
 
-def task_lanes() -> _AsyncioLanes | _TrioLanes:
+def task_runner() -> _AsyncioRunner | _TrioRunner:
     """Of the loop that runs here."""
-    return _TrioLanes() if in_trio() else _AsyncioLanes()
+    return _TrioRunner() if in_trio() else _AsyncioRunner()
 
 
-class _AsyncioLanes:
+class _AsyncioRunner:
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[None], Runner] = {}
+        self._tasks: dict[asyncio.Task[None], HedgeAttempt] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
-    def start(self, runner: Runner) -> None:
+    def start(self, attempt: HedgeAttempt) -> None:
         import asyncio
 
-        self._tasks[asyncio.create_task(runner.run_async())] = runner
+        self._tasks[asyncio.create_task(attempt.run_async())] = attempt
 
-    async def wait(self, seconds: float) -> list[Runner]:
+    async def wait(self, seconds: float) -> list[HedgeAttempt]:
         """Those that have ended within so long."""
         import asyncio
 
@@ -67,10 +67,10 @@ class _AsyncioLanes:
         )
         ended = []
         for task in done:
-            runner = self._tasks.pop(task)
-            if runner.ended is None:  # it was cancelled from outside before it ran
-                runner.error = asyncio.CancelledError()
-            ended.append(runner)
+            attempt = self._tasks.pop(task)
+            if attempt.ended is None:  # it was cancelled from outside before it ran
+                attempt.error = asyncio.CancelledError()
+            ended.append(attempt)
         return sorted(ended, key=in_order)
 
     async def __aexit__(
@@ -92,33 +92,33 @@ class _AsyncioLanes:
             await wait_shielded(self._tasks)
 
 
-class _TrioLanes:
+class _TrioRunner:
     def __init__(self) -> None:
         import trio
 
         self._manager = trio.open_nursery(strict_exception_groups=True)
         self._scopes: list[trio.CancelScope] = []
-        self._ended: list[Runner] = []
+        self._ended: list[HedgeAttempt] = []
         self._woken = trio.Event()
 
     async def __aenter__(self) -> Self:
         self._nursery = await self._manager.__aenter__()
         return self
 
-    def start(self, runner: Runner) -> None:
+    def start(self, attempt: HedgeAttempt) -> None:
         import trio
 
         self._scopes.append(trio.CancelScope())
-        self._nursery.start_soon(self._run, runner, self._scopes[-1])
+        self._nursery.start_soon(self._run, attempt, self._scopes[-1])
 
-    async def _run(self, runner: Runner, scope: Any) -> None:
+    async def _run(self, attempt: HedgeAttempt, scope: Any) -> None:
         if not scope.cancel_called:
             with scope:
-                await runner.run_async()
-            self._ended.append(runner)
+                await attempt.run_async()
+            self._ended.append(attempt)
             self._woken.set()
 
-    async def wait(self, seconds: float) -> list[Runner]:
+    async def wait(self, seconds: float) -> list[HedgeAttempt]:
         """Those that have ended within so long."""
         import trio
 
@@ -147,10 +147,10 @@ class _TrioLanes:
 
 
 @define(eq=False)
-class _Place:
+class _QueuedAttempt:
     """A runner in a pool: in the queue until somebody takes it, the pool or who waits for it."""
 
-    runner: Runner
+    attempt: HedgeAttempt
     context: Context
     future: Future[None] | None = None
     is_over: bool = False
@@ -164,21 +164,21 @@ class _Place:
         return self._taken.locked()
 
 
-class PoolLanes:
+class ThreadPoolRunner:
     """Threads cannot be stopped: those that still run at the end are left behind.
 
     A pool whose threads are all taken, by the caller itself perhaps, holds nobody up: where no call
     is being made, the caller makes one.
     """
 
-    def __init__(self, pool: Executor, race: Race) -> None:
+    def __init__(self, pool: Executor, execution: HedgedExecution) -> None:
         from queue import SimpleQueue
 
         self._pool = pool
-        self._race = race
-        self._stops = accepts_stop(partial(race.fn, **race.kwargs), race.args)
-        self._places: list[_Place] = []  # of those that have not been heard of
-        self._ended: SimpleQueue[_Place] = SimpleQueue()
+        self._execution = execution
+        self._accepts_stop = accepts_stop(partial(execution.fn, **execution.kwargs), execution.args)
+        self._queued: list[_QueuedAttempt] = []  # of those that have not been heard of
+        self._ended: SimpleQueue[_QueuedAttempt] = SimpleQueue()
         self._monitor = Monitor()
         self._answered = self._closed = False
         self._idle = 0.0  # seconds for which no call was being made
@@ -186,37 +186,38 @@ class PoolLanes:
     def __enter__(self) -> Self:
         return self
 
-    def start(self, runner: Runner) -> None:
-        if self._stops:
-            runner.stop = threading.Event()
-        place = _Place(runner, copy_context())
-        self._places.append(place)
-        if self._race.delay is None:  # no other will come: a thread of its own would be no use
-            self._work(place)
+    def start(self, attempt: HedgeAttempt) -> None:
+        if self._accepts_stop:
+            attempt.stop = threading.Event()
+        queued = _QueuedAttempt(attempt, copy_context())
+        self._queued.append(queued)
+        if self._execution.delay is None:  # no other will come: a thread of its own would be no use
+            self._work(queued)
             return
         try:
-            uninterrupted(self._submit, place)
+            uninterrupted(self._submit, queued)
         except Exception as exc:
             # A pool that gets no new thread raises, and may have found an old one.
-            if place.take():
-                self._places.remove(place)
+            if queued.take():
+                self._queued.remove(queued)
                 if isinstance(exc, RuntimeError) and "shutdown" in str(exc):
                     raise MisuseError(
-                        f"the executor of the hedge {self._race.steward.name!r} is shut down: shut "
-                        "it down after the last call, or make the hedge with another executor"
+                        f"the executor of the hedge {self._execution.recorder.name!r} is shut "
+                        "down: shut it down after the last call, or make the hedge with another "
+                        "executor"
                     ) from exc
                 raise
 
-    def wait(self, seconds: float) -> list[Runner]:
+    def wait(self, seconds: float) -> list[HedgeAttempt]:
         """The one that has ended within so long."""
         if self._is_idle():
-            left = max(0.0, GRACE - self._idle)
+            left = max(0.0, POOL_START_GRACE - self._idle)
             short = min(seconds, left)
             self._idle += short
             ended = self._next(short)
             if ended or short < left:
                 return ended
-            seconds = inf if self._make_one() else seconds - short
+            seconds = inf if self._run_one_here() else seconds - short
         return self._next(seconds)
 
     def __exit__(self, *_: object) -> None:
@@ -225,85 +226,85 @@ class PoolLanes:
     def close(self) -> None:
         """Stop the calls that are left; once more does nothing."""
         self._monitor.post(self._close)
-        if self._places:
-            uninterrupted(self._let_go, self._places)
-        for place in self._places:
-            if place.runner.abandoned:
-                self._race.steward.abandoned(place.runner)
-        self._places.clear()  # one that was left behind holds the failure that it came after
+        if self._queued:
+            uninterrupted(self._stop, self._queued)
+        for queued in self._queued:
+            if queued.attempt.abandoned:
+                self._execution.recorder.on_abandoned(queued.attempt)
+        self._queued.clear()  # one that was left behind holds the failure that it came after
 
     def _close(self) -> None:
         self._closed = True
-        for place in self._places:
-            place.is_over = place.take() or place.is_over
-            place.runner.abandoned = not place.is_over
+        for queued in self._queued:
+            queued.is_over = queued.take() or queued.is_over
+            queued.attempt.abandoned = not queued.is_over
 
-    def _next(self, seconds: float) -> list[Runner]:
+    def _next(self, seconds: float) -> list[HedgeAttempt]:
         from queue import Empty
 
         try:
-            place = self._ended.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+            queued = self._ended.get(timeout=min(seconds, threading.TIMEOUT_MAX))
         except Empty:
             return []
-        self._places.remove(place)
-        place.future = None  # its callback leads back here
-        return [place.runner]
+        self._queued.remove(queued)
+        queued.future = None  # its callback leads back here
+        return [queued.attempt]
 
     def _is_idle(self) -> bool:
-        return not any(place.is_taken for place in self._places)
+        return not any(queued.is_taken for queued in self._queued)
 
-    def _make_one(self) -> bool:
+    def _run_one_here(self) -> bool:
         """Make the first of the calls here, unless somebody has begun one meanwhile."""
-        for place in self._places:
-            if not place.take():
+        for queued in self._queued:
+            if not queued.take():
                 return False
-            uninterrupted(self._let_go, [place])
-            self._make(place)
+            uninterrupted(self._stop, [queued])
+            self._run_queued(queued)
             return True
         return False
 
     # What takes the locks of a future or an event.
 
-    def _submit(self, place: _Place) -> None:
-        place.future = self._pool.submit(self._work, place)
-        place.future.add_done_callback(partial(self._dropped, place))
+    def _submit(self, queued: _QueuedAttempt) -> None:
+        queued.future = self._pool.submit(self._work, queued)
+        queued.future.add_done_callback(partial(self._on_future_done, queued))
 
-    def _let_go(self, places: list[_Place]) -> None:
+    def _stop(self, queued_attempts: list[_QueuedAttempt]) -> None:
         """Take them out of the pool's queue, and stop those that run."""
-        for place in places:
-            if place.future is not None:
-                place.future.cancel()
-                place.future = None
-            if place.runner.abandoned and place.runner.stop is not None:
-                place.runner.stop.set()
+        for queued in queued_attempts:
+            if queued.future is not None:
+                queued.future.cancel()
+                queued.future = None
+            if queued.attempt.abandoned and queued.attempt.stop is not None:
+                queued.attempt.stop.set()
 
     # In the threads of the pool.
 
-    def _work(self, place: _Place) -> None:
-        if not self._answered and place.take():
-            self._make(place)
+    def _work(self, queued: _QueuedAttempt) -> None:
+        if not self._answered and queued.take():
+            self._run_queued(queued)
 
-    def _make(self, place: _Place) -> None:
-        place.context.run(place.runner.run)
-        self._report(place)
+    def _run_queued(self, queued: _QueuedAttempt) -> None:
+        queued.context.run(queued.attempt.run)
+        self._report(queued)
 
-    def _dropped(self, place: _Place, future: Future[None]) -> None:
+    def _on_future_done(self, queued: _QueuedAttempt, future: Future[None]) -> None:
         """The pool is through with it, perhaps without having made the call."""
         from concurrent.futures import CancelledError
 
         error = CancelledError() if future.cancelled() else future.exception()
-        if error is not None and place.take():
-            place.runner.error = error
-            self._report(place)
+        if error is not None and queued.take():
+            queued.attempt.error = error
+            self._report(queued)
 
-    def _report(self, place: _Place) -> None:
-        self._monitor.post(self._end, place)
-        if place.runner.abandoned:
-            self._race.lost(place.runner)
-            place.runner.error = None
+    def _report(self, queued: _QueuedAttempt) -> None:
+        self._monitor.post(self._end, queued)
+        if queued.attempt.abandoned:
+            self._execution.lost(queued.attempt)
+            queued.attempt.error = None
 
-    def _end(self, place: _Place) -> None:
-        place.is_over = True
-        self._answered |= place.runner.error is None
+    def _end(self, queued: _QueuedAttempt) -> None:
+        queued.is_over = True
+        self._answered |= queued.attempt.error is None
         if not self._closed:
-            self._ended.put(place)
+            self._ended.put(queued)

@@ -12,7 +12,11 @@ from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
 from retrytemplate.classify.exceptions import ExceptionClassifier, iter_causes, safe_getattr
-from retrytemplate.control.classification.codes import DerivedClassifier, OwnClassifier, wrapped
+from retrytemplate.control.classification.codes import (
+    DelegatingClassifier,
+    OptionalNameClassifier,
+    iter_wrapped_errors,
+)
 from retrytemplate.control.classification.failure_kind import TRANSIENT_ERRORS
 from retrytemplate.control.idempotency.keys import HEADER
 from retrytemplate.errors import Rejected
@@ -35,10 +39,10 @@ CLIENTS = ("httpx.", "httpx2.", "aiohttp.client")
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that mean the same when they come twice (RFC 9110, section 9.2.2)."""
 
-MADE = {"policy": "made of max_attempts, retryable, idempotent and key_header"}
+DERIVED_SETTINGS = {"policy": "made of max_attempts, retryable, idempotent and key_header"}
 
 # There was no connection, so that nothing can have come once.
-NEVER_SENT = OwnClassifier(
+NEVER_SENT = OptionalNameClassifier(
     {ConnectionRefusedError: True},
     named=dict.fromkeys(
         (
@@ -105,22 +109,24 @@ def http_retry(
     >>> template.outcome(order, "POST", **{"Idempotency-Key": "order-17"}).attempts
     3
     """
-    refuse_made(settings, MADE)
+    reject_derived_settings(settings, DERIVED_SETTINGS)
     if not isinstance(retryable, ExceptionClassifier | None):
         raise TypeError(f"retryable must be an ExceptionClassifier or None, got {retryable!r}")
     if not isinstance(backoff, Backoff | None):
         raise TypeError(f"backoff must be a Backoff or None, got {backoff!r}")
     passing = TRANSIENT_ERRORS if retryable is None else retryable
-    classifier = RepeatableClassifier({}, of=passing, idempotent=idempotent, key_header=key_header)
+    classifier = IdempotentRequestClassifier(
+        {}, of=passing, idempotent=idempotent, key_header=key_header
+    )
     clock = {"clock": settings["clock"]} if settings.get("clock") is not None else {}
     fallback = ExponentialBackoff(0.2, 2.0, 30.0, jitter="full") if backoff is None else backoff
     wait = RetryAfterBackoff(fallback, give_up_above, jitter, **clock)
     policy = SimpleRetryPolicy(max_attempts, classifier=classifier)
     template = RetryTemplate(policy, wait, **settings)
-    return template.with_(guards=(*template.guards, AsTold(wait)))
+    return template.with_(guards=(*template.guards, RetryAfterGuard(wait)))
 
 
-def refuse_made(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
+def reject_derived_settings(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
     """Raise for a template's setting that is not its own, but made of others.
 
     :param made: what of, in words.
@@ -131,19 +137,19 @@ def refuse_made(settings: Mapping[str, Any], made: Mapping[str, str]) -> None:
 
 
 @frozen(eq=False, repr=False)
-class RepeatableClassifier(DerivedClassifier):
+class IdempotentRequestClassifier(DelegatingClassifier):
     """What another classifier finds retryable, where the request may be made again."""
 
     idempotent: bool = field(kw_only=True, validator=instance_of(bool, "True or False"))
     key_header: str = field(kw_only=True, validator=checked_by(text))
 
-    def derived(self, value: Any, exc: BaseException | None) -> Any:
+    def transform(self, value: Any, exc: BaseException | None) -> Any:
         if not value or exc is None or self.idempotent:
             return value
         return value if all(map(self._repeatable, self.parts(exc))) else False
 
     def _repeatable(self, exc: BaseException) -> bool:
-        if _never_sent(exc):
+        if _not_sent(exc):
             return True
         request = _request(exc)
         if request is None:
@@ -156,8 +162,10 @@ class RepeatableClassifier(DerivedClassifier):
         return (*self.of.values(), False)
 
 
-def _never_sent(exc: BaseException) -> bool:
-    return any(NEVER_SENT.classify(part) for each in iter_causes(exc) for part in wrapped(each))
+def _not_sent(exc: BaseException) -> bool:
+    return any(
+        NEVER_SENT.classify(part) for each in iter_causes(exc) for part in iter_wrapped_errors(each)
+    )
 
 
 def _request(exc: BaseException) -> Any:
@@ -194,7 +202,7 @@ def _redirect(holder: Any) -> Any:
 
 
 @frozen(eq=False)
-class AsTold(Guard):
+class RetryAfterGuard(Guard):
     """Refuses a retry before the time that the server has named."""
 
     backoff: RetryAfterBackoff

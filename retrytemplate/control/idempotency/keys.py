@@ -13,7 +13,12 @@ from attrs import field, frozen
 from retrytemplate._engine.context import current_context
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.validation import checked_by, plain, text, text_or_none
-from retrytemplate.control.events import CallRejected, check_listeners, listeners_of, tell
+from retrytemplate.control.events import (
+    CallRejected,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import IdempotencyRequiredError, MisuseError
 from retrytemplate.guards import Guard
 from retrytemplate.state import encode_key
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTRIBUTE",
     "HEADER",
-    "Named",
+    "OperationScope",
     "RequireIdempotency",
     "derived",
     "idempotency_header",
@@ -36,11 +41,13 @@ __all__ = [
 HEADER = "Idempotency-Key"
 ATTRIBUTE = "idempotency_key"
 """Of the context: where a key is kept, and may be set before anybody asks for it."""
-ASKED = "idempotency_key_asked"
-OURS = UUID("5f0c4dd0-5c1e-4d0b-9d0a-6f6a3f7f2b1e")
+KEY_REQUESTED = "idempotency_key_asked"
+KEY_NAMESPACE = UUID("5f0c4dd0-5c1e-4d0b-9d0a-6f6a3f7f2b1e")
 
 _monitor = Monitor()
-_named: ContextVar[Named | None] = ContextVar("retrytemplate.operation", default=None)
+_current_scope: ContextVar[OperationScope | None] = ContextVar(
+    "retrytemplate.operation", default=None
+)
 
 
 def _new() -> str:
@@ -69,19 +76,19 @@ def idempotency_key(label: str | None = None, *, source: Callable[[], str] = _ne
     """
     text_or_none("label", label)
     plain("source", source)
-    named = _operation()
-    inside = _inside(named)
-    if inside and (named is None or _is_keyed(inside[-1])):
-        key = _kept(inside.pop(), source)
-    elif named is not None and named.key is not None:
-        key = named.key
+    scope = _operation()
+    enclosing = _enclosing_executions(scope)
+    if enclosing and (scope is None or _is_keyed(enclosing[-1])):
+        key = _get_or_create_key(enclosing.pop(), source)
+    elif scope is not None and scope.key is not None:
+        key = scope.key
     else:
         raise MisuseError(
             "idempotency_key() needs an execution around it, or an operation: outside of both "
             "every call would make another key"
         )
-    _mark()
-    names = [each._owner.label for each in reversed(inside) if each._owner.label]
+    _mark_key_requested()
+    names = [each._owner.label for each in reversed(enclosing) if each._owner.label]
     return key if not names and label is None else derived(key, names, label)
 
 
@@ -97,26 +104,26 @@ def idempotency_header(
     return {HEADER: idempotency_key(label, source=source)}
 
 
-def _mark() -> None:
+def _mark_key_requested() -> None:
     """Each execution around the call may go on: what it does has a key."""
     context = current_context()
     while context is not None:
-        vars(context)[ASKED] = True
+        vars(context)[KEY_REQUESTED] = True
         context = context.parent
 
 
 def derived(*parts: Any) -> str:
     """The key that these JSON values make, here and in every other process."""
-    return str(uuid5(OURS, json.dumps(parts)))
+    return str(uuid5(KEY_NAMESPACE, json.dumps(parts)))
 
 
-class Named:
+class OperationScope:
     """While it is entered, what is called belongs to the operation of this key."""
 
-    __slots__ = ("around", "key", "outer")
+    __slots__ = ("enclosing_context", "key", "outer")
 
-    around: RetryContext | None
-    outer: Named | None
+    enclosing_context: RetryContext | None
+    outer: OperationScope | None
 
     def __init__(self, key: str) -> None:
         self.key: str | None = key
@@ -124,27 +131,27 @@ class Named:
     def __enter__(self) -> None:
         outer = _operation()
         if outer is not self:  # it may be entered within itself
-            self.around, self.outer = current_context(), outer
-        _named.set(self)
+            self.enclosing_context, self.outer = current_context(), outer
+        _current_scope.set(self)
 
     def __exit__(self, *_: object) -> None:
-        self.key = self.around = None
+        self.key = self.enclosing_context = None
         # The collector may be closing a coroutine: then no context variable is to change, and what
         # says nothing any more may stay.
-        if _named.get() is self and not isinstance(sys.exception(), GeneratorExit):
-            _named.set(self.outer)
+        if _current_scope.get() is self and not isinstance(sys.exception(), GeneratorExit):
+            _current_scope.set(self.outer)
 
 
-def _operation() -> Named | None:
-    named = _named.get()
-    while named is not None and named.key is None:
-        named = named.outer
-    return named
+def _operation() -> OperationScope | None:
+    scope = _current_scope.get()
+    while scope is not None and scope.key is None:
+        scope = scope.outer
+    return scope
 
 
-def _inside(named: Named | None) -> list[RetryContext]:
+def _enclosing_executions(scope: OperationScope | None) -> list[RetryContext]:
     """The executions around the call, innermost first, out to the one that is the operation."""
-    end = None if named is None else named.around
+    end = None if scope is None else scope.enclosing_context
     found, context = [], current_context()
     while context is not None and context is not end:
         found.append(context)
@@ -159,31 +166,31 @@ def _is_keyed(context: RetryContext) -> bool:
     return context.key is not None and not context.keeps_context
 
 
-def _kept(context: RetryContext, source: Callable[[], str]) -> str:
+def _get_or_create_key(context: RetryContext, source: Callable[[], str]) -> str:
     """The key that the execution has by now."""
-    key = _monitor.read(_found, context)
+    key = _monitor.read(_stored_key, context)
     if key is None:
         if _is_keyed(context):  # an attempt that died has left nothing but its state key
             made = derived(context._plan.scope, encode_key(context.key))
         else:
             made = source()
-        key = _monitor.read(_keep, context, made)
+        key = _monitor.read(_store_key, context, made)
     return _checked(key)
 
 
-def _found(context: RetryContext) -> Any:
-    return _shelf(context).get(ATTRIBUTE)
+def _stored_key(context: RetryContext) -> Any:
+    return _attribute_store(context).get(ATTRIBUTE)
 
 
-def _keep(context: RetryContext, made: str) -> Any:
+def _store_key(context: RetryContext, made: str) -> Any:
     """In one step: it may interrupt itself."""
-    shelf = _shelf(context)
-    if shelf.setdefault(ATTRIBUTE, made) is None:
-        shelf[ATTRIBUTE] = made
-    return shelf[ATTRIBUTE]
+    store = _attribute_store(context)
+    if store.setdefault(ATTRIBUTE, made) is None:
+        store[ATTRIBUTE] = made
+    return store[ATTRIBUTE]
 
 
-def _shelf(context: RetryContext) -> Any:
+def _attribute_store(context: RetryContext) -> Any:
     """Where it is kept; what a circuit breaker keeps belongs to all its calls."""
     return vars(context) if context.keeps_context else context.attributes
 
@@ -216,7 +223,7 @@ class RequireIdempotency(Guard):
     idempotent: Any = field(default=False, kw_only=True)
     name: str = field(default="idempotency", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
 
     @idempotent.validator
@@ -237,13 +244,13 @@ class RequireIdempotency(Guard):
             name=self.name,
         )
         try:
-            tell(self.listeners, [CallRejected(name=self.name, error=error)])
+            notify_listeners(self.listeners, [CallRejected(name=self.name, error=error)])
             raise error
         finally:
             del error  # its traceback holds this frame
 
     def _may_repeat(self, context: RetryContext) -> bool:
-        if ASKED in vars(context) or _shelf(context).get(ATTRIBUTE) is not None:
+        if KEY_REQUESTED in vars(context) or _attribute_store(context).get(ATTRIBUTE) is not None:
             return True
         declared = self.idempotent
         return declared if isinstance(declared, bool) else bool(declared(context))

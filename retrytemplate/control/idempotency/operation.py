@@ -8,9 +8,14 @@ from attrs import frozen
 
 from retrytemplate._engine.drivers import ASYNC, CLOSED, SYNC, perform, perform_async
 from retrytemplate._engine.final_error import set_note, with_context
-from retrytemplate.control.events import ControlEvent, tell
-from retrytemplate.control.idempotency.keys import Named, derived
-from retrytemplate.control.idempotency.reservation import NOTHING, Reservation, harder, is_unknown
+from retrytemplate.control.events import ControlEvent, notify_listeners
+from retrytemplate.control.idempotency.keys import OperationScope, derived
+from retrytemplate.control.idempotency.reservation import (
+    MISSING,
+    Reservation,
+    is_unknown,
+    most_severe,
+)
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
 
 if TYPE_CHECKING:
@@ -88,9 +93,9 @@ class Operation:
 
     __slots__ = (
         "_begun",
-        "_named",
         "_operations",
         "_reservation",
+        "_scope",
         "attempt",
         "key",
         "outcome_unknown",
@@ -106,7 +111,7 @@ class Operation:
         self._begun = False  # what it is for
         scoped = operations.scoped_key(key)
         self._reservation = Reservation(scoped, operations.cache, operations.ttl)
-        self._named = Named(derived(scoped))
+        self._scope = OperationScope(derived(scoped))
 
     @property
     def idempotency_key(self) -> str:
@@ -129,26 +134,26 @@ class Operation:
         :raises TypeError: for what is no JSON value.
         :raises ValueError: for one beyond the ``record_limit`` of the store.
         """
-        return perform(self._completing(value, connection, SYNC))
+        return perform(self._complete_steps(value, connection, SYNC))
 
     async def complete_async(self, value: Any = None, *, connection: Any = None) -> Any:
         """The same with an asynchronous store."""
-        return await perform_async(self._completing(value, connection, ASYNC))
+        return await perform_async(self._complete_steps(value, connection, ASYNC))
 
     def fail(self, *, outcome_unknown: bool = False) -> None:
         """Let the next one try.
 
         :param outcome_unknown: whether the effect may have happened all the same.
         """
-        perform(self._failing(outcome_unknown, SYNC))
+        perform(self._fail_steps(outcome_unknown, SYNC))
 
     async def fail_async(self, *, outcome_unknown: bool = False) -> None:
         """The same with an asynchronous store."""
-        await perform_async(self._failing(outcome_unknown, ASYNC))
+        await perform_async(self._fail_steps(outcome_unknown, ASYNC))
 
     def __enter__(self) -> Self:
         try:
-            self._named.__enter__()
+            self._scope.__enter__()
         except BaseException as exc:  # a signal: there will be no exit
             self.__exit__(type(exc), exc, None)
             raise
@@ -161,14 +166,14 @@ class Operation:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            perform(self._leaving(exception, _ways_out(exception)))
+            perform(self._exit_steps(exception, _exit_driver(exception)))
         except BaseException as exc:  # a signal, maybe
-            perform(self._leaving(exc, _ways_out(exception)))
+            perform(self._exit_steps(exc, _exit_driver(exception)))
             raise
 
     async def __aenter__(self) -> Self:
         try:
-            self._named.__enter__()
+            self._scope.__enter__()
         except BaseException as exc:
             await self.__aexit__(type(exc), exc, None)
             raise
@@ -184,14 +189,14 @@ class Operation:
             self.__exit__(kind, exception, traceback)
             return
         try:
-            await perform_async(self._leaving(exception, ASYNC))
+            await perform_async(self._exit_steps(exception, ASYNC))
         except BaseException as exc:
-            await perform_async(self._leaving(exc, ASYNC))
+            await perform_async(self._exit_steps(exc, ASYNC))
             raise
 
     # The steps, blocking or awaited.
 
-    def _whole(self, steps: Steps, ways: Any) -> Steps:
+    def _release_on_error(self, steps: Steps, driver: Any) -> Steps:
         """The steps, after which the key is not held where they failed, whatever cuts in."""
         try:
             value, error = yield from steps
@@ -202,80 +207,80 @@ class Operation:
         if error is None:
             return value, None
         try:
-            return (yield from self._ending(error, ways))
+            return (yield from self._end_failed(error, driver))
         except GeneratorExit:
             raise
         except BaseException as exc:
-            return (yield from self._ending(with_context(error, exc), ways))
+            return (yield from self._end_failed(with_context(error, exc), driver))
 
-    def _beginning(self, fingerprint: Any, ways: Any) -> Steps:
+    def _begin_steps(self, fingerprint: Any, driver: Any) -> Steps:
         reservation = self._reservation
-        kept, error = yield from reservation.take(self._operations.lease, fingerprint, ways)
+        kept, error = yield from reservation.reserve(self._operations.lease, fingerprint, driver)
         if error is not None:
             return None, error
-        if kept is not NOTHING:
+        if kept is not MISSING:
             self.result = OperationResult(kept, replayed=True)
-            self._tell(OperationReplayed(name=self._operations.name, key=self.key))
+            self._notify(OperationReplayed(name=self._operations.name, key=self.key))
             return self, None
         self.attempt, self.outcome_unknown = reservation.failures + 1, reservation.unknown
         if self.outcome_unknown:
             name, attempt = self._operations.name, self.attempt
-            self._tell(OperationUnknown(name=name, key=self.key, attempt=attempt))
+            self._notify(OperationUnknown(name=name, key=self.key, attempt=attempt))
         self._begun = True
         return self, None
 
-    def _completing(self, value: Any, connection: Any, ways: Any) -> Steps:
+    def _complete_steps(self, value: Any, connection: Any, driver: Any) -> Steps:
         if self.result is not None and self._reservation.is_over:
             return None, AlreadyCompletedError(f"{self._reservation.key!r} was completed before")
-        value, error = yield from self._reservation.complete(value, connection, ways)
+        value, error = yield from self._reservation.complete(value, connection, driver)
         if error is None:
             self.result = OperationResult(value)
         return value, error
 
-    def _failing(self, unknown: bool, ways: Any) -> Steps:
-        return (yield from self._reservation.fail(unknown, ways))
+    def _fail_steps(self, unknown: bool, driver: Any) -> Steps:
+        return (yield from self._reservation.fail(unknown, driver))
 
-    def _releasing(self, ways: Any) -> Steps:
+    def _release_steps(self, driver: Any) -> Steps:
         """Leave the key as it was."""
-        return (yield from self._reservation.release(ways))
+        return (yield from self._reservation.release(driver))
 
-    def _ending(self, error: BaseException, ways: Any) -> Steps:
+    def _end_failed(self, error: BaseException, driver: Any) -> Steps:
         """The effect was not to be had; what else goes wrong is a note on why."""
-        self._named.__exit__()
+        self._scope.__exit__()
         if self._reservation.is_over:
             return None, error
         unknown = is_unknown(error)
         if not self._begun or (isinstance(error, Rejected) and not unknown):  # nothing was called
-            _, problem = yield from self._releasing(ways)
+            _, problem = yield from self._release_steps(driver)
         else:
-            _, problem = yield from self._failing(unknown, ways)
+            _, problem = yield from self._fail_steps(unknown, driver)
         if problem is not None:
             set_note(error, f"the operation {self.key!r} could not be left as failed: {problem!r}")
-        return None, harder(error, problem)
+        return None, most_severe(error, problem)
 
-    def _leaving(self, error: BaseException | None, ways: Any) -> Steps:
-        self._named.__exit__()
+    def _exit_steps(self, error: BaseException | None, driver: Any) -> Steps:
+        self._scope.__exit__()
         reservation = self._reservation
         if reservation.is_over:
             return None, None
         if error is not None:
-            _, left = yield from self._ending(error, ways)
+            _, left = yield from self._end_failed(error, driver)
             return None, None if left is error else left  # the error itself goes on
         if self.result is not None:  # in a transaction that has been rolled back
             self.result = None
-            return (yield from reservation.undo(ways))
+            return (yield from reservation.undo(driver))
         forgotten = MisuseError(
             f"the operation {self.key!r} was neither completed nor failed: call complete()"
         )
-        return (yield from self._ending(forgotten, ways))
+        return (yield from self._end_failed(forgotten, driver))
 
-    def _tell(self, event: ControlEvent) -> None:
-        tell(self._operations.listeners, [event])
+    def _notify(self, event: ControlEvent) -> None:
+        notify_listeners(self._operations.listeners, [event])
 
     def __repr__(self) -> str:
         return f"<Operation {self.key!r} attempt={self.attempt} result={self.result!r}>"
 
 
-def _ways_out(exception: BaseException | None) -> Any:
+def _exit_driver(exception: BaseException | None) -> Any:
     """How a block is left: one that is closed, maybe by the garbage collector, calls no store."""
     return CLOSED if isinstance(exception, GeneratorExit) else SYNC

@@ -22,14 +22,14 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
-from retrytemplate.control._strategy import Wraps, refuse_awaitable
-from retrytemplate.control.events import check_listeners, listeners_of, tell
+from retrytemplate.control._strategy import StrategyBase, reject_awaitable
+from retrytemplate.control.events import as_listeners, check_listeners, notify_listeners
 from retrytemplate.control.idempotency.operation import (
     Operation,
     OperationResult,
     OperationUnrecorded,
 )
-from retrytemplate.control.idempotency.reservation import harder
+from retrytemplate.control.idempotency.reservation import most_severe
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.state import encode_key, scope_of
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec
 
-    from retrytemplate.control.idempotency.keys import Named
+    from retrytemplate.control.idempotency.keys import OperationScope
     from retrytemplate.control.idempotency.reservation import Steps
 
     P = ParamSpec("P")
@@ -108,7 +108,7 @@ class Operations:
     lookup: Any = field(default=None, kw_only=True, validator=checked_by(_check_lookup))
     name: str = field(default="operations", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
 
     def scoped_key(self, key: Any) -> str:
@@ -136,14 +136,16 @@ class Operations:
         {'receipt': 1}
         """
         operation = Operation(self, key)
-        perform(operation._whole(operation._beginning(fingerprint, SYNC), SYNC))
+        perform(operation._release_on_error(operation._begin_steps(fingerprint, SYNC), SYNC))
         return operation
 
     async def start_once_async(self, key: Any, *, fingerprint: Any = None) -> Operation:
         """The same with an asynchronous store, or one in memory."""
         reject_blocking_cache(self.cache)
         operation = Operation(self, key)
-        await perform_async(operation._whole(operation._beginning(fingerprint, ASYNC), ASYNC))
+        await perform_async(
+            operation._release_on_error(operation._begin_steps(fingerprint, ASYNC), ASYNC)
+        )
         return operation
 
     def call(self, key: Any, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -179,42 +181,46 @@ class Operations:
         """
         return IdempotentExecution(self, key, fingerprint)
 
-    def _call(self, key: Any, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
+    def _call(self, key: Any, fingerprint: Any, fn: partial[Any], driver: Any) -> Steps:
         operation = Operation(self, key)
-        return operation._whole(self._once(operation, fingerprint, fn, ways), ways)
+        return operation._release_on_error(
+            self._run_once(operation, fingerprint, fn, driver), driver
+        )
 
-    def _once(self, operation: Operation, fingerprint: Any, fn: partial[Any], ways: Any) -> Steps:
+    def _run_once(
+        self, operation: Operation, fingerprint: Any, fn: partial[Any], driver: Any
+    ) -> Steps:
         """Begin it; look it up, or call the function; and complete it."""
-        _, error = yield from operation._beginning(fingerprint, ways)
+        _, error = yield from operation._begin_steps(fingerprint, driver)
         if error is None and operation.outcome_unknown and self.lookup is not None:
-            error = yield from self._look_up(operation, ways)
+            error = yield from self._look_up(operation, driver)
         if error is not None:
             return None, error
         if operation.result is not None:
             return operation.result.value, None
-        run = _run_async if ways.awaits else _run
-        value, error = yield run, (operation._named, fn)
+        run = _run_async if driver.awaits else _run
+        value, error = yield run, (operation._scope, fn)
         if error is None:
-            value, error = yield from self._conclude(operation, value, ways)
+            value, error = yield from self._conclude(operation, value, driver)
         return value, error
 
-    def _look_up(self, operation: Operation, ways: Any) -> Steps:
+    def _look_up(self, operation: Operation, driver: Any) -> Steps:
         """Whether an earlier attempt had the effect; what prevents to know it."""
         found, error = yield self.lookup, (operation.key,)
         if error is None and not isinstance(found, OperationResult | None):
             error = MisuseError(f"lookup must give an OperationResult or None, got {found!r}")
         if error is None and found is not None:
-            _, error = yield from operation._completing(found.value, None, ways)
+            _, error = yield from operation._complete_steps(found.value, None, driver)
         if error is not None:
-            _, problem = yield from operation._releasing(ways)
-            error = harder(error, problem)
+            _, problem = yield from operation._release_steps(driver)
+            error = most_severe(error, problem)
         return error
 
-    def _conclude(self, operation: Operation, value: Any, ways: Any) -> Steps:
+    def _conclude(self, operation: Operation, value: Any, driver: Any) -> Steps:
         """Complete what had its effect; where the store is away its caller gets the result."""
-        stored, error = yield from operation._completing(value, None, ways)
+        stored, error = yield from operation._complete_steps(value, None, driver)
         if isinstance(error, CacheUnavailableError):
-            tell(
+            notify_listeners(
                 self.listeners,
                 [OperationUnrecorded(name=self.name, key=operation.key, error=error)],
             )
@@ -223,8 +229,8 @@ class Operations:
 
 
 @frozen(eq=False)
-class IdempotentExecution(Wraps):
-    """A strategy around calls that are operations: see ``Operations.once``."""
+class IdempotentExecution(StrategyBase):
+    """A strategy around calls that are operations: see ``Operations.idempotent``."""
 
     operations: Operations = field(validator=instance_of(Operations, "an Operations"))
     key: Callable[..., Any] = field(validator=checked_by(plain))
@@ -241,21 +247,21 @@ class IdempotentExecution(Wraps):
         reject_blocking_cache(self.operations.cache)
         return await perform_async(self._steps(fn, args, kwargs, ASYNC))
 
-    def _steps(self, fn: Callable[..., Any], args: Any, kwargs: Any, ways: Any) -> Steps:
+    def _steps(self, fn: Callable[..., Any], args: Any, kwargs: Any, driver: Any) -> Steps:
         key = self.key(*args, **kwargs)
         asked = None if self.fingerprint is None else self.fingerprint(*args, **kwargs)
-        return self.operations._call(key, asked, partial(fn, *args, **kwargs), ways)
+        return self.operations._call(key, asked, partial(fn, *args, **kwargs), driver)
 
 
-def _run(named: Named, fn: partial[Any]) -> Any:
+def _run(scope: OperationScope, fn: partial[Any]) -> Any:
     """Call the function as part of the operation."""
-    with named:
+    with scope:
         value = fn()
-    refuse_awaitable(value, fn.func)
+    reject_awaitable(value, fn.func)
     return value
 
 
-async def _run_async(named: Named, fn: partial[Any]) -> Any:
-    with named:
+async def _run_async(scope: OperationScope, fn: partial[Any]) -> Any:
+    with scope:
         value = fn()
         return await value if is_awaitable(value) else value

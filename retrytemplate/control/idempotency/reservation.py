@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     # Of what is to be done, to what came of it.
     Steps = Generator[tuple[Any, tuple[Any, ...]], tuple[Any, BaseException | None], Any]
 
-__all__ = ["NOTHING", "Reservation", "Steps", "harder", "is_unknown"]
+__all__ = ["MISSING", "Reservation", "Steps", "is_unknown", "most_severe"]
 
-NOTHING: Any = object()
+MISSING: Any = object()
 """In the place of a result, where there is none."""
 
 # What is kept of an operation among the attributes of its record.
@@ -59,14 +59,14 @@ def _was_tried(cause: BaseException | None) -> bool:
     return cause is not None and is_unknown(cause)
 
 
-def harder(error: BaseException, problem: BaseException | None) -> BaseException:
+def most_severe(error: BaseException, problem: BaseException | None) -> BaseException:
     """Which of the two leaves: a signal or a cancellation that came after the error, else that."""
     if problem is None or isinstance(problem, Exception):
         return error
     return with_context(error, problem)
 
 
-def hashed(fingerprint: Any) -> str | None:
+def fingerprint_hash(fingerprint: Any) -> str | None:
     """What is kept of a fingerprint."""
     if fingerprint is None:
         return None
@@ -84,8 +84,8 @@ class Reservation:
         "_cache",
         "_claim",
         "_fingerprint",
-        "_given_back",
-        "_taking",
+        "_pending_claim",
+        "_released",
         "_ttl",
         "cancellation",
         "failures",
@@ -102,8 +102,9 @@ class Reservation:
         self._ttl = ttl
         self._fingerprint: str | None = None
         self._claim: Any = None
-        self._taking: Any = None  # the step that takes the key; None: it is known what came of it
-        self._given_back = False
+        # The step that takes the key; None: its result is known.
+        self._pending_claim: Any = None
+        self._released = False
 
     @property
     def fence(self) -> int | None:
@@ -114,58 +115,58 @@ class Reservation:
     def is_over(self) -> bool:
         """Whether nothing is held; what ended in a transaction goes on where that rolls back."""
         if self._claim is None:
-            return self._taking is None
-        return self._claim.completed or self._given_back
+            return self._pending_claim is None
+        return self._claim.completed or self._released
 
     # -- the beginning ---------------------------------------------------------------------------
 
-    def take(self, lease: float | None, fingerprint: Any, ways: Any) -> Steps:
+    def reserve(self, lease: float | None, fingerprint: Any, driver: Any) -> Steps:
         """Reserve the key; or find what it came to."""
-        self._fingerprint = hashed(fingerprint)
+        self._fingerprint = fingerprint_hash(fingerprint)
         begin = partial(self._cache.begin, worker=worker_name(), lease=lease), (self.key,)
-        error = yield from self._begin(begin, ways)
+        error = yield from self._begin(begin, driver)
         if isinstance(error, AlreadyCompletedError):
             record, problem = yield self._cache.peek, (self.key,)
             if problem is not None or record is not None:
-                return self._found(record, problem)
-            error = yield from self._begin(begin, ways)  # it was remembered until just now
+                return self._load_result(record, problem)
+            error = yield from self._begin(begin, driver)  # it was remembered until just now
         if error is None:
-            error = yield from self._go_on(ways)
-        return NOTHING, error
+            error = yield from self._resume(driver)
+        return MISSING, error
 
-    def _begin(self, begin: Any, ways: Any) -> Steps:
-        self._taking = begin
-        claim, error = yield self._shielded(begin, ways)
+    def _begin(self, begin: Any, driver: Any) -> Steps:
+        self._pending_claim = begin
+        claim, error = yield self._shielded(begin, driver)
         if error is None:
-            self._claim, self._taking = claim, None
+            self._claim, self._pending_claim = claim, None
         elif isinstance(error, Exception | GeneratorExit):
-            self._taking = None
-        return self._cut_in() or error
+            self._pending_claim = None
+        return self._take_cancellation() or error
 
-    def _shielded(self, step: Any, ways: Any) -> Any:
+    def _shielded(self, step: Any, driver: Any) -> Any:
         """The step, which no cancellation interrupts: ``cancellation`` is set instead."""
-        return ways.shielded(step, self, self._cache)
+        return driver.shielded(step, self, self._cache)
 
-    def _cut_in(self) -> BaseException | None:
+    def _take_cancellation(self) -> BaseException | None:
         cancellation, self.cancellation = self.cancellation, None
         return cancellation
 
-    def _found(self, record: Record | None, error: BaseException | None) -> Any:
+    def _load_result(self, record: Record | None, error: BaseException | None) -> Any:
         """The result, and what speaks against it."""
         if error is not None or record is None:
-            return NOTHING, error
-        error = self._unlike(record) or self._other_request(record)
+            return MISSING, error
+        error = self._check_record(record) or self._other_request(record)
         attributes = record.attributes or {}
         if error is None and RESULT not in attributes:
             error = CacheUnavailableError(f"what is kept under {self.key!r} has no result")
         if error is not None:
-            return NOTHING, error
+            return MISSING, error
         try:
             return json_value(RESULT, attributes[RESULT]), None
         except TypeError as exc:
-            return NOTHING, CacheUnavailableError(f"what is kept under {self.key!r}: {exc}")
+            return MISSING, CacheUnavailableError(f"what is kept under {self.key!r}: {exc}")
 
-    def _unlike(self, record: Record) -> BaseException | None:
+    def _check_record(self, record: Record) -> BaseException | None:
         """What shows that the record is none of an operation."""
         attributes = record.attributes or {}
         kept = attributes.get(UNKNOWN), attributes.get(FINGERPRINT)
@@ -179,12 +180,12 @@ class Reservation:
             return None
         return IdempotencyKeyReusedError(f"{self.key!r} was begun with another request")
 
-    def _go_on(self, ways: Any) -> Steps:
+    def _resume(self, driver: Any) -> Steps:
         """Take over what is known, and write down what is new, before the effect."""
         claim, record = self._claim, self._claim.record
         first = None
         if record is not None:
-            error = self._unlike(record) or self._other_request(record)
+            error = self._check_record(record) or self._other_request(record)
             if error is not None:
                 return error
             self.failures, self.unknown = record.failures, record.attributes[UNKNOWN]
@@ -196,12 +197,12 @@ class Reservation:
         if not lost and not is_new:
             return None
         held = self._record("attempting", self.failures, held=True)
-        _, error = yield self._shielded((self._cache.fail, (claim, held)), ways)
-        return self._cut_in() or error
+        _, error = yield self._shielded((self._cache.fail, (claim, held)), driver)
+        return self._take_cancellation() or error
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def complete(self, value: Any, connection: Any, ways: Any) -> Steps:
+    def complete(self, value: Any, connection: Any, driver: Any) -> Steps:
         """Leave the result, as JSON has it."""
         if self.is_over:
             return None, self._ended()
@@ -213,55 +214,55 @@ class Reservation:
         succeed = partial(self._cache.succeed, remember=self._ttl, record=record)
         if connection is not None:
             succeed = partial(succeed, connection=connection)
-        error = yield from self._write(succeed, self._claim, ways=ways)
+        error = yield from self._write(succeed, self._claim, driver=driver)
         if connection is not None and error is None:
-            self._claim.completed, self._given_back = True, False
+            self._claim.completed, self._released = True, False
         return value, error
 
-    def fail(self, unknown: bool, ways: Any) -> Steps:
+    def fail(self, unknown: bool, driver: Any) -> Steps:
         """Leave a failed attempt, for the next to begin."""
         if self.is_over:
             return None, self._ended()
         self.unknown = self.unknown or unknown
         record = self._record("idle", self.failures + 1)
-        return None, (yield from self._write(self._cache.fail, self._claim, record, ways=ways))
+        return None, (yield from self._write(self._cache.fail, self._claim, record, driver=driver))
 
-    def release(self, ways: Any) -> Steps:
+    def release(self, driver: Any) -> Steps:
         """Leave the key as it was: nothing was done."""
         if self.is_over:
             return None, None
-        if self._taking is not None:
+        if self._pending_claim is not None:
             # Nobody knows whether the key was taken: the same worker may begin again.
-            self._claim, problem = yield self._shielded(self._taking, ways)
-            self._taking = None
+            self._claim, problem = yield self._shielded(self._pending_claim, driver)
+            self._pending_claim = None
             if self._claim is None:
                 return None, problem
-        return None, (yield from self._write(self._cache.release, self._claim, ways=ways))
+        return None, (yield from self._write(self._cache.release, self._claim, driver=driver))
 
-    def undo(self, ways: Any) -> Steps:
+    def undo(self, driver: Any) -> Steps:
         """Give the key back whose completion was rolled back; the store says what is wrong."""
-        return None, (yield from self._write(self._cache.succeed, self._claim, ways=ways))
+        return None, (yield from self._write(self._cache.succeed, self._claim, driver=driver))
 
     def _ended(self) -> MisuseError:
         return MisuseError(f"{self.key!r} has been given back: start it again")
 
-    def _write(self, step: Any, *arguments: Any, ways: Any) -> Steps:
+    def _write(self, step: Any, *arguments: Any, driver: Any) -> Steps:
         """Make a step that ends the claim; what went wrong."""
-        effect = self._shielded((step, arguments), ways)
+        effect = self._shielded((step, arguments), driver)
         _, error = yield effect
         last = error
         if error is not None and not isinstance(error, Exception | GeneratorExit):
             _, last = yield effect  # a signal: it is not known whether the step was made
-        self._given_back = last is None or isinstance(last, LeaseLostError)
-        return self._cut_in() or error
+        self._released = last is None or isinstance(last, LeaseLostError)
+        return self._take_cancellation() or error
 
     def _record(
-        self, phase: Phase, failures: int, result: Any = NOTHING, *, held: bool = False
+        self, phase: Phase, failures: int, result: Any = MISSING, *, held: bool = False
     ) -> Record:
         attributes: dict[str, Any] = {UNKNOWN: self.unknown}
         if self._fingerprint is not None:
             attributes[FINGERPRINT] = self._fingerprint
-        if result is not NOTHING:
+        if result is not MISSING:
             attributes[RESULT] = result
         claim = self._claim
         record = Record(

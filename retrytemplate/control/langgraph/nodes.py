@@ -11,12 +11,12 @@ from attrs import frozen
 from retrytemplate._engine.wrapping import apply_to_callable
 from retrytemplate._internal.awaitables import is_async, is_awaitable
 from retrytemplate.backoff.exponential import ExponentialBackoff
-from retrytemplate.control._strategy import Strategy, Wraps
+from retrytemplate.control._strategy import Strategy, StrategyBase
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.pipeline.pipeline import Pipeline
-from retrytemplate.control.timeout.timeout import RAISE, Timeout
+from retrytemplate.control.timeout.timeout import RERAISE, Timeout
 from retrytemplate.declarative.arguments import ArgumentAdapter, signature_of
 from retrytemplate.errors import CircuitOpenError, MisuseError
 from retrytemplate.policies.base import RetryPolicy
@@ -35,12 +35,12 @@ __all__ = ["with_breaker", "with_bulkhead", "with_retry", "with_switch", "with_t
 
 F = TypeVar("F")
 
-LATE: Final = object()
+_TIMED_OUT: Final = object()
 REFUSED: Final = (CircuitOpenError,)
 TEMPLATES: Final = (RetryTemplate, BoundTemplate)
 
 
-def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Callable[[F], F]:
+def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RERAISE) -> Callable[[F], F]:
     """Limit each run of a node, as ``Timeout`` does.
 
     :param seconds: the limit, in seconds; or a ready ``Timeout``.
@@ -61,16 +61,18 @@ def with_timeout(seconds: Seconds | Timeout, *, on_timeout: Any = RAISE) -> Call
     {'city': 'Rome', 'answer': 'later'}
     """
     if isinstance(seconds, Timeout):
-        if on_timeout is not RAISE:
+        if on_timeout is not RERAISE:
             raise MisuseError("on_timeout cannot stand next to a Timeout: put it into the Timeout")
         return _decorator(seconds.wrap)
-    if on_timeout is RAISE:
+    if on_timeout is RERAISE:
         return _decorator(Timeout(seconds, kind="node").wrap)
     if not callable(on_timeout):
         return _decorator(Timeout(seconds, kind="node", on_timeout=on_timeout).wrap)
-    timeout = Timeout(seconds, kind="node", on_timeout=LATE)
+    timeout = Timeout(seconds, kind="node", on_timeout=_TIMED_OUT)
     return _decorator(
-        lambda node: InTime(timeout, FromArguments("on_timeout", on_timeout, node)).wrap(node)
+        lambda node: TimeoutWithFallback(
+            timeout, NodeArgumentFunction("on_timeout", on_timeout, node)
+        ).wrap(node)
     )
 
 
@@ -169,7 +171,7 @@ def with_breaker(
         raise TypeError(f"fallback must be a function of the node's state, got {fallback!r}")
 
     def wrap(node: Any) -> Any:
-        instead = FromArguments("fallback", fallback, node)
+        instead = NodeArgumentFunction("fallback", fallback, node)
         return Pipeline(
             Fallback(instead, on=on, name=breaker.name, listeners=breaker.listeners), breaker
         ).wrap(node)
@@ -216,11 +218,13 @@ def with_switch(guard: Strategy | Callable[..., Strategy]) -> Callable[[F], F]:
             "guard must be what a kill switch's guard() gives, or a plain function that gives it, "
             f"got {guard!r}"
         )
-    return _decorator(lambda node: ByArguments(FromArguments("guard", choose, node)).wrap(node))
+    return _decorator(
+        lambda node: StrategyPerCall(NodeArgumentFunction("guard", choose, node)).wrap(node)
+    )
 
 
 @frozen
-class InTime(Wraps):
+class TimeoutWithFallback(StrategyBase):
     """A timeout whose answer is made of the arguments of the call."""
 
     timeout: Timeout
@@ -228,18 +232,18 @@ class InTime(Wraps):
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         value = self.timeout.call(fn, *args, **kwargs)
-        return self.instead(*args, **kwargs) if value is LATE else value
+        return self.instead(*args, **kwargs) if value is _TIMED_OUT else value
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         value = await self.timeout.call_async(fn, *args, **kwargs)
-        if value is not LATE:
+        if value is not _TIMED_OUT:
             return value
         state = self.instead(*args, **kwargs)
         return await state if is_awaitable(state) else state
 
 
 @frozen
-class ByArguments(Wraps):
+class StrategyPerCall(StrategyBase):
     """The strategy that is chosen for the arguments of the call."""
 
     choose: Callable[..., Any]
@@ -251,7 +255,7 @@ class ByArguments(Wraps):
         return await self.choose(*args, **kwargs).call_async(fn, *args, **kwargs)
 
 
-class FromArguments:
+class NodeArgumentFunction:
     """A function of a node's arguments, or of as many of them as it takes, from the left."""
 
     def __init__(self, name: str, function: Any, node: Any) -> None:

@@ -16,10 +16,10 @@ from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge.delay import Quantile
 from retrytemplate.control.hedge.hedge import Hedge
 from retrytemplate.control.idempotency.operations import IdempotentExecution
-from retrytemplate.control.pipeline.probe import retrying, title, waits
+from retrytemplate.control.pipeline.probe import label, retry_duration, sample_delays
 from retrytemplate.control.propagation.nesting import NestedRetries, Nesting
 from retrytemplate.control.switch.guard import SwitchGuard
-from retrytemplate.control.timeout.timeout import RAISE, Timeout
+from retrytemplate.control.timeout.timeout import RERAISE, Timeout
 from retrytemplate.policies.basic import AlwaysRetryPolicy, MaxAttemptsRetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import BoundTemplate, RetryTemplate
@@ -32,10 +32,18 @@ if TYPE_CHECKING:
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.policies.base import RetryPolicy
 
-__all__ = ["calls", "described", "factors", "fewest_failures", "longest", "number", "span"]
+__all__ = [
+    "call_multipliers",
+    "describe",
+    "max_calls",
+    "min_failures_to_open",
+    "number",
+    "span",
+    "worst_case_duration",
+]
 
 
-def longest(
+def worst_case_duration(
     layers: Sequence[Any], attempt_duration: Seconds | None = None, *, synchronous: bool = False
 ) -> float:
     """Seconds from the outermost in to the function and out again; infinite: nothing bounds it.
@@ -76,7 +84,7 @@ def _(layer: Timeout, inside: float, each: float, late: float) -> float:
 @_around.register(RetryTemplate)
 @_around.register(BoundTemplate)
 def _(layer: Any, inside: float, each: float, late: float) -> float:
-    return retrying(layer.template, _attempt(layer, inside, late))
+    return retry_duration(layer.template, _attempt(layer, inside, late))
 
 
 def _attempt(layer: Any, inside: float, late: float) -> float:
@@ -98,7 +106,7 @@ def _(layer: Bulkhead, inside: float, each: float, late: float) -> float:
 
 @_around.register
 def _(layer: Fallback, inside: float, each: float, late: float) -> float:
-    return inside + len(layer.links) * each
+    return inside + len(layer.fallbacks) * each
 
 
 @_around.register
@@ -115,23 +123,23 @@ def _(layer: Any, inside: float, each: float, late: float) -> float:
     return inside
 
 
-def calls(layers: Sequence[Any]) -> float:
+def max_calls(layers: Sequence[Any]) -> float:
     """How often the function is called at most; infinite: nothing bounds it."""
-    return prod(each for _, each in factors(layers))
+    return prod(each for _, each in call_multipliers(layers))
 
 
-def factors(layers: Sequence[Any]) -> Iterator[tuple[Any, float]]:
+def call_multipliers(layers: Sequence[Any]) -> Iterator[tuple[Any, float]]:
     """Each layer, and how often it makes its call."""
     depth = 0
     for layer in layers:
         many = _calls(layer)
         if many > 1 and isinstance(layer, RetryTemplate | BoundTemplate):
-            many = min(many, 1 + _retries_at(depth, layer.template.guards))
+            many = min(many, 1 + _nested_retry_limit(depth, layer.template.guards))
             depth += 1
         yield layer, many
 
 
-def _retries_at(depth: int, guards: Sequence[Any]) -> float:
+def _nested_retry_limit(depth: int, guards: Sequence[Any]) -> float:
     """What the rules on nested retries allow inside so many others."""
     rules = [each for each in guards if isinstance(each, NestedRetries)]
     allowed = [each.allowed(Nesting(depth)) for each in rules if each.on_nested == "suppress"]
@@ -171,16 +179,16 @@ SHOWN = 3
 
 
 @singledispatch
-def described(layer: Any) -> str:
+def describe(layer: Any) -> str:
     """What it does, with its numbers; of a stranger, what it says of itself."""
     return repr(layer)
 
 
-@described.register
+@describe.register
 def _(layer: Timeout) -> str:
     if isinf(layer.seconds):
         return "no limit"
-    instead = "" if layer.on_timeout is RAISE else ", and on_timeout gives the value"
+    instead = "" if layer.on_timeout is RERAISE else ", and on_timeout gives the value"
     late = "run to their end"
     if layer.on_late_result == "discard":
         late += ", and a late value is discarded"
@@ -190,8 +198,8 @@ def _(layer: Timeout) -> str:
     )
 
 
-@described.register(RetryTemplate)
-@described.register(BoundTemplate)
+@describe.register(RetryTemplate)
+@describe.register(BoundTemplate)
 def _(layer: Any) -> str:
     template = layer.template
     policy, backoff = template.policy.resolved(), template.backoff.resolved()
@@ -201,26 +209,26 @@ def _(layer: Any) -> str:
     if template.attempt_timeout is not None and not isinf(template.attempt_timeout.seconds):
         parts.append(_limited(template.attempt_timeout))
     if template.guards:
-        parts.append(f"asking {', '.join(map(title, template.guards))}")
+        parts.append(f"asking {', '.join(map(label, template.guards))}")
     if layer.recovery is not None:
         parts.append("then a recovery answers")
     return "; ".join(parts)
 
 
-@described.register
+@describe.register
 def _(layer: CircuitBreaker) -> str:
     slow = ""
     if layer.slow_call is not None:
         share = "" if isinstance(layer.window, Consecutive) else f"{layer.slow_rate:.0%} of "
         slow = f" or {share}calls slower than {span(layer.slow_call)}"
     return (
-        f"after {_too_many(layer)}{slow} none is made for {span(layer.reset_timeout)} or a little "
-        f"longer; then {layer.half_open_calls} at once, to see: {layer.required_successes} that "
-        "succeed close it"
+        f"after {_threshold_text(layer)}{slow} none is made for {span(layer.reset_timeout)} or "
+        f"a little longer; then {layer.half_open_calls} at once, to see: "
+        f"{layer.required_successes} that succeed close it"
     )
 
 
-def _too_many(breaker: CircuitBreaker) -> str:
+def _threshold_text(breaker: CircuitBreaker) -> str:
     window = breaker.window
     if isinstance(window, Consecutive):
         return f"{number(window.number, 'failure')} in a row"
@@ -231,20 +239,20 @@ def _too_many(breaker: CircuitBreaker) -> str:
     )
 
 
-@described.register
+@describe.register
 def _(layer: Bulkhead) -> str:
     wait = f"{layer.queue} more wait up to {span(layer.max_wait)}" if layer.queue else "none waits"
     keys = "" if layer.per_key is None else f", {layer.per_key} of each key"
     return f"{number(layer.limit, 'call')} at once{keys}, {wait}"
 
 
-@described.register
+@describe.register
 def _(layer: Fallback) -> str:
-    names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in layer.links)
-    return f"where the call fails, {names} answer{'s' if len(layer.links) == 1 else ' in turn'}"
+    names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in layer.fallbacks)
+    return f"where the call fails, {names} answer{'s' if len(layer.fallbacks) == 1 else ' in turn'}"
 
 
-@described.register
+@describe.register
 def _(layer: Hedge) -> str:
     if isinstance(layer.delay, Quantile):
         late = f"longer than {layer.delay.q:.0%} of the calls"
@@ -257,17 +265,17 @@ def _(layer: Hedge) -> str:
     )
 
 
-@described.register
+@describe.register
 def _(layer: IdempotentExecution) -> str:
     return "each operation happens once; from then on its result is given"
 
 
-@described.register
+@describe.register
 def _(layer: ServiceErrors) -> str:
     return "timeouts become errors of the service"
 
 
-@described.register
+@describe.register
 def _(layer: SwitchGuard) -> str:
     return f"no call, attempt, hedge or other answer while {layer.what} is stopped"
 
@@ -309,7 +317,7 @@ def _waiting(backoff: Backoff, attempts: int | None) -> str:
     shown = SHOWN if attempts is None else min(SHOWN, attempts - 1)
     more = " ..." if attempts is None or attempts - 1 > SHOWN else ""
     try:
-        longest, shortest = waits(backoff, 1, shown), waits(backoff, 0, shown)
+        longest, shortest = sample_delays(backoff, 1, shown), sample_delays(backoff, 0, shown)
     except Exception:  # a function of the user's, asked about a failure that is none of his
         return f"waiting {told}as {backoff!r} says"
     chance = "" if longest == shortest else "up to "
@@ -319,7 +327,7 @@ def _waiting(backoff: Backoff, attempts: int | None) -> str:
 # Numbers.
 
 
-def fewest_failures(breaker: CircuitBreaker) -> int:
+def min_failures_to_open(breaker: CircuitBreaker) -> int:
     """How many failures open it at the earliest."""
     if isinstance(breaker.window, Consecutive):
         return breaker.window.number

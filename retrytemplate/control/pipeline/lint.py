@@ -14,19 +14,19 @@ from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.fallback import Fallback
 from retrytemplate.control.hedge.hedge import Hedge
 from retrytemplate.control.pipeline.explain import (
-    calls,
-    factors,
-    fewest_failures,
-    longest,
+    call_multipliers,
+    max_calls,
+    min_failures_to_open,
     number,
     span,
+    worst_case_duration,
 )
 from retrytemplate.control.pipeline.probe import (
+    has_jitter,
     is_retried,
+    label,
     retries_everything,
-    retrying,
-    spreads,
-    title,
+    retry_duration,
 )
 from retrytemplate.control.timeout.timeout import Timeout
 from retrytemplate.errors import CircuitOpenError
@@ -84,7 +84,7 @@ def lint(layers: Layers, attempt_duration: Seconds | None = None) -> tuple[LintW
 def _retries(layers: Layers) -> Iterator[tuple[int, Any]]:
     """The templates that try more than once, and where they are."""
     for place, layer in enumerate(layers):
-        if isinstance(layer, RetryTemplate | BoundTemplate) and calls([layer]) > 1:
+        if isinstance(layer, RetryTemplate | BoundTemplate) and max_calls([layer]) > 1:
             yield place, layer
 
 
@@ -97,12 +97,12 @@ def _first(layers: Iterable[Any], kind: type) -> Any:
 
 def _nothing_bounds_it(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]:
     for place, template in _retries(layers):
-        if _is_unlimited(layers[:place]) and longest(layers[place:], attempt) == inf:
-            endless = longest(layers[place:], 0.0) == inf
+        if _is_unlimited(layers[:place]) and worst_case_duration(layers[place:], attempt) == inf:
+            endless = worst_case_duration(layers[place:], 0.0) == inf
             what = "how often and how long it tries" if endless else "how long an attempt may take"
             yield LintWarning(
                 rule="unbounded-retry",
-                reason=f"{title(template)} has no Timeout outside, and nothing limits {what}",
+                reason=f"{label(template)} has no Timeout outside, and nothing limits {what}",
                 remedy="Put a Timeout outside of it"
                 + ("" if endless else ", or give it an attempt_timeout"),
             )
@@ -113,11 +113,11 @@ def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[Li
     for place, template in _retries(layers):
         inner = _first(layers[place:], Timeout)
         if inner is not None and _is_unlimited(layers[:place]):
-            most = longest(layers[place:], attempt)
+            most = worst_case_duration(layers[place:], attempt)
             together = "are unbounded" if most == inf else f"may take {span(most)}"
             yield LintWarning(
                 rule="timeout-inside-only",
-                reason=f"{title(inner)} limits each attempt of {title(template)} to "
+                reason=f"{label(inner)} limits each attempt of {label(template)} to "
                 f"{span(inner.seconds)}, but all of them together {together}",
                 remedy="Put another Timeout outside of the template",
             )
@@ -133,7 +133,7 @@ def _too_short(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]
         for what, limit in _not_reached(timeout, layers[place + 1 :]):
             yield LintWarning(
                 rule="limit-never-reached",
-                reason=f"{title(timeout)} is over after {span(timeout.seconds)}, not later than "
+                reason=f"{label(timeout)} is over after {span(timeout.seconds)}, not later than "
                 f"{what}, after {span(limit)}",
                 remedy="Make the inner limit the shorter one, or leave it out",
             )
@@ -146,7 +146,7 @@ def _timeouts(layers: Layers) -> Iterator[tuple[int, Timeout]]:
 def _not_reached(timeout: Timeout, inside: Layers) -> Iterator[tuple[str, float]]:
     """The limits inside that are not shorter."""
     for layer in inside:
-        what, limit = title(layer), inf
+        what, limit = label(layer), inf
         if isinstance(layer, Timeout):
             limit = layer.seconds
         elif isinstance(layer, RetryTemplate | BoundTemplate):
@@ -162,23 +162,23 @@ def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterato
         inside = layers[place + 1 :]
         if any(_not_reached(timeout, inside)):
             continue
-        most, what = longest(inside, attempt), "what is inside"
+        most, what = worst_case_duration(inside, attempt), "what is inside"
         if most == inf:
             most, what = _waiting(inside), "the waits between attempts alone"
         after = "an asynchronous call is cancelled then, a synchronous one exceeds it"
-        if calls(inside) > 1:
+        if max_calls(inside) > 1:
             after = "the last attempts may never be made"
         if timeout.seconds < most < inf:
             yield LintWarning(
                 rule="worst-case-exceeds-timeout",
-                reason=f"{what} may take {span(most)}, and {title(timeout)} is over after "
+                reason=f"{what} may take {span(most)}, and {label(timeout)} is over after "
                 f"{span(timeout.seconds)}: {after}",
                 remedy="Make fewer attempts, shorter ones or shorter waits, or give it more time",
             )
 
 
 def _waiting(layers: Layers) -> float:
-    return sum(retrying(layer.template, 0.0) for _, layer in _retries(layers))
+    return sum(retry_duration(layer.template, 0.0) for _, layer in _retries(layers))
 
 
 # Orders.
@@ -188,7 +188,7 @@ def _breaker_outside(layers: Layers) -> Iterator[LintWarning]:
     for breaker, template in _around_retry(layers, CircuitBreaker):
         yield LintWarning(
             rule="breaker-outside-retry",
-            reason=f"to {title(breaker)} all attempts of {title(template)} are one call: it counts "
+            reason=f"to {label(breaker)} all attempts of {label(template)} are one call: it counts "
             "failures late, and when it opens, attempts under way go on",
             remedy="Put the breaker inside of the template",
         )
@@ -199,7 +199,7 @@ def _bulkhead_outside(layers: Layers) -> Iterator[LintWarning]:
         if not template.template.backoff.never_waits:
             yield LintWarning(
                 rule="bulkhead-outside-retry",
-                reason=f"a slot of {title(bulkhead)} is held while {title(template)} waits between "
+                reason=f"a slot of {label(bulkhead)} is held while {label(template)} waits between "
                 "its attempts",
                 remedy="Put the bulkhead inside of the template",
             )
@@ -216,10 +216,10 @@ def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
 
 def _hedge_outside(layers: Layers) -> Iterator[LintWarning]:
     for hedge, template in _around_retry(layers, Hedge):
-        many = number(calls([hedge, template]), "call")
+        many = number(max_calls([hedge, template]), "call")
         yield LintWarning(
             rule="hedge-outside-retry",
-            reason=f"{title(hedge)} starts {title(template)} anew as a whole, which multiplies to "
+            reason=f"{label(hedge)} starts {label(template)} anew as a whole, which multiplies to "
             f"{many} for one",
             remedy="Put the hedge inside of the template",
         )
@@ -228,7 +228,7 @@ def _hedge_outside(layers: Layers) -> Iterator[LintWarning]:
 def _nested(layers: Layers) -> Iterator[LintWarning]:
     retries = [
         (layer, many)
-        for layer, many in factors(layers)
+        for layer, many in call_multipliers(layers)
         if many > 1 and isinstance(layer, RetryTemplate | BoundTemplate)
     ]
     if len(retries) > 1:
@@ -247,7 +247,7 @@ def _fallback_inside(layers: Layers) -> Iterator[LintWarning]:
         if fallback is not None:
             yield LintWarning(
                 rule="fallback-inside-retry",
-                reason=f"{title(fallback)} answers at the first failure: {title(template)} never "
+                reason=f"{label(fallback)} answers at the first failure: {label(template)} never "
                 "sees it, and never tries again",
                 remedy="Put the fallback outside of the template",
             )
@@ -267,7 +267,7 @@ def _rejections(layers: Layers) -> Iterator[LintWarning]:
         if policy.matches_library_error(refusal) and is_retried(policy, refusal):
             yield LintWarning(
                 rule="rejections-retried",
-                reason=f"{title(layer)} tries again when {title(guard)} refuses a call, without a "
+                reason=f"{label(layer)} tries again when {label(guard)} refuses a call, without a "
                 "look at when it is worth it",
                 remedy="Leave refusals out of its rules, or wait as long as they say, with a "
                 "RetryAfterBackoff",
@@ -277,11 +277,11 @@ def _rejections(layers: Layers) -> Iterator[LintWarning]:
 def _no_jitter(layers: Layers) -> Iterator[LintWarning]:
     for _, layer in _retries(layers):
         backoff = layer.template.backoff.resolved()
-        if spreads(backoff) is False:
+        if has_jitter(backoff) is False:
             how = "does not wait" if backoff.never_waits else "always waits the same"
             yield LintWarning(
                 rule="no-jitter",
-                reason=f"{title(layer)} {how}: callers that fail together come back together",
+                reason=f"{label(layer)} {how}: callers that fail together come back together",
                 remedy='Give it a backoff with chance, such as ExponentialBackoff(jitter="full")',
             )
 
@@ -291,7 +291,7 @@ def _every_error(layers: Layers) -> Iterator[LintWarning]:
         if retries_everything(layer.template.policy):
             yield LintWarning(
                 rule="retries-all-exceptions",
-                reason=f"{title(layer)} retries whatever is raised, faults of the program and "
+                reason=f"{label(layer)} retries whatever is raised, faults of the program and "
                 "wrong input too",
                 remedy="Name in retry_on what may go away by itself",
             )
@@ -301,8 +301,8 @@ def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
     for place, breaker in enumerate(layers):
         if not isinstance(breaker, CircuitBreaker):
             continue
-        fewest = fewest_failures(breaker)
-        attempts = calls([layer for _, layer in _retries(layers[:place])])
+        fewest = min_failures_to_open(breaker)
+        attempts = max_calls([layer for _, layer in _retries(layers[:place])])
         if fewest <= TOO_FEW:
             why = f"{number(fewest, 'failure')} open it"
         elif isinstance(breaker.window, Consecutive) and fewest <= attempts:
@@ -311,6 +311,6 @@ def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
             continue
         yield LintWarning(
             rule="breaker-too-sensitive",
-            reason=f"{title(breaker)} is too sensitive: {why}, which is everyday noise",
+            reason=f"{label(breaker)} is too sensitive: {why}, which is everyday noise",
             remedy="Look back on more calls: a larger window, minimum_calls or failure_rate",
         )

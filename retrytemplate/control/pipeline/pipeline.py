@@ -13,12 +13,12 @@ from retrytemplate._engine.wrapping import apply_to_callable, check_not_wrapped
 from retrytemplate._internal.validation import text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
-from retrytemplate.control._strategy import Strategy, apply, apply_async, fixed
+from retrytemplate.control._strategy import Strategy, apply, apply_async, immutable
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
-from retrytemplate.control.pipeline.explain import calls, described, longest, number
+from retrytemplate.control.pipeline.explain import describe, max_calls, number, worst_case_duration
 from retrytemplate.control.pipeline.lint import lint
-from retrytemplate.control.pipeline.probe import title
+from retrytemplate.control.pipeline.probe import label
 from retrytemplate.control.switch.guard import SwitchGuard
 from retrytemplate.control.timeout.timeout import Timeout
 from retrytemplate.guards import Guard
@@ -59,7 +59,7 @@ def _check_layers(layers: tuple[Any, ...]) -> None:
             place = ": its place is RetryTemplate(guards=...)" if isinstance(each, Guard) else ""
             raise TypeError(f"Pipeline() takes strategies, {ALLOWED}; got {each!r}{place}")
         if not isinstance(each, STATELESS) and sum(each is other for other in layers) > 1:
-            raise ValueError(f"Pipeline() takes what keeps a state once, got {title(each)} twice")
+            raise ValueError(f"Pipeline() takes what keeps a state once, got {label(each)} twice")
 
 
 def _check_ends(layers: tuple[Any, ...]) -> None:
@@ -69,12 +69,12 @@ def _check_ends(layers: tuple[Any, ...]) -> None:
             return
         if isinstance(each, RetryTemplate | BoundTemplate) and each.template.policy.never_ends:
             raise ValueError(
-                f"Pipeline(): {title(each)} never ends, by {each.template.policy!r}: give it a "
+                f"Pipeline(): {label(each)} never ends, by {each.template.policy!r}: give it a "
                 "limit of attempts, or put a Timeout outside of it"
             )
 
 
-@fixed()
+@immutable()
 @frozen(eq=False, init=False, repr=False)
 class Pipeline:
     """Strategies around a call, the outermost first.
@@ -111,19 +111,19 @@ class Pipeline:
         _check_ends(layers)
         text("name", name)
         clock = given_or_system(clock)
-        first, *inner = _ways(layers, "call", apply)
-        first_async, *inner_async = _ways(layers, "call_async", apply_async)
-        ways = first, tuple(inner[::-1]), first_async, tuple(inner_async[::-1])
+        first, *inner = _entry_points(layers, "call", apply)
+        first_async, *inner_async = _entry_points(layers, "call_async", apply_async)
+        entry_points = first, tuple(inner[::-1]), first_async, tuple(inner_async[::-1])
         self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue]
-            layers, name, clock, *ways
+            layers, name, clock, *entry_points
         )
 
     # Calls.  A layer may give its own answer, as a fallback does: hence ``T | Any``.
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | Any:
         """Call the function with all the layers around it."""
-        for way in self._inner:
-            fn = _around(fn, way)
+        for entry_point in self._inner:
+            fn = _around(fn, entry_point)
         return self._first(fn, *args, **kwargs)
 
     @overload
@@ -138,8 +138,8 @@ class Pipeline:
 
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, with all the layers around it, and await it."""
-        for way in self._inner_async:
-            fn = _around(fn, way)
+        for entry_point in self._inner_async:
+            fn = _around(fn, entry_point)
         return await self._first_async(fn, *args, **kwargs)
 
     def outcome(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | Any]:
@@ -228,10 +228,10 @@ class Pipeline:
         """  # noqa: E501
         lines = [f"Pipeline {self.name!r}, the outermost first:"]
         for place, layer in enumerate(self.layers, start=1):
-            lines.append(f"  {place}. {title(layer)}: {described(layer)}")
-        many = number(calls(self.layers), "call")
+            lines.append(f"  {place}. {label(layer)}: {describe(layer)}")
+        many = number(max_calls(self.layers), "call")
         cancelled, late = (
-            _in_all(longest(self.layers, attempt_duration, synchronous=synchronous))
+            _in_all(worst_case_duration(self.layers, attempt_duration, synchronous=synchronous))
             for synchronous in (False, True)
         )
         time = f"{cancelled} if it is asynchronous, {late} if it is synchronous"
@@ -272,10 +272,10 @@ class Pipeline:
         """
         if not isinstance(synchronous, bool):
             raise TypeError(f"synchronous must be True or False, got {synchronous!r}")
-        return longest(self.layers, attempt_duration, synchronous=synchronous)
+        return worst_case_duration(self.layers, attempt_duration, synchronous=synchronous)
 
     def __repr__(self) -> str:
-        return f"<Pipeline {self.name!r}: {', '.join(map(title, self.layers))}>"
+        return f"<Pipeline {self.name!r}: {', '.join(map(label, self.layers))}>"
 
 
 def _in_all(seconds: float) -> str:
@@ -317,17 +317,17 @@ def _is_blind(layer: Any) -> bool:
     return kind in (CircuitBreaker, Bulkhead, SwitchGuard)
 
 
-def _ways(
+def _entry_points(
     layers: tuple[Any, ...], entrance: str, innermost: Callable[..., Any]
 ) -> tuple[Callable[..., Any], ...]:
     """What a call goes through, each of them called with a function and its arguments."""
-    ways: list[Callable[..., Any]] = []
+    entry_points: list[Callable[..., Any]] = []
     for blind, some in groupby(layers, key=_is_blind):
         if blind:
-            ways.append(_wrapped(tuple(some), innermost))
+            entry_points.append(_wrapped(tuple(some), innermost))
         else:
-            ways.extend(getattr(layer, entrance) for layer in some)
-    return tuple(ways)
+            entry_points.extend(getattr(layer, entrance) for layer in some)
+    return tuple(entry_points)
 
 
 def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
@@ -337,8 +337,8 @@ def _wrapped(layers: tuple[Any, ...], fn: Any) -> Any:
     return fn
 
 
-def _around(fn: Callable[..., Any], way: Callable[..., Any]) -> Any:
+def _around(fn: Callable[..., Any], entry_point: Callable[..., Any]) -> Any:
     """The function with what is inside around it; it still tells its parameters and its name."""
-    around: Any = partial(way, fn)
+    around: Any = partial(entry_point, fn)
     around.__wrapped__ = fn
     return around

@@ -17,10 +17,18 @@ if TYPE_CHECKING:
     from retrytemplate.policies.base import RetryPolicy
     from retrytemplate.template import RetryTemplate
 
-__all__ = ["grows", "is_retried", "retries_everything", "retrying", "spreads", "title", "waits"]
+__all__ = [
+    "has_jitter",
+    "is_increasing",
+    "is_retried",
+    "label",
+    "retries_everything",
+    "retry_duration",
+    "sample_delays",
+]
 
 
-def title(layer: Any) -> str:
+def label(layer: Any) -> str:
     """What it is called: its class, and its name where it has one."""
     name = getattr(layer, "kind", None) or getattr(layer, "label", None)
     name = name or getattr(layer, "name", None)
@@ -29,7 +37,7 @@ def title(layer: Any) -> str:
 
 
 @frozen
-class _Draws:
+class _ConstantRandom:
     """Chance that is always the same."""
 
     number: float
@@ -38,31 +46,31 @@ class _Draws:
         return self.number
 
 
-def waits(backoff: Backoff, drawn: float, count: int = 3) -> tuple[float, ...]:
+def sample_delays(backoff: Backoff, drawn: float, count: int = 3) -> tuple[float, ...]:
     """The first waits when every draw is this number, from 0 to 1."""
-    chance = _Draws(min(drawn, 1 - 2**-53))
+    chance = _ConstantRandom(min(drawn, 1 - 2**-53))
     run = simulate(AlwaysRetryPolicy(), backoff, 1, chance, max_attempts_per_run=count + 1)
     return run.longest_sequence
 
 
-def spreads(backoff: Backoff) -> bool | None:
+def has_jitter(backoff: Backoff) -> bool | None:
     """Whether chance has a part in its waits; None: it cannot be told."""
     try:
-        return waits(backoff, 1) != waits(backoff, 0)
+        return sample_delays(backoff, 1) != sample_delays(backoff, 0)
     except Exception:  # a function of the user's, asked about a failure that is none of his
         return None
 
 
-def grows(backoff: Backoff) -> bool | None:
+def is_increasing(backoff: Backoff) -> bool | None:
     """Whether it may wait longer the more attempts have failed; None: it cannot be told."""
     try:
-        longest = waits(backoff, 1)
+        longest = sample_delays(backoff, 1)
     except Exception:  # as above
         return None
     return bool(longest) and longest[0] < longest[-1]
 
 
-def retrying(template: RetryTemplate, attempt: float) -> float:
+def retry_duration(template: RetryTemplate, attempt: float) -> float:
     """All attempts of so many seconds, and the waits between them."""
     if attempt == inf:
         return inf
@@ -83,10 +91,10 @@ def is_retried(policy: RetryPolicy, failure: Exception) -> bool:
         return False
 
 
-class _NeverHeardOf(Exception):
+class _UnlistedError(Exception):
     """An error of no class that a rule names."""
 
 
 def retries_everything(policy: RetryPolicy) -> bool:
     """Whether it retries what nobody has named."""
-    return is_retried(policy, _NeverHeardOf("to see"))
+    return is_retried(policy, _UnlistedError("to see"))

@@ -13,7 +13,11 @@ from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.control.budget.budget import RetryBudget
 from retrytemplate.control.classification.codes import CodeClassifier
-from retrytemplate.control.http.retry import AsTold, RepeatableClassifier, refuse_made
+from retrytemplate.control.http.retry import (
+    IdempotentRequestClassifier,
+    RetryAfterGuard,
+    reject_derived_settings,
+)
 from retrytemplate.control.idempotency.keys import HEADER, RequireIdempotency
 from retrytemplate.control.presets.jitter import AddedJitter
 from retrytemplate.control.presets.strict import check
@@ -38,7 +42,7 @@ __all__ = ["BY_REQUEST", "Preset"]
 
 T = TypeVar("T")
 BY_REQUEST: Final = "by request"
-MADE = {
+DERIVED_SETTINGS = {
     "policy": "made of the preset's retry_on and max_attempts, which with_() changes",
     "backoff": "made of the preset's initial, multiplier, maximum, jitter and give_up_above, which "
     "with_() changes",
@@ -191,15 +195,19 @@ class Preset:
         >>> HTTPX.template(name="orders").name
         'orders'
         """
-        refuse_made(settings, MADE)
-        known = [each.name for each in fields(RetryTemplate) if each.init and each.name not in MADE]
+        reject_derived_settings(settings, DERIVED_SETTINGS)
+        known = [
+            each.name
+            for each in fields(RetryTemplate)
+            if each.init and each.name not in DERIVED_SETTINGS
+        ]
         check_names("setting", settings, known)
         clock = settings.get("clock")
         given: dict[str, Any] = {} if clock is None else {"clock": clock}
         wait = RetryAfterBackoff(self._backoff(), self.give_up_above, **given)
         policy = SimpleRetryPolicy(self.max_attempts, classifier=self._classifier())
         made = RetryTemplate(policy, wait, attempt_timeout=self.attempt_timeout, **settings)
-        made = made.with_(guards=(*made.guards, AsTold(wait), *self._guards(given)))
+        made = made.with_(guards=(*made.guards, RetryAfterGuard(wait), *self._guards(given)))
         if self.strict:
             check(made, self)
         return made
@@ -240,7 +248,7 @@ class Preset:
         if not isinstance(worth, ExceptionClassifier):
             worth = CodeClassifier(dict.fromkeys(worth, True), status={"4xx": False})
         if self.idempotent == BY_REQUEST:
-            return RepeatableClassifier({}, of=worth, idempotent=False, key_header=HEADER)
+            return IdempotentRequestClassifier({}, of=worth, idempotent=False, key_header=HEADER)
         return worth
 
     def _guards(self, given: dict[str, Any]) -> Iterator[Any]:

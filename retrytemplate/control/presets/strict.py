@@ -6,9 +6,15 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate.control.budget.budget import RetryBudget
-from retrytemplate.control.http.retry import RepeatableClassifier
+from retrytemplate.control.http.retry import IdempotentRequestClassifier
 from retrytemplate.control.idempotency.keys import RequireIdempotency
-from retrytemplate.control.pipeline.probe import grows, retries_everything, retrying, spreads, title
+from retrytemplate.control.pipeline.probe import (
+    has_jitter,
+    is_increasing,
+    label,
+    retries_everything,
+    retry_duration,
+)
 from retrytemplate.errors import UnsafeRetryError
 from retrytemplate.policies.composite import CompositeRetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
@@ -27,16 +33,16 @@ def check(template: RetryTemplate, whose: Any) -> None:
     limit = template.policy.resolved().attempt_limit
     missing = () if limit == 1 else tuple(_missing(template))
     if missing:
-        raise UnsafeRetryError(f"{title(whose)} is missing {'; '.join(missing)}", missing=missing)
+        raise UnsafeRetryError(f"{label(whose)} is missing {'; '.join(missing)}", missing=missing)
 
 
 def _missing(template: RetryTemplate) -> Iterator[str]:
     backoff, guards = template.backoff.resolved(), template.guards
-    if template.policy.resolved().attempt_limit is None and retrying(template, 0.0) == inf:
+    if template.policy.resolved().attempt_limit is None and retry_duration(template, 0.0) == inf:
         yield "a limit (max_attempts, or a time)"
-    if not grows(backoff):
+    if not is_increasing(backoff):
         yield "waits that grow (a backoff such as ExponentialBackoff)"
-    if not spreads(backoff):
+    if not has_jitter(backoff):
         yield "chance in its waits (jitter)"
     if not (_has(guards, RequireIdempotency) or _is_by_request(template.policy)):
         yield "an answer to whether a call may be made twice (RequireIdempotency, or http_retry)"
@@ -58,4 +64,4 @@ def _is_by_request(policy: RetryPolicy) -> bool:
         enough = all if policy.optimistic else any
         return enough(map(_is_by_request, policy.policies))
     classifier = policy.classifier if isinstance(policy, SimpleRetryPolicy) else None
-    return isinstance(classifier, RepeatableClassifier)
+    return isinstance(classifier, IdempotentRequestClassifier)

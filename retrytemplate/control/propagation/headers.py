@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "gathered",
+    "collect_headers",
     "read_attempt",
     "read_flag",
     "read_number",
@@ -30,7 +30,7 @@ MOST_MILLISECONDS = 9_999_999_999  # about four months: ten digits, as the Conne
 MOST_ATTEMPTS = 1000
 
 
-def gathered(headers: Any, names: Iterable[str]) -> dict[str, list[str]]:
+def collect_headers(headers: Any, names: Iterable[str]) -> dict[str, list[str]]:
     """The values of these headers: of a mapping, or of pairs as ASGI and gRPC give them.
 
     One that comes more than once, or is joined with commas, has several.

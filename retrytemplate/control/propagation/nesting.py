@@ -9,14 +9,19 @@ from attrs import field, frozen
 from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
 from retrytemplate._engine.plan import ExecutionPlan
 from retrytemplate._internal.validation import checked_by, text, whole
-from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
+from retrytemplate.control.events import (
+    ControlEvent,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import NestedRetryError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
     from retrytemplate._engine.context import ExecutionFrame, RetryContext
 
-__all__ = ["NestedRetries", "NestedRetry", "Nesting", "around"]
+__all__ = ["NestedRetries", "NestedRetry", "Nesting", "current_nesting"]
 
 
 ON_NESTED = ("suppress", "report")
@@ -42,7 +47,7 @@ class Nesting:
     @classmethod
     def current(cls) -> Nesting:
         """That of the code which asks."""
-        return around(CURRENT.get())
+        return current_nesting(CURRENT.get())
 
     def merge(self, other: Nesting) -> Nesting:
         """Both are true: of each the stricter."""
@@ -53,14 +58,14 @@ class Nesting:
         )
 
 
-def around(frame: ExecutionFrame | None) -> Nesting:
+def current_nesting(frame: ExecutionFrame | None) -> Nesting:
     """What was entered around here, up to where a request came in."""
     depth = retries = 0
     while frame is not None:
         context, owner, began_with = frame[CONTEXT], frame[OWNER], frame[PLAN]
         if isinstance(began_with, Nesting):  # came in: it knows of all that is outside
-            said = began_with
-            return Nesting(said.depth + depth, said.attempt + retries, said.no_retry)
+            incoming = began_with
+            return Nesting(incoming.depth + depth, incoming.attempt + retries, incoming.no_retry)
         if context is not None:
             if not (context.closed or context.exhausted):
                 depth += _may_retry(context)
@@ -131,7 +136,7 @@ class NestedRetries(Guard):
     )
     name: str = field(default="nesting", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=listeners_of, validator=checked_by(check_listeners)
+        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
 
     def reserve(self, context: RetryContext, delay: float) -> None:
@@ -139,7 +144,7 @@ class NestedRetries(Guard):
 
         :raises NestedRetryError: it is, and is not only to be reported.
         """
-        here = around(context._outer)
+        here = current_nesting(context._outer)
         allowed = self.allowed(here)
         retry = context.retry_count
         if allowed is None or retry <= allowed:
@@ -152,7 +157,7 @@ class NestedRetries(Guard):
             retry=retry,
             suppressed=suppressed,
         )
-        tell(self.listeners, [event])
+        notify_listeners(self.listeners, [event])
         if suppressed:
             why = "the caller wants none" if here.no_retry else f"{allowed} are allowed there"
             raise NestedRetryError(f"no retry {retry} at depth {here.depth}: {why}", name=self.name)

@@ -20,7 +20,7 @@ from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.propagation.headers import (
-    gathered,
+    collect_headers,
     read_attempt,
     read_flag,
     read_number,
@@ -28,7 +28,7 @@ from retrytemplate.control.propagation.headers import (
     write_attempt,
     write_timeout,
 )
-from retrytemplate.control.propagation.nesting import Nesting, around
+from retrytemplate.control.propagation.nesting import Nesting, current_nesting
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -134,16 +134,16 @@ class Propagation:
         is no number is as if it were not there; of a header that comes more than once the
         strictest value counts.  ``async with`` also cuts the block when the time is over.
         """
-        found = gathered(headers, self._names())
-        said = Nesting(
-            max(_known(found, self.depth, self._read_depth), default=0),
-            max(_known(found, self.attempt, read_attempt), default=1),
-            any(_known(found, self.no_retry, read_flag)),
+        found = collect_headers(headers, self._names())
+        incoming = Nesting(
+            max(_parse_values(found, self.depth, self._read_depth), default=0),
+            max(_parse_values(found, self.attempt, read_attempt), default=1),
+            any(_parse_values(found, self.no_retry, read_flag)),
         )
-        times = _known(found, self.deadline, read_timeout)
+        times = _parse_values(found, self.deadline, read_timeout)
         if self.max_timeout is not None:
             times.append(self.max_timeout)
-        return Incoming(said, min(times, default=None), self.clock)
+        return Incoming(incoming, min(times, default=None), self.clock)
 
     def _read_depth(self, name: str, text: str) -> int | None:
         return read_number(text, self.max_depth)
@@ -163,7 +163,9 @@ class Propagation:
         return wsgi(self, app)
 
 
-def _known(found: dict[str, list[str]], name: str | None, read: Callable[..., Any]) -> list[Any]:
+def _parse_values(
+    found: dict[str, list[str]], name: str | None, read: Callable[..., Any]
+) -> list[Any]:
     """What a header says, without what it does not make sense to say."""
     values = [] if name is None else [read(name, text) for text in found[name.lower()]]
     return [value for value in values if value is not None]
@@ -172,8 +174,8 @@ def _known(found: dict[str, list[str]], name: str | None, read: Callable[..., An
 class Incoming:
     """What a request said, in force in a block: of ``Propagation.incoming``."""
 
-    def __init__(self, said: Nesting, timeout: float | None, clock: Any) -> None:
-        self.said = said
+    def __init__(self, incoming: Nesting, timeout: float | None, clock: Any) -> None:
+        self.incoming = incoming
         self.timeout = timeout
         self._clock = clock
         self._deadline: Deadline | None = None
@@ -187,7 +189,7 @@ class Incoming:
         self._entered = True
         outer = enclosing_frame()
         # In one process, as in a test, what is outside is known from both sides.
-        here = self.said.merge(around(outer))
+        here = self.incoming.merge(current_nesting(outer))
         # There is something to look for, as where a deadline is entered.
         _context.any_deadline_entered = True
         self._frame = [None, None, None if outer is None else outer[DEADLINE], outer, here]

@@ -117,7 +117,7 @@ class StatementLimit:
 
     def __exit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
         self._exit(self._connection, exception)
-        self._name(exception)
+        self._translate_error(exception)
 
     async def __aenter__(self) -> Self:
         if self._async is None:
@@ -129,7 +129,7 @@ class StatementLimit:
         from retrytemplate._storage.cancellation import whole
 
         await whole(self._async.run_sync(self._exit, exception))
-        self._name(exception)
+        self._translate_error(exception)
 
     def _enter(self, connection: Connection) -> None:
         from sqlalchemy import event
@@ -170,7 +170,7 @@ class StatementLimit:
             with suppress(Exception) if failed else nullcontext():
                 self._database.end()
 
-    def _name(self, exception: BaseException | None) -> None:
+    def _translate_error(self, exception: BaseException | None) -> None:
         """Raise what it was, where a limit of this block has cut the statement."""
         if isinstance(exception, NotSentError):
             raise exception.args[0] from exception.__cause__

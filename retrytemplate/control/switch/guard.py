@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, overload
 from attrs import define, field
 
 from retrytemplate._engine.context import current_context
-from retrytemplate.control._enclosing import under, under_async
-from retrytemplate.control._strategy import Wraps, refuse_awaitable
-from retrytemplate.control._threads import in_thread
+from retrytemplate.control._enclosing import run_under_guard, run_under_guard_async
+from retrytemplate.control._strategy import StrategyBase, reject_awaitable
+from retrytemplate.control._threads import run_in_thread
 from retrytemplate.control.events import CallRejected
 from retrytemplate.errors import KillSwitchActiveError
 from retrytemplate.guards import Guard
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @define(eq=False, repr=False)
-class SwitchGuard(Guard, Wraps):
+class SwitchGuard(Guard, StrategyBase):
     """Lets pass what a switch does not stop; made by ``KillSwitch.guard``.
 
     In ``RetryTemplate(guards=[...])`` it is asked before every attempt.  It is a strategy as well:
@@ -86,7 +86,7 @@ class SwitchGuard(Guard, Wraps):
         if self._known_allowed():
             return
         if not self._switch._cache.is_fresh():
-            await in_thread(self._switch._refresh_if_stale)
+            await run_in_thread(self._switch._refresh_if_stale)
         self._raise_if_stopped(
             self._switch._decide_from_cache(self._scope_check, lambda: self._key_of(context))
         )
@@ -94,8 +94,8 @@ class SwitchGuard(Guard, Wraps):
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, unless it is stopped."""
         self.admit(current_context())
-        value: T = under(self, fn, args, kwargs)
-        refuse_awaitable(value, fn)
+        value: T = run_under_guard(self, fn, args, kwargs)
+        reject_awaitable(value, fn)
         return value
 
     @overload
@@ -109,7 +109,7 @@ class SwitchGuard(Guard, Wraps):
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, unless it is stopped, and await it."""
         await self.admit_async(current_context())
-        return await under_async(self, fn, args, kwargs)
+        return await run_under_guard_async(self, fn, args, kwargs)
 
     def _decide(self, context: RetryContext | None) -> None:
         self._raise_if_stopped(

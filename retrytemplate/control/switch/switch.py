@@ -20,8 +20,8 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate._storage.fork_safety import follow
 from retrytemplate.clock import given_or_system
-from retrytemplate.control._poller import Watcher
-from retrytemplate.control.events import check_listeners, listeners_of, tell
+from retrytemplate.control._poller import BackgroundPoller
+from retrytemplate.control.events import as_listeners, check_listeners, notify_listeners
 from retrytemplate.control.switch import transitions
 from retrytemplate.control.switch.cache import StateCache, call_store, suspend_aware_clock
 from retrytemplate.control.switch.canary import KEY_SUBJECT, evaluate_health, parse_canary
@@ -301,7 +301,7 @@ class KillSwitch(SwitchCommands):
     _audit_notifier: AuditNotifier
     _log_once: LogOnce
     _reported_snapshot: StateSnapshot | None
-    _poller: Watcher
+    _poller: BackgroundPoller
 
     def __init__(
         self,
@@ -336,10 +336,10 @@ class KillSwitch(SwitchCommands):
         span("reminder_interval", self._reminder_interval)
         age_limit = None if max_notification_age is None else duration(max_notification_age)
         span_or_none("max_notification_age", age_limit)
-        self._listeners, receivers = listeners_of(listeners), listeners_of(notifiers)
+        self._listeners, receivers = as_listeners(listeners), as_listeners(notifiers)
         check_listeners("listeners", self._listeners)
         check_notifiers("notifiers", receivers)
-        self._notify_listeners = partial(tell, self._listeners)
+        self._notify_listeners = partial(notify_listeners, self._listeners)
         now = suspend_aware_clock(self._clock)
         self._cache = StateCache(self.store, name, max_age, now)
         self._writer = Writer(self._cache, self._clock, self._notify_listeners)
@@ -349,7 +349,7 @@ class KillSwitch(SwitchCommands):
             self.store, name, receivers, now, self._clock.time, age_limit
         )
         period = min(max(max_age / 2, MIN_POLL_INTERVAL), MAX_POLL_INTERVAL)
-        self._poller = Watcher(self._poll, period, name="retrytemplate-switch")
+        self._poller = BackgroundPoller(self._poll, period, name="retrytemplate-switch")
         self._scope_checks = {}
         follow(self)
 
@@ -434,7 +434,7 @@ class KillSwitch(SwitchCommands):
 
     def _refresh_if_stale(self) -> None:
         if self.store.shared:
-            self._poller.ensure()
+            self._poller.ensure_running()
         self._notify_listeners(self._cache.refresh_if_stale())
         self._report_changes()
 
@@ -443,7 +443,7 @@ class KillSwitch(SwitchCommands):
     def start(self) -> None:
         """Ask the store, and begin to watch it: without it the first check does."""
         self.refresh()
-        self._poller.ensure()
+        self._poller.ensure_running()
 
     def refresh(self) -> None:
         """Ask the store now, lift what has had its time, and tell what nobody has told.
@@ -543,7 +543,7 @@ class KillSwitch(SwitchCommands):
         self._report_changes()
         self._run_notifiers()
         if self.store.shared or self._has_work():
-            self._poller.ensure()
+            self._poller.ensure_running()
 
     # Time.
 

@@ -10,8 +10,8 @@ from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.formatting import operation_of
 from retrytemplate._internal.validation import checked_by, duration, span_or_none, text
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control.events import check_listeners, listeners_of
-from retrytemplate.control.timeout.timeout import Timeout, tell_of
+from retrytemplate.control.events import as_listeners, check_listeners
+from retrytemplate.control.timeout.timeout import Timeout, notify_timed_out
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class StreamTimeout:
     listeners: tuple[Any, ...] = field(
         default=(),
         kw_only=True,
-        converter=listeners_of,
+        converter=as_listeners,
         validator=checked_by(check_listeners),
         repr=False,
     )
@@ -103,22 +103,22 @@ class StreamTimeout:
         raise TypeError(f"over() takes what can be iterated over, got {stream!r}")
 
 
-class _Limited:
+class _TimedIterator:
     _on_late_result: Literal["return", "discard"] = "return"
 
     def __init__(self, limits: StreamTimeout, items: Any) -> None:
         self._limits = limits
         self._items = items
-        self._whole: Deadline | None = None
+        self._total_deadline: Deadline | None = None
 
     def _timeout(self, fn: Any) -> Timeout:
         """The limit of the item that this function is asked for."""
-        limits, whole = self._limits, self._whole
+        limits, whole = self._limits, self._total_deadline
         seconds, kind = limits.between, NEXT
         if whole is None:
             seconds, kind = limits.first, FIRST
             total = float("inf") if limits.total is None else limits.total
-            whole = self._whole = Deadline.after(total, kind=WHOLE, clock=limits.clock)
+            whole = self._total_deadline = Deadline.after(total, kind=WHOLE, clock=limits.clock)
         left = whole.remaining()
         if seconds is None or left <= seconds:
             seconds, kind = left, WHOLE
@@ -126,7 +126,7 @@ class _Limited:
             try:
                 raise whole.error(f"the stream took longer than {whole.limit:g} seconds")
             except DeadlineExceededError as error:
-                tell_of(error, limits, operation_of(fn), whole)
+                notify_timed_out(error, limits, operation_of(fn), whole)
                 raise
         return Timeout(
             seconds,
@@ -138,7 +138,7 @@ class _Limited:
         )
 
 
-class _AsyncItems(_Limited):
+class _AsyncItems(_TimedIterator):
     def __aiter__(self) -> _AsyncItems:
         return self
 
@@ -152,7 +152,7 @@ class _AsyncItems(_Limited):
             await close()
 
 
-class _Items(_Limited):
+class _Items(_TimedIterator):
     _on_late_result = "discard"  # a plain iterator that is too slow ends here
 
     def __iter__(self) -> _Items:

@@ -14,9 +14,14 @@ from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awa
 from retrytemplate._internal.formatting import operation_of
 from retrytemplate._internal.validation import checked_by, duration, late_result, limit, span, text
 from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control._strategy import Wraps, apply, apply_async, refuse_awaitable
+from retrytemplate.control._strategy import StrategyBase, apply, apply_async, reject_awaitable
 from retrytemplate.control.classification.timeouts import timeout_kind
-from retrytemplate.control.events import ControlEvent, check_listeners, listeners_of, tell
+from retrytemplate.control.events import (
+    ControlEvent,
+    as_listeners,
+    check_listeners,
+    notify_listeners,
+)
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 from retrytemplate.history import summary
 
@@ -27,9 +32,9 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["TimedOut", "Timeout", "tell_of"]
+__all__ = ["TimedOut", "Timeout", "notify_timed_out"]
 
-RAISE: Final = object()
+RERAISE: Final = object()
 
 
 @frozen(kw_only=True)
@@ -56,7 +61,7 @@ class TimedOut(ControlEvent):
 
 
 @frozen(eq=False)
-class Timeout(Wraps):
+class Timeout(StrategyBase):
     """Opens a ``Deadline`` around each call: one limit for all that happens in it.
 
     :param seconds: the limit; a number or a ``timedelta``.
@@ -95,13 +100,13 @@ class Timeout(Wraps):
 
     seconds: float = field(converter=duration, validator=checked_by(span))
     kind: str = field(default="request", kw_only=True, validator=checked_by(text))
-    on_timeout: Any = field(default=RAISE, kw_only=True, repr=False)
+    on_timeout: Any = field(default=RERAISE, kw_only=True, repr=False)
     floor: float = field(default=0.0, kw_only=True, converter=duration, validator=checked_by(limit))
     name: str = field(default="timeout", kw_only=True, validator=checked_by(text))
     listeners: tuple[Any, ...] = field(
         default=(),
         kw_only=True,
-        converter=listeners_of,
+        converter=as_listeners,
         validator=checked_by(check_listeners),
         repr=False,
     )
@@ -133,19 +138,19 @@ class Timeout(Wraps):
             with deadline:
                 try:
                     value = fn(*args, **kwargs)
-                    refuse_awaitable(value, fn)
+                    reject_awaitable(value, fn)
                 except Exception as exc:
-                    if _means(exc, deadline):
+                    if _caused_by_deadline(exc, deadline):
                         raise _error(exc, deadline) from exc
                     raise
                 elapsed = deadline.elapsed()
                 if elapsed > deadline.granted:
                     self._check_late(deadline, elapsed)
         except DeadlineExceededError as error:
-            self._tell(_operation(fn, *args), deadline, error)
-            if self._is_not_answered(deadline):
+            self._notify_timed_out(_operation(fn, *args), deadline, error)
+            if self._has_no_substitute(deadline):
                 raise
-            return self._answer()
+            return self._substitute()
         if elapsed > deadline.granted:
             self._report_overrun(_operation(fn, *args), deadline, elapsed)
         return value
@@ -177,17 +182,17 @@ class Timeout(Wraps):
                         if type(value) is CoroutineType or is_awaitable(value):
                             value = await value
                     except Exception as exc:
-                        if _means(exc, deadline):
+                        if _caused_by_deadline(exc, deadline):
                             raise _error(exc, deadline) from exc
                         raise
                     elapsed = deadline.elapsed()
                     if elapsed > deadline.granted:
                         self._check_late(deadline, elapsed)
             except DeadlineExceededError as error:
-                self._tell(_operation(fn, *args), deadline, error)
-                if self._is_not_answered(deadline):
+                self._notify_timed_out(_operation(fn, *args), deadline, error)
+                if self._has_no_substitute(deadline):
                     raise
-                return self._answer()
+                return self._substitute()
             if elapsed > deadline.granted:
                 self._report_overrun(_operation(fn, *args), deadline, elapsed)
             return value
@@ -202,17 +207,19 @@ class Timeout(Wraps):
 
     def _report_overrun(self, operation: str, deadline: Deadline, elapsed: float) -> None:
         log_overrun(f"{self.name}: {operation}", deadline.granted, elapsed)
-        tell(self.listeners, [_event(self, operation, deadline, elapsed, None)])
+        notify_listeners(self.listeners, [_event(self, operation, deadline, elapsed, None)])
 
-    def _tell(self, operation: str, deadline: Deadline, error: DeadlineExceededError) -> None:
+    def _notify_timed_out(
+        self, operation: str, deadline: Deadline, error: DeadlineExceededError
+    ) -> None:
         """Tell of it where it was this limit, not another one inside."""
         if deadline.expired() or (error.kind, error.limit) == (deadline.kind, deadline.limit):
-            tell_of(error, self, operation, deadline)
+            notify_timed_out(error, self, operation, deadline)
 
-    def _is_not_answered(self, deadline: Deadline) -> bool:
-        return self.on_timeout is RAISE or deadline.is_shortened or not deadline.expired()
+    def _has_no_substitute(self, deadline: Deadline) -> bool:
+        return self.on_timeout is RERAISE or deadline.is_shortened or not deadline.expired()
 
-    def _answer(self) -> Any:
+    def _substitute(self) -> Any:
         if not callable(self.on_timeout):
             return self.on_timeout
         value = self.on_timeout()
@@ -222,9 +229,13 @@ class Timeout(Wraps):
         return value
 
 
-def tell_of(error: DeadlineExceededError, limits: Any, operation: str, deadline: Deadline) -> None:
+def notify_timed_out(
+    error: DeadlineExceededError, limits: Any, operation: str, deadline: Deadline
+) -> None:
     """Report a call without a value to the listeners of these limits."""
-    tell(limits.listeners, [_event(limits, operation, deadline, deadline.elapsed(), error)])
+    notify_listeners(
+        limits.listeners, [_event(limits, operation, deadline, deadline.elapsed(), error)]
+    )
 
 
 def _event(
@@ -251,7 +262,7 @@ def _operation(fn: Any, *args: Any) -> str:
     return operation_of(args[0] if inner is apply or inner is apply_async else fn)
 
 
-def _means(exc: Exception, deadline: Deadline) -> bool:
+def _caused_by_deadline(exc: Exception, deadline: Deadline) -> bool:
     """Whether a client's timeout comes because the deadline is over."""
     if isinstance(exc, DeadlineExceededError) or not deadline.expired():
         return False

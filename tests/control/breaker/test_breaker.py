@@ -210,7 +210,7 @@ def test_a_predicate_that_raises_keeps_no_place(make, clock):
 
     breaker = half_open(make(half_open_calls=1), clock)
     asking = CircuitBreaker("odd", failures=odd, half_open_calls=1, clock=clock)
-    asking._keeper.circuit.put("half_open", None)  # nothing counts as a failure there
+    asking._backend.circuit.force_state("half_open", None)  # nothing counts as a failure there
     outcome = asking.outcome(failing)
     assert type(outcome.exception) is ZeroDivisionError
     assert type(outcome.exception.__context__) is Down

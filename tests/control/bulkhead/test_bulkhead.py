@@ -22,7 +22,11 @@ from hypothesis.stateful import (
 
 from retrytemplate import BulkheadFullError, Deadline, DeadlineExceededError, MisuseError
 from retrytemplate.control import Bulkhead, CallRejected, ControlListener, Strategy
-from retrytemplate.control.bulkhead.priority_semaphore import Growth, Room, Ticket
+from retrytemplate.control.bulkhead.priority_semaphore import (
+    LimitRamp,
+    PrioritySemaphore,
+    SlotRequest,
+)
 from retrytemplate.control.bulkhead.waiters import ThreadWaiter
 from retrytemplate.testing import VirtualClock, run, run_trio
 from retrytemplate.testing.conformance.base import JOIN_TIMEOUT
@@ -152,7 +156,7 @@ def test_a_user_with_a_thousand_calls_limits_nobody_but_himself():
     async def ask(user):
         async with bulkhead.slot(key=user):
             shown = bulkhead.snapshot()
-            mine = bulkhead._room.keys[user].taken
+            mine = bulkhead._semaphore.keys[user].taken
             most[user] = max(most.get(user, 0), mine)
             assert shown.in_use <= 10
             await asyncio.sleep(0)
@@ -174,54 +178,54 @@ def test_a_user_with_a_thousand_calls_limits_nobody_but_himself():
 
 
 def test_of_a_key_that_is_full_the_next_comes_in_when_one_of_it_goes():
-    room = Room(limit=10, queue=10, lanes=1, per_key=1, fairness=0)
-    first, second, third = (Ticket("kim", 0) for _ in range(3))
+    semaphore = PrioritySemaphore(limit=10, queue=10, priorities=1, per_key=1, fairness=0)
+    first, second, third = (SlotRequest("kim", 0) for _ in range(3))
     for ticket in (first, second, third):
-        assert room.enter(ticket, wait=True)
-    other = Ticket("lee", 0)
-    assert room.enter(other, wait=True)
+        assert semaphore.acquire(ticket, wait=True)
+    other = SlotRequest("lee", 0)
+    assert semaphore.acquire(other, wait=True)
     assert [each.state for each in (first, second, third, other)] == ["in", *["waiting"] * 2, "in"]
-    assert room.leave(other) == []
-    assert room.leave(second) == []
-    assert room.leave(first) == [third]
-    assert room.leave(third) == []
-    assert room.keys == {}
+    assert semaphore.release(other) == []
+    assert semaphore.release(second) == []
+    assert semaphore.release(first) == [third]
+    assert semaphore.release(third) == []
+    assert semaphore.keys == {}
 
 
 # -- lanes -----------------------------------------------------------------------------------------
 
 
-def queued(room, *lanes):
-    tickets = [Ticket(None, lane) for lane in lanes]
-    assert all(room.enter(ticket, wait=True) for ticket in tickets)
+def queued(semaphore, *lanes):
+    tickets = [SlotRequest(None, priority) for priority in lanes]
+    assert all(semaphore.acquire(ticket, wait=True) for ticket in tickets)
     return tickets
 
 
-def served(room, holder, number):
+def served(semaphore, holder, number):
     """Who is let in when those who are in go one after the other."""
     order = []
     for _ in range(number):
-        (holder,) = room.leave(holder)
+        (holder,) = semaphore.release(holder)
         order.append(holder)
     return order
 
 
 @pytest.mark.statement("S4-52")
 def test_a_flood_of_normal_calls_keeps_no_vip_waiting():
-    room = Room(limit=1, queue=10**4, lanes=2, per_key=None, fairness=10)
-    (holder,) = queued(room, 0)
-    queued(room, *[1] * 1000)
-    served_first = [served(room, holder, 3)[-1]]
-    vips = queued(room, 0, 0, 0)
-    assert served(room, served_first[0], 3) == vips
+    semaphore = PrioritySemaphore(limit=1, queue=10**4, priorities=2, per_key=None, fairness=10)
+    (holder,) = queued(semaphore, 0)
+    queued(semaphore, *[1] * 1000)
+    served_first = [served(semaphore, holder, 3)[-1]]
+    vips = queued(semaphore, 0, 0, 0)
+    assert served(semaphore, served_first[0], 3) == vips
 
 
 def test_among_vips_every_tenth_slot_goes_to_who_has_waited_longest():
-    room = Room(limit=1, queue=10**4, lanes=2, per_key=None, fairness=10)
-    (holder,) = queued(room, 0)
-    normal = queued(room, *[1] * 5)
-    vips = queued(room, *[0] * 100)
-    order = served(room, holder, 50)
+    semaphore = PrioritySemaphore(limit=1, queue=10**4, priorities=2, per_key=None, fairness=10)
+    (holder,) = queued(semaphore, 0)
+    normal = queued(semaphore, *[1] * 5)
+    vips = queued(semaphore, *[0] * 100)
+    order = served(semaphore, holder, 50)
     assert [number for number, each in enumerate(order, 1) if each in normal] == [
         10,
         20,
@@ -233,23 +237,23 @@ def test_among_vips_every_tenth_slot_goes_to_who_has_waited_longest():
 
 
 def test_without_fairness_lanes_are_strict():
-    room = Room(limit=1, queue=100, lanes=3, per_key=None, fairness=0)
-    (holder,) = queued(room, 2)
-    low, middle, high = queued(room, 2, 1, 0)
-    assert served(room, holder, 3) == [high, middle, low]
+    semaphore = PrioritySemaphore(limit=1, queue=100, priorities=3, per_key=None, fairness=0)
+    (holder,) = queued(semaphore, 2)
+    low, middle, high = queued(semaphore, 2, 1, 0)
+    assert served(semaphore, holder, 3) == [high, middle, low]
 
 
 @pytest.mark.parametrize(("fairness", "turns"), [(3, [3, 6, 9]), (0, [])])
 def test_among_the_vips_of_a_key_so_many_a_place_goes_to_who_of_it_has_waited_longest(
     fairness, turns
 ):
-    room = Room(limit=50, queue=10**4, lanes=2, per_key=1, fairness=fairness)
-    holder, *others = (Ticket("kim", lane) for lane in (0, 1, 1, 1, *[0] * 20))
+    semaphore = PrioritySemaphore(limit=50, queue=10**4, priorities=2, per_key=1, fairness=fairness)
+    holder, *others = (SlotRequest("kim", priority) for priority in (0, 1, 1, 1, *[0] * 20))
     for ticket in (holder, *others):
-        assert room.enter(ticket, wait=True)
-    order = served(room, holder, 10)
-    assert [number for number, each in enumerate(order, 1) if each.lane == 1] == turns
-    assert [each for each in order if each.lane == 1] == others[: len(turns)]
+        assert semaphore.acquire(ticket, wait=True)
+    order = served(semaphore, holder, 10)
+    assert [number for number, each in enumerate(order, 1) if each.priority == 1] == turns
+    assert [each for each in order if each.priority == 1] == others[: len(turns)]
 
 
 def test_a_slot_names_its_lane():
@@ -415,7 +419,7 @@ def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(g
             await one.__aexit__(None, None, None)
         else:
             bulkhead.snapshot()
-        assert (bulkhead._room.in_use, bulkhead._room.waiting) == (3, 0 if goes else 1)
+        assert (bulkhead._semaphore.in_use, bulkhead._semaphore.waiting) == (3, 0 if goes else 1)
         for each in waits:
             each.cancel()
         await asyncio.wait(waits)
@@ -425,7 +429,7 @@ def test_whoever_waits_comes_in_with_whatever_happens_once_the_limit_has_grown(g
 
 @given(start=st.integers(1, 50), more=st.integers(1, 10**20), over=st.floats(1e-3, 1e6))
 def test_a_number_that_grows_comes_to_its_end_in_few_steps_none_of_them_early(start, more, over):
-    growth, now, steps = Growth(start, start + more, 17.5, over), 17.5, 0
+    growth, now, steps = LimitRamp(start, start + more, 17.5, over), 17.5, 0
     while seconds := growth.wait(now):
         before, now = growth.at(now), now + seconds
         share = Fraction(now - 17.5) / Fraction(over)
@@ -478,7 +482,7 @@ def test_slot_admitted_as_soon_as_it_waits_is_counted():
 
         def run(self, step, *args):
             result = monitor.run(step, *args)
-            if bulkhead._room.waiting:
+            if bulkhead._semaphore.waiting:
                 first.__exit__(None, None, None)
             return result
 
@@ -759,7 +763,7 @@ def test_a_slot_that_was_refused_can_be_entered_later():
 # -- the rules against a model ---------------------------------------------------------------------
 
 
-class Rooms(RuleBasedStateMachine):
+class PrioritySemaphores(RuleBasedStateMachine):
     """Against lists that are searched from the front each time."""
 
     tickets = Bundle("tickets")
@@ -771,10 +775,10 @@ class Rooms(RuleBasedStateMachine):
         fairness=st.integers(0, 3),
     )
     def make(self, limit, queue, per_key, fairness):
-        self.room = Room(limit, queue, 2, per_key, fairness)
+        self.semaphore = PrioritySemaphore(limit, queue, 2, per_key, fairness)
         self.limit, self.queue, self.per_key, self.fairness = limit, queue, per_key, fairness
         self.inside, self.waiting = [], []
-        self.stepped = []
+        self.fast_acquired = []
         self.now = self.since = self.over = 0
         self.from_ = self.to = limit
 
@@ -783,10 +787,10 @@ class Rooms(RuleBasedStateMachine):
             return True
         return sum(each.key == ticket.key for each in others) < self.per_key
 
-    @rule(target=tickets, key=st.sampled_from([None, "a", "b"]), lane=st.integers(0, 1))
-    def enter(self, key, lane):
-        ticket = Ticket(key, lane)
-        entered = self.room.enter(ticket, wait=True)
+    @rule(target=tickets, key=st.sampled_from([None, "a", "b"]), priority=st.integers(0, 1))
+    def acquire(self, key, priority):
+        ticket = SlotRequest(key, priority)
+        entered = self.semaphore.acquire(ticket, wait=True)
         if len(self.inside) < self.limit and self.allows(ticket, self.inside):
             assert entered
             self.inside.append(ticket)
@@ -798,42 +802,42 @@ class Rooms(RuleBasedStateMachine):
         return ticket
 
     @rule(ticket=tickets)
-    def leave(self, ticket):
+    def release(self, ticket):
         if ticket in self.inside:
             self.inside.remove(ticket)
         elif ticket in self.waiting:
             self.waiting.remove(ticket)
         else:
             return
-        self.let_in(self.room.leave(ticket))
+        self.let_in(self.semaphore.release(ticket))
 
     @rule()
-    def step_in(self):
-        stepped = self.room.step_in()
+    def acquire_fast(self):
+        acquired = self.semaphore.acquire_fast()
         grows = self.now < self.since + self.over and self.to > self.limit
-        assert stepped == (len(self.inside) < self.limit and not grows)
-        if stepped:
-            self.stepped.append(Ticket(None, 0, state="in"))
-            self.inside.append(self.stepped[-1])
+        assert acquired == (len(self.inside) < self.limit and not grows)
+        if acquired:
+            self.fast_acquired.append(SlotRequest(None, 0, state="in"))
+            self.inside.append(self.fast_acquired[-1])
 
-    @precondition(lambda self: self.stepped)
+    @precondition(lambda self: self.fast_acquired)
     @rule()
-    def step_out(self):
-        self.inside.remove(self.stepped.pop())
-        self.let_in(self.room.step_out())
+    def release_fast(self):
+        self.inside.remove(self.fast_acquired.pop())
+        self.let_in(self.semaphore.release_fast())
 
     @rule(limit=st.integers(1, 9), over=st.sampled_from([0, 0, 3, 8]))
     def resize(self, limit, over):
         self.from_, self.to = min(self.limit, limit), limit
         self.since, self.over = self.now, over
         self.grow()
-        self.let_in(self.room.resize(limit, self.now, over))
+        self.let_in(self.semaphore.resize(limit, self.now, over))
 
     @rule(seconds=st.integers(1, 5))
     def wait(self, seconds):
         self.now += seconds
         self.grow()
-        self.let_in(self.room.look(self.now))
+        self.let_in(self.semaphore.apply_ramp(self.now))
 
     def grow(self):
         passed, more = self.now - self.since, self.to - self.from_
@@ -848,21 +852,21 @@ class Rooms(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self):
-        if not hasattr(self, "room"):
+        if not hasattr(self, "semaphore"):
             return
-        room = self.room
+        semaphore = self.semaphore
         assert {each for each in self.inside if each.state != "in"} == set()
-        assert (room.in_use, room.waiting) == (len(self.inside), len(self.waiting))
-        assert room.limit == self.limit
-        assert set(room.queued()) == set(self.waiting)
+        assert (semaphore.in_use, semaphore.waiting) == (len(self.inside), len(self.waiting))
+        assert semaphore.limit == self.limit
+        assert set(semaphore.queued()) == set(self.waiting)
         if len(self.inside) < self.limit:  # whoever waits, waits for a place of his key
             assert not [each for each in self.waiting if self.allows(each, self.inside)]
         used = {each.key for each in self.inside + self.waiting if each.key is not None}
-        assert set(room.keys) == (used if self.per_key else set())
+        assert set(semaphore.keys) == (used if self.per_key else set())
 
 
-TestRooms = Rooms.TestCase
-TestRooms.settings = settings(max_examples=200, stateful_step_count=40)
+TestPrioritySemaphores = PrioritySemaphores.TestCase
+TestPrioritySemaphores.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -197,7 +197,10 @@ def test_interrupted_caller_abandons_and_stops_what_runs(pool):
         assert stop.wait(JOIN_TIMEOUT)
 
     made = hedge(pool, NEVER)
-    with InterruptsOnly(runners.PoolLanes._next) as interrupts, pytest.raises(KeyboardInterrupt):
+    with (
+        InterruptsOnly(runners.ThreadPoolRunner._next) as interrupts,
+        pytest.raises(KeyboardInterrupt),
+    ):
         made.call(ask)
     assert (made.snapshot().abandoned, flags[0].wait(JOIN_TIMEOUT)) == (1, True)
 
@@ -325,7 +328,7 @@ def test_a_single_thread_makes_one_call_after_the_other():
 
 
 def test_in_the_only_thread_of_its_pool_the_caller_makes_the_calls_itself(monkeypatch):
-    monkeypatch.setattr(runners, "GRACE", 0.0)
+    monkeypatch.setattr(runners, "POOL_START_GRACE", 0.0)
     with ThreadPoolExecutor(1) as single, Hanging(0) as answers:
         caller = single.submit(threading.get_ident).result(JOIN_TIMEOUT)
         assert single.submit(hedge(single).call, answers).result(JOIN_TIMEOUT) == "answer 1"
@@ -335,7 +338,7 @@ def test_in_the_only_thread_of_its_pool_the_caller_makes_the_calls_itself(monkey
 
 
 def test_while_others_have_every_thread_the_caller_makes_the_call_itself(monkeypatch):
-    monkeypatch.setattr(runners, "GRACE", 0.001)
+    monkeypatch.setattr(runners, "POOL_START_GRACE", 0.001)
     with ThreadPoolExecutor(2) as small, Hanging(0) as answers:
         over = filled(small)
         try:
@@ -389,7 +392,7 @@ def test_a_pool_that_is_shut_down_meanwhile_starts_no_hedge():
 
 
 def test_a_call_that_a_pool_throws_away_is_cancelled(monkeypatch):
-    monkeypatch.setattr(runners, "GRACE", JOIN_TIMEOUT)
+    monkeypatch.setattr(runners, "POOL_START_GRACE", JOIN_TIMEOUT)
     pool = ThreadPoolExecutor(1)
     over = filled(pool)
     submit = pool.submit
@@ -408,7 +411,7 @@ def test_a_call_that_a_pool_throws_away_is_cancelled(monkeypatch):
 
 
 def test_a_pool_that_is_broken_says_so(monkeypatch):
-    monkeypatch.setattr(runners, "GRACE", JOIN_TIMEOUT)
+    monkeypatch.setattr(runners, "POOL_START_GRACE", JOIN_TIMEOUT)
 
     class Broken(Executor):
         def submit(self, fn, /, *args, **kwargs):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrytemplate.control.propagation.headers import (
     MOST_MILLISECONDS,
-    gathered,
+    collect_headers,
     read_attempt,
     read_flag,
     read_number,
@@ -46,12 +46,12 @@ def message():
     ids=["dict", "spaces", "pairs", "asgi", "http.server", "httpx", "requests", "aiohttp"],
 )
 def test_a_header_is_found_in_any_case_in_whatever_holds_headers(headers):
-    assert gathered(headers, ["X-Retry-Depth"]) == {"x-retry-depth": ["3", "2"]}
+    assert collect_headers(headers, ["X-Retry-Depth"]) == {"x-retry-depth": ["3", "2"]}
 
 
 @pytest.mark.parametrize("headers", [None, {}, (), {"X-Other": "1", 5: "2", "X-Retry-Depth": 7}])
 def test_what_is_no_text_is_not_there(headers):
-    found = gathered(headers, ["X-Retry-Depth"])["x-retry-depth"]
+    found = collect_headers(headers, ["X-Retry-Depth"])["x-retry-depth"]
     assert [read_number(each, 9) for each in found] in ([], [None])
 
 
@@ -117,7 +117,7 @@ def test_an_attempt_is_read_as_it_was_written(number):
 
 @given(text=st.text() | st.binary())
 def test_nothing_that_anybody_sends_raises(text):
-    for value in gathered([("x", text), (text, text)], ["x"])["x"]:
+    for value in collect_headers([("x", text), (text, text)], ["x"])["x"]:
         read_flag("x", value)
         number = read_number(value, 16)
         assert number is None or 0 <= number <= 16
@@ -138,4 +138,4 @@ def test_the_libraries_take_what_is_written_as_their_own_headers():
         requests.Request("GET", "http://127.0.0.1", headers=headers).prepare().headers,
         aiohttp.client_reqrep.CIMultiDict(headers),
     ):
-        assert gathered(made, NAMES)["x-request-timeout-ms"] == ["1500"]
+        assert collect_headers(made, NAMES)["x-request-timeout-ms"] == ["1500"]

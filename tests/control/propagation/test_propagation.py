@@ -244,7 +244,7 @@ def test_in_one_process_nothing_is_counted_twice():
 @pytest.fixture
 def first_of_its_kind(monkeypatch):
     """As in a process where no deadline has been used yet."""
-    monkeypatch.setattr("retrytemplate._engine.context.deadlines", False)
+    monkeypatch.setattr("retrytemplate._engine.context.any_deadline_entered", False)
 
 
 first_of_all = pytest.mark.usefixtures("first_of_its_kind")

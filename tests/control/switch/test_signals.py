@@ -38,7 +38,7 @@ def test_a_guard_is_in_force_for_its_own_call_only(way):
         with suppress(Signal), signal:
             way(guard)
         gc.collect()  # what nobody has awaited is told of here
-        return [signal.where] if _enclosing._stops() else []
+        return [signal.where] if _enclosing._enclosing_guards() else []
 
     assert left_behind(run) == []
 

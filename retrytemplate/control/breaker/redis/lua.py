@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from retrytemplate._storage.redis_script import Script
 
-__all__ = ["CALL", "FORMAT", "LOOK", "MOVE"]
+__all__ = ["CALL", "FORMAT", "INSPECT", "MOVE"]
 
 FORMAT = "1"
 TAKEN_OVER = 60
@@ -53,7 +53,7 @@ read()
 """
 
 # What is in the window now, and what an answer says of the circuit.
-TELL = """
+ENCODE_REPLY = """
 local function in_seconds(length)
     local step, calls, failed, late = math.floor(now / length), 0, 0, 0
     local counted = redis.call('HGETALL', window)
@@ -84,9 +84,9 @@ end
 """
 
 # The circuit as it is found: made where there is none, taken over where that may be.
-FIND = (
+LOAD_OR_CREATE = (
     READ
-    + TELL
+    + ENCODE_REPLY
     + f"""
 -- In one argument what is always the same: a client takes longer over many than the server does.
 local mine, limit, lease, kept = string.match(ARGV[1], '^(.*);(%d+);(%d+);(%d+)$')
@@ -141,7 +141,7 @@ end
 
 # Counts what has ended, gives a permit back, and asks for another one.
 CALL = Script(
-    FIND
+    LOAD_OR_CREATE
     + """
 local returned, good = ARGV[4], ARGV[5]
 local function add(what, by)
@@ -206,7 +206,7 @@ return answer(late)
 
 # Swaps the state where the era still is the given one; by hand whatever it is.
 MOVE = Script(
-    FIND
+    LOAD_OR_CREATE
     + """
 local after, length, times, limits, clears = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 if given == '*' or given == era then
@@ -236,9 +236,9 @@ return answer(0)
 
 # For who only looks: nothing is made, nothing taken over; the kind and the size of the window come
 # from the rules as they are kept.
-LOOK = Script(
+INSPECT = Script(
     READ
-    + TELL
+    + ENCODE_REPLY
     + f"""
 if not format then return redis.call('EXISTS', circuit) == 1 and 'format' end
 if format ~= '{FORMAT}' then return 'format' end

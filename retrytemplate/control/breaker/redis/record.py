@@ -8,26 +8,37 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, frozen
 
 from retrytemplate.control.breaker.backend import GAUGES
-from retrytemplate.control.breaker.state_machine import Change, Circuit, Manual
+from retrytemplate.control.breaker.state_machine import (
+    CircuitStateMachine,
+    ManualOverride,
+    StateTransition,
+)
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
-    from retrytemplate.control.breaker.state_machine import Rules, State
+    from retrytemplate.control.breaker.state_machine import CircuitConfig, State
 
-__all__ = ["BY_HAND", "Seen", "change", "note_of", "restored", "seen_in"]
+__all__ = [
+    "FORCED_STATES",
+    "CircuitRecord",
+    "decode_record",
+    "encode_note",
+    "to_state_machine",
+    "transition_to_record",
+]
 
-BY_HAND = ("forced_open", "disabled", "metrics_only")
+FORCED_STATES = ("forced_open", "disabled", "metrics_only")
 FIELDS = 16
 MICROSECONDS = 1_000_000
 
 
 @frozen(kw_only=True)
-class Seen:
+class CircuitRecord:
     """A circuit as the store had it at a moment.
 
     :param now: that moment; ``since`` and *until*: when the state began, and when it ends; all on
         the store's clock, in seconds.
-    :param era: what every change changes, in text; ``born`` and ``generation`` are its parts.
+    :param epoch: what every change changes, in text; ``created`` and ``generation`` are its parts.
     :param probes: permits in hand; *granted*: whether one of them is what was asked for.
     :param late: whether what was reported was of another era.
     :param expired: permits that were found to be over.
@@ -35,7 +46,7 @@ class Seen:
     """
 
     now: float
-    born: str
+    created: str
     generation: int
     state: State
     since: float
@@ -53,8 +64,8 @@ class Seen:
     reason: str | None
 
     @property
-    def era(self) -> str:
-        return f"{self.born}.{self.generation}"
+    def epoch(self) -> str:
+        return f"{self.created}.{self.generation}"
 
     @property
     def gauge(self) -> int:
@@ -62,70 +73,72 @@ class Seen:
         return GAUGES[self.state]
 
     @property
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Seconds until the state ends; None: until somebody ends it."""
         return None if self.until is None else max(0.0, self.until - self.now)
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until it is worth to ask again; None: nobody knows."""
-        return self.left if self.state in ("open", "forced_open") else None
+        return self.remaining if self.state in ("open", "forced_open") else None
 
     @property
-    def quiet(self) -> bool:
+    def allows_fast_path(self) -> bool:
         """Whether a success in time changes nothing but the number of calls."""
         return not (self.failures or self.slow)
 
     @property
-    def manual(self) -> Manual | None:
+    def manual(self) -> ManualOverride | None:
         """By whom and why, where it was done by hand."""
-        if self.by is None and self.reason is None and self.state not in BY_HAND:
+        if self.by is None and self.reason is None and self.state not in FORCED_STATES:
             return None
-        return Manual(self.by, self.reason, self.until)
+        return ManualOverride(self.by, self.reason, self.until)
 
 
 @define
-class _Tally:
+class _StoredCounts:
     """What the store has counted, as the rules look at it."""
 
     calls: int
     failures: int
     slow: int
-    quiet: float = -inf
+    fast_path_until: float = -inf
 
 
-def restored(rules: Rules, seen: Seen, stretch: float) -> Circuit:
+def to_state_machine(
+    rules: CircuitConfig, record: CircuitRecord, jitter_factor: float
+) -> CircuitStateMachine:
     """The circuit that the rules are asked about."""
-    circuit = Circuit(
+    circuit = CircuitStateMachine(
         rules,
-        stretch,
-        seen.state,
-        seen.generation,
-        until=seen.until or 0.0,
-        opened=seen.opened,
-        successes=seen.successes,
-        manual=seen.manual if seen.state in BY_HAND else None,
+        jitter_factor,
+        record.state,
+        record.generation,
+        until=record.until or 0.0,
+        consecutive_opens=record.opened,
+        successes=record.successes,
+        manual=record.manual if record.state in FORCED_STATES else None,
     )
-    circuit.counter = _Tally(seen.calls, seen.failures, seen.slow)  # type: ignore[assignment]
+    circuit.counter = _StoredCounts(record.calls, record.failures, record.slow)  # type: ignore[assignment]
     circuit.closed = None
     return circuit
 
 
-def seen_in(name: str, reply: Any) -> Seen:
+def decode_record(name: str, reply: Any) -> CircuitRecord:
     """What the store has answered.
 
     :raises CircuitStoreError: that is no circuit.
     """
     try:
         *numbers, note = reply.decode().split("\n", FIELDS - 1)
-        now, born, generation, state, since, until, *counts = numbers
+        now, created, generation, state, since, until, *counts = numbers
         opened, successes, calls, failures, slow, probes, granted, late, expired = map(int, counts)
         if state not in GAUGES or opened < 0:
             raise ValueError(state, opened)
-        by, reason = _noted(note)
-        return Seen(
+        by, reason = _decode_note(note)
+        return CircuitRecord(
             now=int(now) / MICROSECONDS,
-            born=born,
+            created=created,
             generation=int(generation),
             state=state,
             since=int(since) / MICROSECONDS,
@@ -148,14 +161,14 @@ def seen_in(name: str, reply: Any) -> Seen:
         ) from None
 
 
-def note_of(by: str | None, reason: str | None) -> str:
+def encode_note(by: str | None, reason: str | None) -> str:
     """Who and why, as it is stored."""
     import json
 
     return "" if by is None and reason is None else json.dumps([by, reason])
 
 
-def _noted(text: str) -> tuple[str | None, str | None]:
+def _decode_note(text: str) -> tuple[str | None, str | None]:
     if not text:
         return None, None
     import json
@@ -167,6 +180,6 @@ def _noted(text: str) -> tuple[str | None, str | None]:
     return by, reason
 
 
-def change(before: State, seen: Seen) -> Change:
+def transition_to_record(before: State, record: CircuitRecord) -> StateTransition:
     """What those who listen are told."""
-    return Change(before, seen.state, seen.generation, seen.manual)
+    return StateTransition(before, record.state, record.generation, record.manual)

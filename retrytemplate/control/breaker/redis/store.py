@@ -21,7 +21,7 @@ from retrytemplate._storage.store_role import Owner
 from retrytemplate.backends.durable import KEY_PREFIXES
 from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST, SPECIAL
 from retrytemplate.control.breaker.redis import lua
-from retrytemplate.control.breaker.redis.record import note_of, seen_in
+from retrytemplate.control.breaker.redis.record import decode_record, encode_note
 from retrytemplate.control.breaker.window import STEPS, Calls, Seconds
 from retrytemplate.errors import CacheUnavailableError, CircuitStoreError
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds as Duration
     from retrytemplate._storage.operation_runner import Step
     from retrytemplate._storage.redis_script import Script
-    from retrytemplate.control.breaker.backend import Keeper
-    from retrytemplate.control.breaker.redis.record import Seen
-    from retrytemplate.control.breaker.state_machine import Rules, State
+    from retrytemplate.control.breaker.backend import CircuitBackend
+    from retrytemplate.control.breaker.redis.record import CircuitRecord
+    from retrytemplate.control.breaker.state_machine import CircuitConfig, State
 
-__all__ = ["Move", "Place", "RedisCircuitStore"]
+__all__ = ["CircuitKey", "RedisCircuitStore", "TransitionCommand"]
 
 Mode = Literal["strict", "cached"]
 OnStoreError = Literal["local", "raise"]
@@ -46,14 +46,14 @@ WEEK = 7 * 86400
 """Seconds after which a circuit that nobody uses is forgotten, unless it was put so by hand."""
 THOUSAND, MILLION = 1000, 1_000_000
 LARGEST = float_info.max
-SAYS = {
+REPLY_ERRORS = {
     "format": "of another version of this library, or of something else",
     "rules": "in use by breakers with other rules",
 }
 
 
 @frozen
-class Place:
+class CircuitKey:
     """Where a circuit is, and by which rules: what every script about it begins with."""
 
     name: str
@@ -62,7 +62,7 @@ class Place:
 
 
 @frozen
-class Move:
+class TransitionCommand:
     """Into another state.
 
     :param length: seconds that it lasts; None: until somebody ends it.
@@ -90,7 +90,7 @@ class Move:
             int(self.limited),
             int(self.clears),
             0 if by_hand and length is None and self.state != "closed" else int(kept * THOUSAND),
-            note_of(self.by, self.reason),
+            encode_note(self.by, self.reason),
         )
 
 
@@ -156,40 +156,40 @@ class RedisCircuitStore:
         found, cursor = set[bytes](), END
         pattern = f"{SPECIAL.sub(ESCAPED, self._opening)}*}}"
         while True:
-            with _typed():
+            with _translate_errors():
                 cursor, page = perform(scan(cursor, pattern), self._connections.ask)
             found.update(page)
             if cursor == END:
                 return sorted(self._name(key) for key in found if _is_text(key))
 
-    def look(self, name: str) -> Seen | None:
+    def fetch(self, name: str) -> CircuitRecord | None:
         """How the circuit stands, whatever its rules; None: it is not there."""
-        reply = self._run(False, lua.LOOK, name, self._keys(name), ())
-        return None if reply is None else self._seen(name, reply)
+        reply = self._run(False, lua.INSPECT, name, self._keys(name), ())
+        return None if reply is None else self._decode_reply(name, reply)
 
     # -- what a breaker asks for -----------------------------------------------------------------
 
-    def keeper(
+    def backend(
         self,
-        place: Place,
-        rules: Rules,
-        draw: Callable[[], float],
-        ticks: Any,
-        tell: Callable[[], None],
-    ) -> Keeper:
+        key: CircuitKey,
+        rules: CircuitConfig,
+        jitter: Callable[[], float],
+        monotonic: Any,
+        notify: Callable[[], None],
+    ) -> CircuitBackend:
         """What this process knows of the circuit.
 
-        :param draw: by chance, what an open time is multiplied by.
-        :param ticks: whose ``now()`` measures in this process.
-        :param tell: lets the breaker tell what has happened, where no call does.
+        :param jitter: by chance, what an open time is multiplied by.
+        :param monotonic: whose ``now()`` measures in this process.
+        :param notify: lets the breaker tell what has happened, where no call does.
         """
-        from retrytemplate.control.breaker.redis.cached import Cached
-        from retrytemplate.control.breaker.redis.strict import Shared
+        from retrytemplate.control.breaker.redis.cached import CachedRedisBackend
+        from retrytemplate.control.breaker.redis.strict import StrictRedisBackend
 
-        kind = Shared if self.mode == "strict" else Cached
-        return kind(self, place, rules, draw, ticks, tell)
+        kind = StrictRedisBackend if self.mode == "strict" else CachedRedisBackend
+        return kind(self, key, rules, jitter, monotonic, notify)
 
-    def place(self, name: str, rules: Rules, slow_call: float | None) -> Place:
+    def circuit_key(self, name: str, rules: CircuitConfig, slow_call: float | None) -> CircuitKey:
         """Where the circuit of a breaker with these rules is."""
         kind, size = _window(rules)
         # As numbers of one kind: 1 and 1.0 are the same rule.
@@ -198,19 +198,19 @@ class RedisCircuitStore:
         digest = sha256(repr(told).encode()).hexdigest()[:16]
         lease = round(min(rules.permit_timeout, MOST) * MILLION)
         always = f"{kind} {size} {digest};{rules.half_open_calls};{lease};{WEEK * THOUSAND}"
-        return Place(name, self._keys(name), always)
+        return CircuitKey(name, self._keys(name), always)
 
     def call(
         self,
-        place: Place,
+        key: CircuitKey,
         *,
         wanted: str = "",
-        era: str = "",
+        epoch: str = "",
         returned: str = "",
         good: bool = False,
         counted: Iterable[tuple[int, int]] = (),
         again: bool = True,
-    ) -> Seen:
+    ) -> CircuitRecord:
         """Count what has ended in an era, give its permit back, and ask for another.
 
         :param wanted: the name of a permit to take, where the circuit has a limit; "": none.
@@ -219,17 +219,21 @@ class RedisCircuitStore:
         :param again: whether it may come twice, where the answer to the first was lost.
         """
         pairs = [each for pair in counted for each in pair]
-        rest = (wanted, era, returned, int(good), *pairs)
-        return self._asked(again, lua.CALL, place, rest)
+        rest = (wanted, epoch, returned, int(good), *pairs)
+        return self._asked(again, lua.CALL, key, rest)
 
-    def move(self, place: Place, move: Move, *, era: str = "*", wanted: str = "") -> Seen:
+    def move(
+        self, key: CircuitKey, move: TransitionCommand, *, epoch: str = "*", wanted: str = ""
+    ) -> CircuitRecord:
         """Change the state, if the era still is this one; by hand whatever it is."""
-        rest = (wanted, era, *move.arguments(by_hand=era == "*"))
-        return self._asked(True, lua.MOVE, place, rest)
+        rest = (wanted, epoch, *move.arguments(by_hand=epoch == "*"))
+        return self._asked(True, lua.MOVE, key, rest)
 
-    def _asked(self, again: bool, script: Script, place: Place, rest: Sequence[Any]) -> Seen:
-        arguments = (place.argument, *rest)
-        return self._seen(place.name, self._run(again, script, place.name, place.keys, arguments))
+    def _asked(
+        self, again: bool, script: Script, key: CircuitKey, rest: Sequence[Any]
+    ) -> CircuitRecord:
+        arguments = (key.argument, *rest)
+        return self._decode_reply(key.name, self._run(again, script, key.name, key.keys, arguments))
 
     def _run(
         self,
@@ -239,14 +243,14 @@ class RedisCircuitStore:
         keys: tuple[bytes, ...],
         arguments: Sequence[Any],
     ) -> Any:
-        with _typed():
+        with _translate_errors():
             return perform(call(again, script, name, keys, arguments), self._connections.ask)
 
-    def _seen(self, name: str, reply: Any) -> Seen:
-        why = SAYS.get(reply.decode(errors="replace")) if isinstance(reply, bytes) else None
+    def _decode_reply(self, name: str, reply: Any) -> CircuitRecord:
+        why = REPLY_ERRORS.get(reply.decode(errors="replace")) if isinstance(reply, bytes) else None
         if why is not None:
             raise CircuitStoreError(f"the circuit {name!r} in the store is {why}")
-        return seen_in(name, reply)
+        return decode_record(name, reply)
 
     def _name(self, key: bytes) -> str:
         return from_stored(key.decode()[len(self._opening) : -1])
@@ -280,7 +284,7 @@ def _is_text(key: bytes) -> bool:
     return True
 
 
-def _window(rules: Rules) -> tuple[str, int]:
+def _window(rules: CircuitConfig) -> tuple[str, int]:
     window = rules.window
     if isinstance(window, Calls):
         return "calls", window.number
@@ -306,7 +310,7 @@ def scan(cursor: str, pattern: str) -> Step[tuple[str, list[bytes]]]:
 
 
 @contextmanager
-def _typed() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Let what the store is refused be an error of the circuit."""
     try:
         yield

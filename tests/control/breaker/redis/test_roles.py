@@ -42,7 +42,7 @@ def test_the_rights_that_the_page_names_are_enough(sharing, limited, window):
         assert breaker.outcome(fine).exception is None
     breaker.force_open(by="kim", reason="they asked us to")
     breaker.reset()
-    assert store.look("billing").state == "closed"
+    assert store.fetch("billing").state == "closed"
 
 
 def test_to_see_all_of_them_takes_one_more(sharing, limited):
