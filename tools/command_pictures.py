@@ -160,7 +160,7 @@ def draw_all(url: str) -> None:
 def draw_letters(jobs: JobRepository) -> None:
     letters, screen = DeadLetters(jobs), DlqScreen()
     first, second, *_ = letters.page(step="reprice-orders")
-    letters.discard([first.id], by="ada", why="a test order")
+    letters.discard([first.id], by="ada", reason="a test order")
     a_step(jobs, lambda order: order).replay([second.id], by="ada")
     page = letters.page(limit=8)
     save_screen(

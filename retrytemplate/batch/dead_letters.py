@@ -60,10 +60,10 @@ class AuditEntry:
     at: float
     by: str | None
     action: str
-    why: str | None
+    reason: str | None
 
 
-AUDIT = {"at": TIME, "by": or_null(TEXT), "action": TEXT, "why": or_null(TEXT)}
+AUDIT = {"at": TIME, "by": or_null(TEXT), "action": TEXT, "reason": or_null(TEXT)}
 
 
 def audit_from(data: Any) -> tuple[AuditEntry, ...]:
@@ -81,7 +81,7 @@ class DeadLetter:
     :param phase: what failed at last: "read", "process", "write", or "crash".
     :param payload: the item as text.
     :param replayable: whether the step's codec can make the item of it again.
-    :param history: its failed attempts, the deaths of its process among them.
+    :param history: its failed attempts, the crashes of its process among them.
     :param state: "open", "replayed", or "discarded"; ``resolved``: since when it is not open.
     :param audit: what was done with it.
     :param problem: what in its row cannot be read.
@@ -196,11 +196,11 @@ class DeadLetters:
     ...     report = step.run()
     ...     letters = DeadLetters(jobs)
     ...     [letter] = letters.page(error="ZeroDivisionError")
-    ...     done = letters.discard([letter.id], by="me", why="nobody can divide by it")
+    ...     done = letters.discard([letter.id], by="me", reason="nobody can divide by it")
     ...     audit = letters.find(letter.id).audit
     >>> letter.payload, letter.phase, letter.state, len(letter.history)
     ('0', 'process', 'open', 3)
-    >>> done.discarded, audit[0].action, audit[0].why
+    >>> done.discarded, audit[0].action, audit[0].reason
     ((1,), 'discarded', 'nobody can divide by it')
     """
 
@@ -241,15 +241,15 @@ class DeadLetters:
         found = self._read([self.repository.tables.letters.c.id == letter_id], 1)
         return found[0] if found else None
 
-    def discard(self, ids: Sequence[int], *, by: str, why: str) -> Discarding:
+    def discard(self, ids: Sequence[int], *, by: str, reason: str) -> Discarding:
         """Decide that nothing more is to be done about these items.
 
         They are all decided about in one transaction.  Done twice it changes nothing more.
 
-        :param by: who decides, and ``why``: both stay with the letter.
+        :param by: who decides, and ``reason``: both stay with the letter.
         """
         validation.ids("ids", ids)
-        for name, value in (("by", by), ("why", why)):
+        for name, value in (("by", by), ("reason", reason)):
             _check_told(name, value)
         with self.repository.looking():
             pass  # for the error, where there are no tables: a transaction would make them
@@ -257,7 +257,7 @@ class DeadLetters:
         with self.repository.asked(), self.repository.transaction() as connection:
             for letter_id in dict.fromkeys(ids):
                 before = _settle(
-                    connection, self.repository.tables, letter_id, "discarded", by=by, why=why
+                    connection, self.repository.tables, letter_id, "discarded", by=by, reason=reason
                 )
                 became.setdefault(before, []).append(letter_id)
         order: tuple[State | None, ...] = ("open", "discarded", "replayed", None)
@@ -289,7 +289,7 @@ def _settle(
     state: State,
     *,
     by: str | None,
-    why: str | None,
+    reason: str | None,
 ) -> State | None:
     """Let an open letter be so from now on, and write down who decided it.
 
@@ -306,7 +306,7 @@ def _settle(
     while row := connection.execute(asked).first():
         check(letters, row, {"state": LETTER["state"]})
         before = parsed(letters, row._mapping, "audit", audit_from)
-        entry = AuditEntry(at=row.now, by=by, action=state, why=why)
+        entry = AuditEntry(at=row.now, by=by, action=state, reason=reason)
         audit = json.dumps([asdict(each) for each in (*before, entry)])
         values = {"state": state, "resolved": row.now, "audit": audit}
         if row.state != "open" or change(connection, tables, row, values):

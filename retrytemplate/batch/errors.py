@@ -8,7 +8,7 @@ __all__ = [
     "CrashLoopError",
     "JobRepositoryError",
     "NotResumableError",
-    "ProcessDiedError",
+    "ProcessCrashedError",
     "ReadError",
     "ReaderError",
     "RunAbandonedError",
@@ -103,7 +103,7 @@ class CrashLoopError(RetryError):
     """
 
 
-class ProcessDiedError(RetryError):
+class ProcessCrashedError(RetryError):
     """An item was under way, and the process that had it died.
 
     Never raised: it stands in the history of a dead letter, one for each death that was charged.

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
         "processed",
         "filtered",
         "failed",
-        "rolled back",
+        "rolled_back",
         "written",
-        "given up",
-        "died",
-        "not sent",
+        "dead_lettered",
+        "crashed",
+        "not_sent",
         "ended",
     ]
 
@@ -41,9 +41,9 @@ class Event:
     """One thing that happened in a run.
 
     :param kind: "started", "ended": the run; "read": *numbers* were; "processed", "filtered":
-        items were; "failed": an attempt to process an item did; "rolled back": an attempt to write
-        *numbers* was; "written": *numbers* were; "given up": an item has a dead letter; "died": the
-        process that had the run; "not sent": a message is still in the outbox.
+        items were; "failed": an attempt to process an item did; "rolled_back": an attempt to write
+        *numbers* was; "written": *numbers* were; "dead_lettered": an item has a dead letter;
+        "crashed": the process that had the run; "not_sent": a message is still in the outbox.
     :param phase: "read", "process", "write" or "crash".
     :param numbers: of the items in their source, from 1.
     :param attempt: which attempt of this item, or of this part, from 1.
@@ -122,9 +122,9 @@ class Teller:
 
     def began(self) -> Iterator[Event]:
         """The run is taken, after a death perhaps."""
-        marker = self.run.marker
-        if marker.careful:
-            yield self.event("died")
+        checkpoint = self.run.checkpoint
+        if checkpoint.isolating:
+            yield self.event("crashed")
         yield self.event("started")
 
     def read(self, chunk: Chunk) -> Iterator[Event]:
@@ -187,7 +187,7 @@ class Teller:
 
     def _rolled_back(self, chunk: Chunk, numbers: Sequence[int], attempt: AttemptRecord) -> Event:
         return self.event(
-            "rolled back",
+            "rolled_back",
             chunk,
             numbers=numbers,
             phase="write",
@@ -216,7 +216,7 @@ class Teller:
         for letter in closing.letters:
             index = letter.number - chunk.read.records.first
             error = RecordedFailure(letter.error_type, letter.error_message, None)
-            yield self._committed("given up", chunk, [index], letter.phase, error=error)
+            yield self._committed("dead_lettered", chunk, [index], letter.phase, error=error)
 
     def _done(
         self, chunk: Chunk, written: Sequence[int], filtered: Sequence[int]
@@ -235,7 +235,7 @@ class Teller:
     def not_sent(self, failures: Sequence[Exception]) -> Iterator[Event]:
         """Messages that stay in the outbox."""
         for failure in failures:
-            yield self.event("not sent", error=to_recorded_failure(failure))
+            yield self.event("not_sent", error=to_recorded_failure(failure))
 
 
 def _parted(numbers: Sequence[int], outcome: Outcome[Any]) -> tuple[Sequence[int], Sequence[int]]:

@@ -80,7 +80,7 @@ class Explanation:
         report = self.report
         counts = ", ".join(
             f"{name} {getattr(report, name)}"
-            for name in ("read", "written", "filtered", "dead", "retries", "rollbacks")
+            for name in ("read", "written", "filtered", "dead_lettered", "retries", "rollbacks")
         )
         return "\n".join([*told, f"{report.status}: {counts}"])
 
@@ -125,9 +125,9 @@ def _said(event: Event) -> str:
         "processed": f"process {items}",
         "filtered": f"process {items} (filtered)",
         "failed": f"process {items} fails ({error})",
-        "rolled back": f"write [{items}] fails ({error})",
+        "rolled_back": f"write [{items}] fails ({error})",
         "written": f"write [{items}]",
-        "given up": f"dead letter {items}",
+        "dead_lettered": f"dead letter {items}",
     }.get(event.kind, "")
 
 

@@ -191,7 +191,7 @@ def _values(
     connection: Connection, table: Table, row: Any, replaying: Replaying, closing: Any
 ) -> dict[str, Any]:
     audit = [asdict(entry) for entry in parsed(table, row._mapping, "audit", audit_from)]
-    entry = {"at": row.now, "by": replaying.by, "why": None}
+    entry = {"at": row.now, "by": replaying.by, "reason": None}
     if isinstance(closing, Resolved):
         audit.append(entry | {"action": "replayed"})
         return {"state": "replayed", "resolved": now(connection), "audit": json.dumps(audit)}

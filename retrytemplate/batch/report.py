@@ -21,17 +21,17 @@ Status = Literal["running", "completed", "stopped", "failed", "abandoned"]
 class Report:
     """What became of the items of a run, over all its restarts, as the journal has it.
 
-    At any time ``read == written + filtered + dead + pending``.
+    At any time ``read == written + filtered + dead_lettered + pending``.
 
     :param status: "completed"; "stopped": ended on request; "failed": ended by ``error``;
         "running"; "abandoned": given up by hand.  All but the first and the last can be resumed.
     :param filtered: items for which the processor gave None.
-    :param dead: dead letters: skipped, or given up for the deaths of their process.
+    :param dead_lettered: dead letters: skipped, or given up for crashes of their process.
     :param skipped: those of them that the skip policy gave up.
     :param pending: read, and neither of the others yet.
     :param retries: attempts that followed a failed one.
     :param rollbacks: transactions that were rolled back.
-    :param deaths: processes that died with this run.
+    :param crashes: processes that died with this run.
     :param exactly_once: whether what was written is in the transaction that says so; False: in
         another database, where a crash between the two commits writes a chunk twice.
     :param unsent: number of messages of the run that wait in the outbox.
@@ -47,12 +47,12 @@ class Report:
     read: int
     written: int
     filtered: int
-    dead: int
+    dead_lettered: int
     skipped: int
     pending: int
     retries: int
     rollbacks: int
-    deaths: int
+    crashes: int
     exactly_once: bool
     unsent: int = 0
     error: RecordedFailure | None = None

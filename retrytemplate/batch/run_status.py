@@ -9,7 +9,7 @@ from attrs import asdict, field, frozen
 
 from retrytemplate._internal.validation import at_least_one, checked_by, instance_of
 from retrytemplate.batch import validation
-from retrytemplate.batch.engine.checkpoint import Marker
+from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.journal.letters import digest
 from retrytemplate.batch.journal.repository import JobRepository
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from retrytemplate.errors import RecordedFailure
 
-    State = Status | Literal["died"]
+    State = Status | Literal["crashed"]
 
 __all__ = ["RunStatus", "Runs"]
 
@@ -49,15 +49,15 @@ class RunStatus:
     :param parameters: JSON values.
     :param generation: how many runs there were with this step and these parameters, this one
         included.
-    :param state: the run's status; "died": it is under way by its row, and nobody has it.
+    :param state: the run's status; "crashed": it is under way by its row, and nobody has it.
     :param worker: who has it, and ``lease_until`` when, unless that is renewed.
     :param pending: items of the chunk in flight that are in no other count, as far as is known.
     :param unsent: number of messages of the run that wait in the outbox.
     :param progress: which share of the source is read, from 0 to 1, where the reader knows it.
-    :param careful: a process died with the chunk in flight: its items go one by one.
+    :param isolating: a process died with the chunk in flight: its items go one by one.
     :param suspects: how many of them are left; None: nobody is suspected, or they were not counted
         yet.
-    :param alone: the one that is under way by itself, by its place in the chunk, from 1.
+    :param isolated_item: the one that is under way by itself, by its place in the chunk, from 1.
     :param error: what ended it.
     :param taken: when who has it, or had it last, took it; ``done_before`` items were done by then.
     :param now: when this was asked.
@@ -74,9 +74,9 @@ class RunStatus:
     counts: Counts
     pending: int
     progress: float | None
-    careful: bool
+    isolating: bool
     suspects: int | None
-    alone: int | None
+    isolated_item: int | None
     exactly_once: bool
     error: RecordedFailure | None
     code_version: str | None
@@ -92,7 +92,7 @@ class RunStatus:
     @property
     def over(self) -> bool:
         """Whether nobody is at work on it, or is supposed to be."""
-        return self.state not in ("running", "died")
+        return self.state not in ("running", "crashed")
 
     @property
     def rate(self) -> float | None:
@@ -195,25 +195,25 @@ class Runs:
 def _status(runs: Table, stored: RowMapping) -> RunStatus:
     values, problem = readable(runs, stored, {**RUN_HOLD, **RUN_STATE, **RUN_SHOWN})
     row = SimpleNamespace(**{**stored, **values})
-    marker, error, parameters = Marker(), None, {}
+    checkpoint, error, parameters = Checkpoint(), None, {}
     try:
         parameters = parsed(runs, values, "parameters", dict)
         if values["digest"] != digest(values["parameters"]):
             raise damaged(runs, values, "digest must be that of the parameters")
-        marker, error = read(runs, values)
+        checkpoint, error = read(runs, values)
     except JobRepositoryError as exc:
         problem = problem or str(exc)
-    counted = marker.careful and marker.count is not None
+    counted = checkpoint.isolating and checkpoint.count is not None
     return RunStatus(
         run_id=row.id,
         parameters=parameters,
         state=_state(row),
         counts=Counts(*(values[name] for name in COUNTS)),
         unsent=row.unsent,
-        pending=marker.waiting,
-        careful=marker.careful,
-        suspects=marker.waiting if counted else None,
-        alone=None if marker.alone is None else marker.alone + 1,
+        pending=checkpoint.waiting,
+        isolating=checkpoint.isolating,
+        suspects=checkpoint.waiting if counted else None,
+        isolated_item=None if checkpoint.isolated_item is None else checkpoint.isolated_item + 1,
         exactly_once=bool(row.exactly_once),
         error=error,
         problem=problem,
@@ -224,4 +224,4 @@ def _status(runs: Table, stored: RowMapping) -> RunStatus:
 def _state(row: Any) -> State:
     if row.status != "running":
         return cast("State", row.status)
-    return "running" if is_taken(row) else "died"
+    return "running" if is_taken(row) else "crashed"

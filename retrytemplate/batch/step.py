@@ -19,7 +19,7 @@ from retrytemplate._storage.process_liveness import at_work
 from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.batch import outbox, validation
 from retrytemplate.batch.codec import JsonCodec
-from retrytemplate.batch.engine.fault_search import ISOLATIONS as SEARCHES
+from retrytemplate.batch.engine.fault_search import FAULT_SEARCHES
 from retrytemplate.batch.engine.machine import Machine, Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
@@ -34,7 +34,7 @@ from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat, neve
 from retrytemplate.batch.runner.signals import uncut
 from retrytemplate.batch.runner.sync import Driver
 from retrytemplate.batch.runner.transactions import (
-    ISOLATIONS,
+    ROLLBACKS,
     SAVEPOINTS,
     AsyncTransactions,
     Transactions,
@@ -141,14 +141,14 @@ class ChunkStep:
         taken with all that it has.
     :param backoff: between the attempts; no transaction is open meanwhile.
     :param skip: which failures give an item up, and how many; None: none, a failure ends the run.
-    :param max_crashes: deaths of the process, with the item under way by itself, before it is given
-        up.  With 1 an item may be blamed for what others before it in that process did.
+    :param max_crashes: crashes of the process, with the item under way by itself, before it is
+        given up.  With 1 an item may be blamed for what others before it in that process did.
     :param key: of an item, for its dead letter; None: its source and number.
     :param codec: keeps items as text: dead letters, and what cannot be read again.
-    :param isolation: of a failed attempt to write: "rollback" of the transaction, or to a
+    :param rollback: of a failed attempt to write: of the "transaction", or to a
         "savepoint", or "none": called again in place.
-    :param isolate: how the items at fault are found when a chunk cannot be written: "bisect",
-        "linear" (one by one), or "whole" (all of them are given up).
+    :param fault_search: how the items at fault are found when a chunk cannot be written: "bisect",
+        "linear" (one by one), or "chunk" (all of them are given up).
     :param concurrency: calls of the processor at once, in threads, or under ``run_async`` in tasks.
     :param pure: False: the processor works in the transaction, called ``(item, transaction)``, and
         again for each attempt to write; what fails there counts as a failed write.
@@ -209,10 +209,12 @@ class ChunkStep:
     max_crashes: int = field(default=2, kw_only=True, validator=validation.at_least_one)
     key: Callable[[Any], Any] | None = field(default=None, kw_only=True, validator=validation.key)
     codec: Codec = field(factory=JsonCodec, kw_only=True, validator=validation.codec)
-    isolation: str = field(
-        default="rollback", kw_only=True, validator=validation.one_of(*ISOLATIONS)
+    rollback: str = field(
+        default="transaction", kw_only=True, validator=validation.one_of(*ROLLBACKS)
     )
-    isolate: str = field(default="bisect", kw_only=True, validator=validation.one_of(*SEARCHES))
+    fault_search: str = field(
+        default="bisect", kw_only=True, validator=validation.one_of(*FAULT_SEARCHES)
+    )
     concurrency: int = field(default=1, kw_only=True, validator=validation.at_least_one)
     pure: bool = field(default=True, kw_only=True, validator=instance_of(bool, "True or False"))
     after_commit: Callable[[Any], Any] | None = field(
@@ -418,7 +420,7 @@ class ChunkStep:
         >>> print(step.explain(Scenario(items=2, write={2: ValueError("no number")})))
         tx1  write [1,2] fails (ValueError); ROLLBACK
         tx2  write [1], write [2] fails (ValueError), dead letter 2; COMMIT
-        completed: read 2, written 1, filtered 0, dead 1, retries 0, rollbacks 2
+        completed: read 2, written 1, filtered 0, dead_lettered 1, retries 0, rollbacks 2
         """
         from retrytemplate.batch.explain import explain
 
@@ -486,7 +488,7 @@ class ChunkStep:
         return {
             "writer": self.writer,
             "database": self.database,
-            "isolation": self.isolation,
+            "rollback": self.rollback,
             "processor": None if self.pure else self.processor,
             "outbox": self.outbox,
             "ledger": ledger,
@@ -539,7 +541,7 @@ class ChunkStep:
     def _has_savepoints(self) -> bool:
         """Whether a failed part of a transaction can be undone by itself."""
         known = self.database is None or self.database.dialect.name in SAVEPOINTS
-        return self.isolation != "none" and known
+        return self.rollback != "none" and known
 
     @property
     def template(self) -> RetryTemplate:
@@ -554,7 +556,7 @@ class ChunkStep:
             chunk_size=self.chunk_size,
             skip=self.skip,
             max_crashes=self.max_crashes,
-            isolate=self.isolate,  # type: ignore[arg-type]  # checked above
+            fault_search=self.fault_search,  # type: ignore[arg-type]  # checked above
             key=self.key,
             codec=self.codec,
             processes=self.pure and self.processor is not None,

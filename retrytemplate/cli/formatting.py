@@ -126,7 +126,7 @@ def format_clock(seconds: float) -> str:
 STYLES = {
     "completed": "green",
     "failed": "red",
-    "died": "red",
+    "crashed": "red",
     "stopped": "yellow",
     "abandoned": "yellow",
 }
@@ -136,9 +136,9 @@ RUNNING_STYLE = "cyan"
 def describe_suspects(run: RunStatus) -> str:
     """What is known of the items that may have killed a process."""
     if run.suspects is None:
-        return "careful: the items of a chunk are suspects"
-    alone = "" if run.alone is None else f", item {run.alone} of the chunk alone"
-    return f"careful: {run.suspects} suspects{alone}"
+        return "isolating: the items of a chunk are suspects"
+    alone = "" if run.isolated_item is None else f", item {run.isolated_item} of the chunk alone"
+    return f"isolating: {run.suspects} suspects{alone}"
 
 
 def named_parameters(run: RunStatus) -> Iterator[str]:

@@ -99,7 +99,7 @@ class Tally(RetryListener, StepListener):
     over: int = 0
     """Lines that are priced or given up; those are written with their chunk."""
     written: int = 0
-    dead: int = 0
+    dead_lettered: int = 0
     failures: int = 0
     asked: float = 0.0
     seen: Counter[str] = Factory(Counter)
@@ -137,8 +137,8 @@ class Tally(RetryListener, StepListener):
                 self.read += len(event.numbers)
             elif event.kind == "written":
                 self.written += len(event.numbers)
-            elif event.kind == "given up":
-                self.dead += len(event.numbers)
+            elif event.kind == "dead_lettered":
+                self.dead_lettered += len(event.numbers)
             self.watch(self)
 
 
@@ -168,12 +168,12 @@ class Report:
 
     read: int
     written: int
-    dead: int
+    dead_lettered: int
     retried: int
     """Lines that took more than one attempt."""
     attempts: dict[int, int]
     """How many lines took how many attempts."""
-    dead_by_error: dict[str, int]
+    dead_letters_by_error: dict[str, int]
     """The last error of the lines that were given up, by its type's name."""
     asked: float
     """All delays between attempts together (seconds)."""
@@ -313,10 +313,10 @@ class Job:
         return Report(
             read=self.tally.read,
             written=len(written),
-            dead=len(dead),
+            dead_lettered=len(dead),
             retried=sum(lines for made, lines in attempts.items() if made > 1),
             attempts=dict(sorted(attempts.items())),
-            dead_by_error=dict(Counter(each.error_type for each in letters).most_common()),
+            dead_letters_by_error=dict(Counter(each.error_type for each in letters).most_common()),
             asked=self.tally.asked,
             waited=self.clock.slept,
             seconds=seconds,

@@ -49,7 +49,7 @@ def settings(limit=None, **rate):
 def test_of_sixteen_failures_at_once_as_many_are_given_up_as_may_be(world, way):
     step = world.step(ITEMS, processor=together(way), concurrency=AT_ONCE, **settings(5))
     report = run(step, way)
-    assert (report.status, report.dead, report.skipped) == ("failed", 5, 5)
+    assert (report.status, report.dead_lettered, report.skipped) == ("failed", 5, 5)
     assert isinstance(report.exception, SkipLimitExceededError)
     assert isinstance(report.exception.__cause__, Bad)
     assert world.letters() == [1, 2, 3, 4, 5]
@@ -60,11 +60,11 @@ def test_the_limit_is_that_of_the_run_however_often_it_is_started_again(world, w
     for _ in range(6):
         step = world.step(ITEMS, processor=together(way), concurrency=AT_ONCE, **settings(5))
         report = run(step, way)
-        assert (report.status, report.dead) == ("failed", 5)
+        assert (report.status, report.dead_lettered) == ("failed", 5)
         assert accounted(report)
     assert world.letters() == [1, 2, 3, 4, 5]
     report = run(world.step(ITEMS, **settings(5)), way)  # it is mended
-    assert (report.status, report.written, report.dead) == ("completed", 27, 5)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 27, 5)
     assert world.rows() == list(range(6, 33))
 
 
@@ -72,19 +72,19 @@ def always(item, _):
     raise Bad(item)
 
 
-@pytest.mark.parametrize("isolate", ["bisect", "linear", "whole"])
-def test_the_limit_holds_for_failures_of_the_writer_too(world, way, isolate):
+@pytest.mark.parametrize("fault_search", ["bisect", "linear", "chunk"])
+def test_the_limit_holds_for_failures_of_the_writer_too(world, way, fault_search):
     for _ in range(3):
-        step = world.step(ITEMS, write=always, isolate=isolate, **settings(5))
+        step = world.step(ITEMS, write=always, fault_search=fault_search, **settings(5))
         report = run(step, way)
-        assert (report.status, report.dead) == ("failed", 5)
+        assert (report.status, report.dead_lettered) == ("failed", 5)
         assert accounted(report)
     assert world.letters() == [1, 2, 3, 4, 5]
 
 
 def test_a_new_run_has_its_own_limit(sqlite):
     step = sqlite.step(ITEMS, write=always, **settings(5))
-    assert step.run().dead == step.run(on_existing="restart").dead == 5
+    assert step.run().dead_lettered == step.run(on_existing="restart").dead_lettered == 5
     assert sqlite.letters() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
@@ -92,7 +92,7 @@ def test_no_larger_share_than_the_rate_is_given_up_of_what_was_read(world, way):
     for _ in range(3):
         step = world.step(range(1, 101), write=always, **settings(rate=0.125))
         report = run(step, way)
-        assert (report.status, report.read, report.dead) == ("failed", 32, 4)
+        assert (report.status, report.read, report.dead_lettered) == ("failed", 32, 4)
     assert world.letters() == [1, 2, 3, 4]
 
 
@@ -100,7 +100,7 @@ def test_the_rate_counts_only_when_enough_was_read(world, way):
     step = world.step(range(1, 101), write=always, **settings(rate=0.125, after=40))
     report = run(step, way)
     # All of the first chunk, when 32 were read; of 64 an eighth is given up already.
-    assert (report.status, report.read, report.dead) == ("failed", 64, 32)
+    assert (report.status, report.read, report.dead_lettered) == ("failed", 64, 32)
 
 
 @given(percent=st.integers(1, 99), hundreds=st.integers(1, 100))

@@ -181,15 +181,20 @@ def step(world, jobs, **settings):
     return world.step(range(1, 6), **settings)
 
 
-@pytest.mark.parametrize("isolation", ["rollback", "savepoint"])
-def test_a_run_that_is_cancelled_at_each_statement_loses_nothing(world, shaken, isolation):
+@pytest.mark.parametrize("rollback", ["transaction", "savepoint"])
+def test_a_run_that_is_cancelled_at_each_statement_loses_nothing(world, shaken, rollback):
     def begin(jobs):
-        return step(world, jobs, isolation=isolation).run_async()
+        return step(world, jobs, rollback=rollback).run_async()
 
     first = count(1)
     while (report := shaken(next(first), begin)) is None:
         pass
-    assert (report.status, report.written, report.dead, report.deaths) == ("completed", 4, 1, 0)
+    assert (report.status, report.written, report.dead_lettered, report.crashes) == (
+        "completed",
+        4,
+        1,
+        0,
+    )
     assert (world.rows(), world.letters()) == ([1, 3, 4, 5], [2])
 
 
@@ -243,5 +248,10 @@ def test_a_run_that_is_interrupted_at_a_statement_is_let_go_of(world, times):
             break
     left.clear()
     report = interrupted.run()
-    assert (report.status, report.written, report.dead, report.deaths) == ("completed", 4, 1, 0)
+    assert (report.status, report.written, report.dead_lettered, report.crashes) == (
+        "completed",
+        4,
+        1,
+        0,
+    )
     assert (world.rows(), world.letters()) == ([1, 3, 4, 5], [2])

@@ -16,7 +16,7 @@ from tests.support.crash_worker import Mill, Plan, go
 
 SEEDS = int(os.environ.get("RETRYTEMPLATE_SEEDS", "20"))
 MOST_STARTS = 30
-DIED = "retrytemplate.batch.errors.ProcessDiedError"
+DIED = "retrytemplate.batch.errors.ProcessCrashedError"
 
 SYNC_AND_ASYNC = ["sync", pytest.param("async", marks=pytest.mark.stress)]
 
@@ -39,9 +39,9 @@ def supervise(forked):
     """Start a process again as often as it dies; how often it did."""
 
     def run(mill, plan, turn):
-        for deaths in range(MOST_STARTS):
+        for crashes in range(MOST_STARTS):
             if forked.run(go, mill, plan, turn) == 0:
-                return deaths
+                return crashes
         return pytest.fail(f"still dying after {MOST_STARTS} starts")
 
     return run
@@ -72,7 +72,7 @@ def test_an_item_that_kills_its_process_costs_three_deaths(mills, supervise, way
     assert [each["type_name"] for each in attempts] == [DIED, DIED]
     assert len({each["process"] for each in attempts}) == 2
     row = mill.row(turn)
-    assert (row.deaths, row.dead, row.skipped, row.read) == (3, 1, 0, 120)
+    assert (row.crashes, row.dead_lettered, row.skipped, row.read) == (3, 1, 0, 120)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_where_reading_kills_the_process_the_run_ends_after_some_deaths(mills, s
     plan = Plan(items=9, chunk_size=4, deadly={6: "is killed"}, place="read")
     assert supervise(mill, plan, turn) == 4
     row = mill.row(turn)
-    assert (row.status, row.written, row.dead) == ("failed", 4, 0)
+    assert (row.status, row.written, row.dead_lettered) == ("failed", 4, 0)
     assert "CrashLoopError" in row.error
     report = mill.run(Plan(items=9, chunk_size=4), turn)  # it is mended
     assert (report.status, report.written) == ("completed", 9)
@@ -145,13 +145,17 @@ def suspect(forked, mill, plan, turn):
     """Let a process die with item 3, and another one, that goes item by item."""
     for _ in range(2):
         assert forked.run(go, mill, plan, turn) != 0
-    assert mill.marker(turn).careful
-    assert mill.marker(turn).alone == 2
+    assert mill.checkpoint(turn).isolating
+    assert mill.checkpoint(turn).isolated_item == 2
 
 
 def blames_nobody(mill, turn):
-    marker = mill.marker(turn)
-    return not marker.careful and marker.alone is None and mill.row(turn).worker is None
+    checkpoint = mill.checkpoint(turn)
+    return (
+        not checkpoint.isolating
+        and checkpoint.isolated_item is None
+        and mill.row(turn).worker is None
+    )
 
 
 @pytest.mark.parametrize("way", SYNC_AND_ASYNC)
@@ -164,7 +168,7 @@ def test_a_run_that_was_interrupted_suspects_nobody(mills, forked, way):
             mill.run(evolve(plan, deadly={3: "is interrupted"}), turn)
         assert blames_nobody(mill, turn)
     report = mill.run(Plan(), turn)
-    assert (report.status, report.dead, report.deaths) == ("completed", 0, 2)
+    assert (report.status, report.dead_lettered, report.crashes) == ("completed", 0, 2)
     assert mill.result(turn) == [list(range(1, 9)), []]
 
 

@@ -23,7 +23,7 @@ from retrytemplate.batch import (
     SkipPolicy,
     UnsentMessages,
 )
-from retrytemplate.batch.engine.checkpoint import Marker, indexes_of, ranges_of
+from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges_of
 from retrytemplate.batch.journal import engines
 from retrytemplate.history import type_name
 from tests.support.step_fixture import World, accounted
@@ -47,7 +47,7 @@ LITERALS = (
     "9e999",
     str(2**63 - 1),
 )
-# Damage of a marker.
+# Damage of a checkpoint.
 FIELDS = (
     {"pending": [[4, 6]]},
     {"pending": [[1, 2]]},
@@ -79,11 +79,13 @@ class Place:
         assert step.run().status == "failed"
         self.fail = False
         with self.jobs.transaction() as transaction:
-            marker = Marker.from_json(json.loads(self.cell("batch_runs", "marker")))
-            assert marker.pending == ((1, 3),)
-            deaths = {2: (("elsewhere-1-1", 1.0),)}
-            stored = Marker(**asdict(marker, recurse=False) | {"deaths": deaths, "careful": True})
-            changed = {"marker": json.dumps(stored.to_json()), "deaths": 1}
+            checkpoint = Checkpoint.from_json(json.loads(self.cell("batch_runs", "checkpoint")))
+            assert checkpoint.pending == ((1, 3),)
+            crashes = {2: (("elsewhere-1-1", 1.0),)}
+            stored = Checkpoint(
+                **asdict(checkpoint, recurse=False) | {"crashes": crashes, "isolating": True}
+            )
+            changed = {"checkpoint": json.dumps(stored.to_json()), "crashes": 1}
             transaction.execute(self.jobs.tables.runs.update().values(changed))
             add = insert(self.jobs.tables.messages)
             waiting = {"message_id": "m1", "run": 1, "step": "copy", "payload": "1", "created": 1}
@@ -177,7 +179,7 @@ def resume(place):
             return
         assert accounted(report)
         assert place.world.rows() == [1, 3, 4, 5, 6]
-        assert (report.read, report.written, report.dead) == (6, 5, 1)
+        assert (report.read, report.written, report.dead_lettered) == (6, 5, 1)
 
     return use
 
@@ -220,8 +222,8 @@ def damaged_texts(text):
 
 RUN = (
     "id parameters digest generation status fence seq worker place lease_until read written"
-    " filtered dead skipped retries rollbacks deaths marker error progress exactly_once"
-    " code_version started taken done_before updated ended"
+    " filtered dead_lettered skipped retries rollbacks crashes checkpoint error progress"
+    " exactly_once code_version started taken done_before updated ended"
 ).split()
 LETTER = (
     "run source number item_key ordinal phase payload replayable error_type error_message attempts"
@@ -256,20 +258,22 @@ def test_damaged_column_of_a_held_run_is_named_or_harmless(sequence, column):
 
 def test_damaged_field_of_a_marker_is_named_or_harmless(place):
     place.reset()
-    before = place.cell("batch_runs", "marker")
+    before = place.cell("batch_runs", "checkpoint")
     for text in damaged_texts(before):
-        assert place.damage("batch_runs", "marker", "?", text)
+        assert place.damage("batch_runs", "checkpoint", "?", text)
         if json_equal(text, before):
             continue
-        place.check("batch_runs", "marker", text, resume(place))
+        place.check("batch_runs", "checkpoint", text, resume(place))
 
 
 def test_marker_with_more_items_than_were_read_is_rejected(sequence):
     sequence.reset()
-    marker = json.loads(sequence.cell("batch_runs", "marker"))
-    text = json.dumps(marker | {"count": 10**12})
-    assert sequence.damage("batch_runs", "marker", "?", text)
-    with pytest.raises(JobRepositoryError, match="column marker: count 1000000000000 of 6 read"):
+    checkpoint = json.loads(sequence.cell("batch_runs", "checkpoint"))
+    text = json.dumps(checkpoint | {"count": 10**12})
+    assert sequence.damage("batch_runs", "checkpoint", "?", text)
+    with pytest.raises(
+        JobRepositoryError, match="column checkpoint: count 1000000000000 of 6 read"
+    ):
         sequence.step().run()
 
 
@@ -333,7 +337,7 @@ def test_damaged_message_is_named_and_not_sent(sequence, column):
 def test_letter_with_a_damaged_audit_is_not_discarded(sequence):
     assert sequence.damage("batch_letters", "audit", "'[1]'")
     with pytest.raises(JobRepositoryError, match=r"batch_letters, row 1, column audit: \[0\] must"):
-        DeadLetters(sequence.jobs).discard([1], by="me", why="a test")
+        DeadLetters(sequence.jobs).discard([1], by="me", reason="a test")
 
 
 def test_damaged_version_of_the_tables_is_an_error(sequence):
@@ -344,14 +348,14 @@ def test_damaged_version_of_the_tables_is_an_error(sequence):
 
 
 def test_run_with_a_damaged_marker_can_be_restarted(sequence):
-    assert sequence.damage("batch_runs", "marker", "'{'")
+    assert sequence.damage("batch_runs", "checkpoint", "'{'")
     with closing(connect(sequence.file)) as connection:
         connection.execute("DELETE FROM batch_out")
         connection.commit()
     assert sequence.step().run(on_existing="restart").written == 6
 
 
-# Ranges of a marker.
+# Ranges of a checkpoint.
 
 
 def test_ranges_of_no_indexes_are_none():

@@ -121,12 +121,12 @@ def test_what_is_no_number_of_a_letter_is_refused(letters, number, error):
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1])
 def test_a_letter_that_is_not_there_is_none(letters, number):
     assert letters.find(number) is None
-    assert letters.discard([number], by="ada", why="x").unknown == (number,)
+    assert letters.discard([number], by="ada", reason="x").unknown == (number,)
 
 
 def test_a_number_that_no_row_can_have_is_not_discarded(letters):
     with pytest.raises(ValueError, match="ids must be ints of 64 bits, got 9223372036854775808"):
-        letters.discard([1, 2**63], by="ada", why="x")
+        letters.discard([1, 2**63], by="ada", reason="x")
 
 
 def test_an_export_goes_to_something_that_can_be_written_to(letters):
@@ -148,20 +148,20 @@ def test_all_of_them_are_read_a_page_at_a_time(letters, monkeypatch):
 
 def test_a_discarded_letter_says_who_decided_it_and_why(letters):
     target = letters.page()[1].id
-    done = letters.discard([target], by="ada", why="a duplicate")
+    done = letters.discard([target], by="ada", reason="a duplicate")
     letter = letters.find(target)
 
     assert (done.discarded, done.before, done.replayed, done.unknown) == ((target,), (), (), ())
     assert letter.state == "discarded"
     [entry] = letter.audit
-    assert (entry.by, entry.action, entry.why) == ("ada", "discarded", "a duplicate")
+    assert (entry.by, entry.action, entry.reason) == ("ada", "discarded", "a duplicate")
     assert letter.created <= letter.resolved == entry.at
 
 
 def test_a_letter_is_discarded_once(letters):
     target = letters.page()[0].id
-    letters.discard([target, target], by="ada", why="first")
-    again = letters.discard([target], by="bob", why="second")
+    letters.discard([target, target], by="ada", reason="first")
+    again = letters.discard([target], by="bob", reason="second")
 
     assert (again.discarded, again.before) == ((), (target,))
     assert [entry.by for entry in letters.find(target).audit] == ["ada"]
@@ -170,7 +170,7 @@ def test_a_letter_is_discarded_once(letters):
 def test_what_was_replayed_is_not_discarded_and_what_is_not_there_is_named(letters, world):
     first, *_ = letters.page()
     world.step(name="copy").replay([first.id])
-    done = letters.discard([99, first.id], by="ada", why="never mind")
+    done = letters.discard([99, first.id], by="ada", reason="never mind")
 
     assert (done.discarded, done.replayed, done.unknown) == ((), (first.id,), (99,))
     assert letters.find(first.id).state == "replayed"
@@ -184,7 +184,7 @@ def test_of_two_who_discard_a_letter_at_once_one_decides(letters, world):
     def discard(name):
         with JobRepository(world.url, prefix=world.prefix, timeout=30) as jobs:
             start.wait(30)
-            became.append(DeadLetters(jobs).discard([target], by=name, why="at once"))
+            became.append(DeadLetters(jobs).discard([target], by=name, reason="at once"))
 
     threads = [threading.Thread(target=discard, args=(f"p{number}",)) for number in range(4)]
     for thread in threads:
@@ -226,7 +226,7 @@ def decided(world):
 
 
 def discard(jobs, by):
-    return DeadLetters(jobs).discard([1], by=by, why="x")
+    return DeadLetters(jobs).discard([1], by=by, reason="x")
 
 
 def test_what_others_discard_meanwhile_is_theirs(sqlite, racing):
@@ -255,17 +255,17 @@ def test_what_others_discard_meanwhile_is_not_replayed(sqlite, racing, process):
     assert decided(sqlite) == ("discarded", ["ada"])
 
 
-@pytest.mark.parametrize("told", [{"by": " "}, {"why": ""}, {"by": None}, {"why": 3}])
+@pytest.mark.parametrize("told", [{"by": " "}, {"reason": ""}, {"by": None}, {"reason": 3}])
 def test_who_and_why_must_be_said(letters, told):
     with pytest.raises(ValueError, match=f"{next(iter(told))} must be a text that says something"):
-        letters.discard([1], **{"by": "ada", "why": "x"} | told)
+        letters.discard([1], **{"by": "ada", "reason": "x"} | told)
     assert letters.count(state="open") == 4
 
 
 @pytest.mark.parametrize("ids", ["12", b"\x01", [True], ["1"], [1.0], 1, None, {1: 2}, {1}])
 def test_what_is_no_list_of_numbers_discards_nothing(letters, ids):
     with pytest.raises(TypeError, match="ids must be a sequence of ints, got"):
-        letters.discard(ids, by="ada", why="x")
+        letters.discard(ids, by="ada", reason="x")
     assert letters.count(state="open") == 4
 
 
@@ -298,7 +298,7 @@ def test_a_database_without_tables_is_said_to_have_none_and_none_are_made(tmp_pa
     path.touch()
     with JobRepository(f"sqlite:///{path}") as jobs:
         letters = DeadLetters(jobs)
-        for ask in (letters.page, letters.count, lambda: letters.discard([1], by="a", why="b")):
+        for ask in (letters.page, letters.count, lambda: letters.discard([1], by="a", reason="b")):
             with pytest.raises(JobRepositoryError, match=r"has no tables batch_\*"):
                 ask()
     assert path.stat().st_size == 0

@@ -46,8 +46,8 @@ def test_every_item_and_every_transaction_is_told_in_order(sqlite, way):
         ("failed", 1),
         ("processed", 2),
         ("processed", 3),
-        ("rolled back", 2, 3),
-        ("given up", 1),
+        ("rolled_back", 2, 3),
+        ("dead_lettered", 1),
         ("written", 2, 3),
         ("ended",),
     ]
@@ -66,7 +66,7 @@ def test_what_is_filtered_in_the_transaction_is_told_with_it(sqlite, way):
         chunk_size=4,
         writer=lambda items, transaction: always(1)(*items[:1]),
         retry=SimpleRetryPolicy(1),
-        isolate="linear",
+        fault_search="linear",
         after_commit=seen.append,
         listeners=[heard],
         **skipping(),
@@ -77,10 +77,10 @@ def test_what_is_filtered_in_the_transaction_is_told_with_it(sqlite, way):
         ("filtered", 2),
         ("written", 3),
         ("written", 4),
-        ("given up", 1),
+        ("dead_lettered", 1),
         ("filtered", 5),
     ]
-    assert (report.written, report.filtered, report.dead) == (2, 2, 1)
+    assert (report.written, report.filtered, report.dead_lettered) == (2, 2, 1)
     assert seen == [[3, 4]]
 
 
@@ -94,10 +94,10 @@ def test_an_event_says_whether_its_transaction_stands(sqlite, way):
         (each.kind, each.transaction, each.committed) for each in heard.events if each.transaction
     ]
     assert told == [
-        ("rolled back", 1, False),
+        ("rolled_back", 1, False),
         ("written", 2, True),
-        ("rolled back", 2, False),
-        ("given up", 2, True),
+        ("rolled_back", 2, False),
+        ("dead_lettered", 2, True),
     ]
 
 
@@ -114,7 +114,7 @@ def test_of_a_decision_that_was_rolled_back_nothing_is_told_as_final(sqlite):
     )
     step.run()
     final = [(each.kind, *each.numbers) for each in heard.events if each.committed]
-    assert sorted(final) == [("given up", 1), ("given up", 3), ("written", 2)]
+    assert sorted(final) == [("dead_lettered", 1), ("dead_lettered", 3), ("written", 2)]
 
 
 def test_the_end_of_a_failed_run_says_why(sqlite, way):

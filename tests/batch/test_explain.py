@@ -19,7 +19,7 @@ def test_the_table_names_every_transaction(sqlite):
         "tx2  write [3] fails (Bad); ROLLBACK",
         "tx3  write [3] fails (Bad); ROLLBACK",
         "tx4  dead letter 3; COMMIT",
-        "completed: read 3, written 1, filtered 1, dead 1, retries 2, rollbacks 2",
+        "completed: read 3, written 1, filtered 1, dead_lettered 1, retries 2, rollbacks 2",
     ]
 
 
@@ -35,7 +35,7 @@ def test_a_processor_that_works_in_the_transaction_fails_in_it(sqlite):
     assert str(told).splitlines() == [
         "tx1  write [1,2] fails (Bad); ROLLBACK",
         "tx2  write [1], write [2] fails (Bad), dead letter 2; COMMIT",
-        "completed: read 2, written 1, filtered 0, dead 1, retries 0, rollbacks 2",
+        "completed: read 2, written 1, filtered 0, dead_lettered 1, retries 0, rollbacks 2",
     ]
 
 

@@ -94,9 +94,9 @@ def test_tables_of_a_newer_version_are_left_alone(sqlite):
 def test_a_marker_that_cannot_be_read_is_an_error_and_nothing_is_done(sqlite):
     runs = sqlite.jobs.tables.runs
     sqlite.step([1, 2], process=lambda item: 1 / 0, retry=SimpleRetryPolicy(1)).run()
-    for marker in ("no json", "[]", '{"format": 99}'):
+    for checkpoint in ("no json", "[]", '{"format": 99}'):
         with sqlite.jobs.transaction() as transaction:
-            transaction.execute(runs.update().values(marker=marker))
+            transaction.execute(runs.update().values(checkpoint=checkpoint))
         with pytest.raises(JobRepositoryError):
             sqlite.step([1, 2]).run()
     assert sqlite.rows() == []

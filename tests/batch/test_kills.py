@@ -35,7 +35,9 @@ def mills(place_of_mills, forked):
 def is_accounted(mill, turn):
     """Whether the journal knows where each item is that it has read."""
     row = mill.row(turn)
-    return row.read == row.written + row.filtered + row.dead + mill.marker(turn).waiting
+    return (
+        row.read == row.written + row.filtered + row.dead_lettered + mill.checkpoint(turn).waiting
+    )
 
 
 def die(forked, mill, plan, turn, boundary):
@@ -52,7 +54,11 @@ def ended(mill, plan, turn):
     row = mill.row(turn)
     assert report.status == row.status == "completed"
     assert is_accounted(mill, turn)
-    assert (row.read, row.dead, row.filtered) == (plan.items, len(plan.dead), len(plan.left_out))
+    assert (row.read, row.dead_lettered, row.filtered) == (
+        plan.items,
+        len(plan.dead_lettered),
+        len(plan.left_out),
+    )
     return report
 
 
@@ -101,8 +107,8 @@ def plans(draw, **more):
         write=draw(at_fault),
         filtered=draw(some),
         pure=pure,
-        isolate=draw(st.sampled_from(["bisect", "linear"])),
-        isolation=draw(st.sampled_from(["rollback", "savepoint"])),
+        fault_search=draw(st.sampled_from(["bisect", "linear"])),
+        rollback=draw(st.sampled_from(["transaction", "savepoint"])),
         max_crashes=9,
         **more,
     )
@@ -131,7 +137,7 @@ def test_after_kills_each_item_is_in_one_place_once(mills, forked, examples):
         for boundary in boundaries:
             die(forked, mill, plan, turn, boundary)
         report = ended(mill, plan, turn)
-        assert mill.result(turn) == [plan.written, plan.dead]
+        assert mill.result(turn) == [plan.written, plan.dead_lettered]
         assert report.written == len(plan.written)
 
     holds()
@@ -147,7 +153,7 @@ def test_into_another_database_each_item_is_written_after_kills(mills, forked, e
             die(forked, mill, plan, turn, boundary)
         report = ended(mill, plan, turn)
         written, dead = mill.result(turn)
-        assert (sorted(set(written)), dead) == (plan.written, plan.dead)
+        assert (sorted(set(written)), dead) == (plan.written, plan.dead_lettered)
         assert not report.exactly_once
 
     holds()

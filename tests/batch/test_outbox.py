@@ -299,7 +299,7 @@ def test_resume_of_a_completed_run_that_fails_to_send_says_so(sqlite, way):
     seen = Watch()
     away = Outbox(Bus(failures=99), about)
     report = run(sqlite.step([1], outbox=away, listeners=[seen]), way)
-    assert (report.status, report.unsent, seen.kinds) == ("completed", 1, ["not sent"])
+    assert (report.status, report.unsent, seen.kinds) == ("completed", 1, ["not_sent"])
 
 
 def test_run_with_other_parameters_sends_what_waits_first(world, way):

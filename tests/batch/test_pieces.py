@@ -49,7 +49,7 @@ def test_a_writer_that_nobody_sees_is_asynchronous_is_a_misuse(sqlite, way):
         [1], writer=lambda items, tx: write(items, tx), skip=SkipPolicy(on=Exception)
     )
     report = run(step, way)
-    assert (report.status, report.written, report.dead) == ("failed", 0, 0)
+    assert (report.status, report.written, report.dead_lettered) == ("failed", 0, 0)
     assert isinstance(report.exception, MisuseError)
 
 
@@ -57,11 +57,16 @@ def test_a_writer_that_nobody_sees_is_asynchronous_is_a_misuse(sqlite, way):
 def test_a_writer_that_ends_the_transaction_is_a_misuse(world, way, end):
     def write(items, transaction):
         getattr(transaction, end)()
-        if end == "rollback":
+        if end == "transaction":
             transaction.execute(world.out.insert().values(id=7, text="x"))
 
     report = run(world.step([1], writer=write, skip=SkipPolicy(on=Exception)), way)
-    assert (report.status, report.written, report.dead, world.rows()) == ("failed", 0, 0, [])
+    assert (report.status, report.written, report.dead_lettered, world.rows()) == (
+        "failed",
+        0,
+        0,
+        [],
+    )
     assert "has ended the transaction" in str(report.error)
 
 
@@ -129,7 +134,7 @@ def test_the_end_of_an_iterator_in_a_thread_is_a_failure_like_any_other(sqlite):
         retry=NeverRetryPolicy(),
         skip=SkipPolicy(on=RuntimeError),
     )
-    assert run(step, "async").dead == 2
+    assert run(step, "async").dead_lettered == 2
 
 
 def test_many_threads_are_not_begun_for_few_items(sqlite, way):
@@ -199,14 +204,14 @@ def test_a_refusal_of_the_template_ends_the_run_and_no_item_is_to_blame(sqlite, 
         [1, 2, 3], retry=template, skip=SkipPolicy(on=Exception), concurrency=concurrency
     )
     report = run(step, way)
-    assert (report.status, report.dead) == ("failed", 0)
+    assert (report.status, report.dead_lettered) == ("failed", 0)
     assert isinstance(report.exception, Rejected)
 
 
 def test_a_refused_write_ends_the_run_and_no_item_is_to_blame(sqlite, way):
     template = RetryTemplate(guards=[Refuses(after=3)])
     report = run(sqlite.step([1, 2, 3], retry=template, skip=SkipPolicy(on=Exception)), way)
-    assert (report.status, report.dead, sqlite.rows()) == ("failed", 0, [])
+    assert (report.status, report.dead_lettered, sqlite.rows()) == ("failed", 0, [])
 
 
 def test_a_deadline_that_is_over_ends_the_run_and_no_item_is_to_blame(sqlite):
@@ -220,7 +225,7 @@ def test_a_deadline_that_is_over_ends_the_run_and_no_item_is_to_blame(sqlite):
     step = sqlite.step(range(1, 7), process=process, retry=template, skip=SkipPolicy(on=Exception))
     with Deadline(50.0, clock=clock):
         report = step.run()
-    assert (report.status, report.dead) == ("failed", 0)
+    assert (report.status, report.dead_lettered) == ("failed", 0)
 
 
 def test_what_the_processor_itself_is_refused_is_a_failure_of_the_item(sqlite, way):
@@ -230,7 +235,7 @@ def test_what_the_processor_itself_is_refused_is_a_failure_of_the_item(sqlite, w
         return item
 
     report = run(sqlite.step([1, 2, 3], process=process, skip=SkipPolicy(on=Rejected)), way)
-    assert (report.status, report.dead, sqlite.rows()) == ("completed", 1, [1, 3])
+    assert (report.status, report.dead_lettered, sqlite.rows()) == ("completed", 1, [1, 3])
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -244,7 +249,7 @@ def test_a_skip_policy_is_asked_once_about_a_failure(sqlite, way, concurrency):
         concurrency=concurrency,
     )
     report = run(step, way)
-    assert (report.status, report.filtered, report.dead) == ("failed", 0, 0)
+    assert (report.status, report.filtered, report.dead_lettered) == ("failed", 0, 0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -258,7 +263,7 @@ def test_a_skip_policy_that_fails_ends_the_run(sqlite, way, pieces, concurrency)
         [1, 2, 3], retry=NeverRetryPolicy(), skip=skip, concurrency=concurrency, **pieces
     )
     report = run(step, way)
-    assert (report.status, report.pending, report.dead) == ("failed", 3, 0)
+    assert (report.status, report.pending, report.dead_lettered) == ("failed", 3, 0)
     assert isinstance(report.exception, KeyError)
     assert run(sqlite.step([1, 2, 3]), way).written == 3
 

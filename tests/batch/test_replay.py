@@ -39,7 +39,7 @@ def dead(world, way):
         key=lambda item: f"order-{item}",
         **skipping(),
     )
-    assert run(step, way).dead == 2
+    assert run(step, way).dead_lettered == 2
     world.calls.clear()
     return world
 
@@ -236,7 +236,7 @@ def test_an_item_that_is_none_is_written_where_nothing_filters_it(sqlite, way):
         written.extend(items)
 
     failing = sqlite.step([None], processor=None, write=always(None), **skipping())
-    assert run(failing, way).dead == 1
+    assert run(failing, way).dead_lettered == 1
     replay(sqlite.step(processor=None, writer=write), way)
     assert written == [None]
 
@@ -251,7 +251,7 @@ def test_what_could_not_be_kept_is_left_alone(sqlite, way):
     step = sqlite.step(
         [(1, 2)], process=always((1, 2)), retry=SimpleRetryPolicy(1), name="tuples", **skipping()
     )
-    assert run(step, way).dead == 1
+    assert run(step, way).dead_lettered == 1
     report = replay(sqlite.step(name="tuples"), way)
     assert (report.replayed, len(report.skipped)) == ((), 1)
 

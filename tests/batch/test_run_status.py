@@ -97,7 +97,7 @@ def test_a_run_under_way_says_who_has_it_and_how_far_it_is(world):
 def test_a_run_whose_process_died_says_so_before_its_lease_is_over(world):
     die(world)
     [run] = Runs(world.jobs).page()
-    assert (run.state, run.over) == ("died", False)
+    assert (run.state, run.over) == ("crashed", False)
     assert run.lease_until > run.now
 
 
@@ -110,11 +110,13 @@ def test_suspects_are_the_items_left_of_a_chunk_that_a_process_died_with(world):
         return item
 
     world.step(range(9), processor=process).run()
-    careful = [(run.counts.written, run.suspects, run.alone) for run in seen if run.careful]
-    assert careful == [(3, 3, 1), (4, 2, 2), (5, 1, 3)]
-    assert [run.careful for run in seen[-3:]] == [False] * 3
+    isolating = [
+        (run.counts.written, run.suspects, run.isolated_item) for run in seen if run.isolating
+    ]
+    assert isolating == [(3, 3, 1), (4, 2, 2), (5, 1, 3)]
+    assert [run.isolating for run in seen[-3:]] == [False] * 3
     assert seen[-1].suspects is None
-    assert seen[-1].counts.deaths == 1
+    assert seen[-1].counts.crashes == 1
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_suspects_are_the_items_left_of_a_chunk_that_a_process_died_with(world):
         ({"step": ""}, "step must be a non-empty str or None, got ''"),
         ({"step": "\ud800"}, r"step must be a text that a database can store, got '\\ud800'"),
         (
-            {"status": "died"},
-            "status must be one of 'running', 'completed', .* or None, got 'died'",
+            {"status": "crashed"},
+            "status must be one of 'running', 'completed', .* or None, got 'crashed'",
         ),
         ({"status": 1}, "status must be one of"),
         ({"before": True}, "before must be an int or None, got True"),
@@ -181,7 +183,7 @@ def test_a_row_that_cannot_be_read_spoils_no_other_one(world):
         world.step([]).run({"day": day})
     with world.jobs.transaction() as transaction:
         runs = world.jobs.tables.runs
-        transaction.execute(runs.update().where(runs.c.id == 1).values(marker='{"format": 99}'))
+        transaction.execute(runs.update().where(runs.c.id == 1).values(checkpoint='{"format": 99}'))
     second, first = Runs(world.jobs).page()
     assert "newer version" in first.problem
     assert (first.state, second.problem) == ("completed", None)
@@ -258,12 +260,12 @@ def a_status(**fields):
         "state": "running",
         "worker": "here:1:a-1",
         "lease_until": 130.0,
-        "counts": Counts(read=60, written=40, filtered=15, dead=5, skipped=5),
+        "counts": Counts(read=60, written=40, filtered=15, dead_lettered=5, skipped=5),
         "pending": 0,
         "progress": 0.6,
-        "careful": False,
+        "isolating": False,
         "suspects": None,
-        "alone": None,
+        "isolated_item": None,
         "exactly_once": True,
         "error": None,
         "code_version": None,
@@ -281,7 +283,7 @@ def a_status(**fields):
     ("fields", "rate"),
     [
         ({}, 2.0),
-        ({"state": "died", "updated": 84.0}, 10.0),
+        ({"state": "crashed", "updated": 84.0}, 10.0),
         ({"state": "completed", "ended": 100.0}, 2.0),
         ({"taken": None}, None),
         ({"taken": 100.0}, None),

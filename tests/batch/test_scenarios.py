@@ -49,7 +49,7 @@ def test_a_an_item_that_fails_once_in_the_processor_is_processed_again_and_no_ot
 def test_b_an_item_that_always_fails_in_the_processor_is_dead_lettered_alone(world, way):
     step = world.step([1, 2, 3], process=always(2), retry=SimpleRetryPolicy(2), **skipping())
     report = run(step, way)
-    assert (report.written, report.dead, report.rollbacks) == (2, 1, 0)
+    assert (report.written, report.dead_lettered, report.rollbacks) == (2, 1, 0)
     assert world.processed() == [1, 2, 2, 3]
     assert (world.rows(), world.letters()) == ([1, 3], [2])
     letter = world.letter(2)
@@ -61,7 +61,7 @@ def test_c_an_item_that_cannot_be_written_is_dead_lettered_and_the_others_are_wr
         [1, 2, 3, 4], write=always(2), retry=SimpleRetryPolicy(1), chunk_size=4, **skipping()
     )
     report = run(step, way)
-    assert (report.written, report.dead) == (3, 1)
+    assert (report.written, report.dead_lettered) == (3, 1)
     assert (world.rows(), world.letters()) == ([1, 3, 4], [2])
     assert world.processed() == [1, 2, 3, 4]
     assert world.writes() == [[1, 2, 3, 4], [1, 2], [1], [2], [3, 4]]
@@ -86,13 +86,13 @@ def test_f_an_item_skipped_in_the_processor_and_one_in_the_writer_both_have_thei
     report = run(step, way)
     assert (world.rows(), world.letters()) == ([3], [1, 2])
     assert [world.letter(number).phase for number in (1, 2)] == ["process", "write"]
-    assert (report.written, report.dead, report.skipped) == (1, 2, 2)
+    assert (report.written, report.dead_lettered, report.skipped) == (1, 2, 2)
 
 
 def test_g_a_failure_that_nothing_covers_ends_the_run_and_nothing_of_the_chunk_is_kept(world, way):
     step = world.step([1, 2, 3], process=always(2), retry=SimpleRetryPolicy(1))
     report = run(step, way)
-    assert (report.status, report.written, report.dead) == ("failed", 0, 0)
+    assert (report.status, report.written, report.dead_lettered) == ("failed", 0, 0)
     assert isinstance(report.exception, Bad)
     assert world.processed() == [1, 2]
     assert (world.rows(), world.letters()) == ([], [])
@@ -143,7 +143,7 @@ def test_k_and_l_an_item_that_changes_while_it_fails_is_tried_to_its_limit(world
         **skipping(),
     )
     report = run(step, way)
-    assert (tried, report.dead, report.status) == ([1, 1, 1], 1, "completed")
+    assert (tried, report.dead_lettered, report.status) == ([1, 1, 1], 1, "completed")
     assert len(world.letter(1).attempts) == 3
     assert not world.letter(1).replayable
 
@@ -161,4 +161,4 @@ def test_m_and_n_of_two_equal_items_the_one_at_fault_is_tried_to_its_limit(world
     step = world.step(same, processor=processor, retry=SimpleRetryPolicy(3), **skipping())
     report = run(step, way)
     assert tried == [1, 2, 2, 2]
-    assert (report.written, report.dead, world.letters()) == (1, 1, [2])
+    assert (report.written, report.dead_lettered, world.letters()) == (1, 1, [2])

@@ -169,7 +169,7 @@ def test_an_interrupt_passes_and_leaves_a_run_that_nobody_suspects(sqlite, end):
     with pytest.raises(end):
         sqlite.step(range(1, 8), process=process).run()
     report = sqlite.step(range(1, 8)).run()
-    assert (report.status, report.deaths, report.written) == ("completed", 0, 7)
+    assert (report.status, report.crashes, report.written) == ("completed", 0, 7)
     assert sqlite.writes()[-2:] == [[4, 5, 6], [7]]
 
 
@@ -191,7 +191,7 @@ def test_a_cancelled_run_can_be_resumed(world):
         return await world.step(range(1, 8)).run_async()
 
     report = asyncio.run(main())
-    assert (report.status, report.deaths, report.written) == ("completed", 0, 7)
+    assert (report.status, report.crashes, report.written) == ("completed", 0, 7)
     assert world.rows() == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -319,16 +319,16 @@ async def test_another_database_may_be_awaited(sqlite, tmp_path):
     assert (report.exactly_once, found) == (False, [1, 2])
 
 
-@pytest.mark.parametrize("isolation", ["savepoint", "none"])
-def test_other_isolations_of_an_attempt(world, way, isolation):
+@pytest.mark.parametrize("rollback", ["savepoint", "none"])
+def test_other_rollbacks_of_an_attempt(world, way, rollback):
     """In place everything that a failed attempt did is in the transaction still."""
     write = Flaky(3)
-    if isolation == "none":  # the attempt fails before it has written anything
+    if rollback == "none":  # the attempt fails before it has written anything
 
         def write(item, number, fails=Flaky(1)):  # noqa: B008  # one for all calls
             fails(item)
 
-    step = world.step([1, 2, 3], write=write, isolation=isolation, retry=SimpleRetryPolicy(2))
+    step = world.step([1, 2, 3], write=write, rollback=rollback, retry=SimpleRetryPolicy(2))
     report = run(step, way)
     assert (report.status, report.written, report.retries) == ("completed", 3, 1)
     assert world.rows() == [1, 2, 3]
@@ -387,7 +387,7 @@ def test_a_broken_record_is_skipped_as_the_policy_says(sqlite, way, tmp_path):
         skip=SkipPolicy(on=ValueError),
     )
     report = run(step, way)
-    assert (sqlite.rows(), sqlite.letters(), report.dead) == ([1, 3], [2], 1)
+    assert (sqlite.rows(), sqlite.letters(), report.dead_lettered) == ([1, 3], [2], 1)
     letter = sqlite.letter(2)
     assert (letter.phase, letter.payload, letter.replayable) == ("read", "2\n", 0)
 
@@ -443,8 +443,8 @@ NONSENSE = [
     ({"key": awaited_key}, "key must be a plain function, got coroutine"),
     ({"name": "a\x00b"}, "name must be a text that a database can store"),
     ({"code_version": "\ud800"}, "code_version must be a text that a database can store"),
-    ({"isolation": "serializable"}, "isolation must be one of 'rollback'"),
-    ({"isolate": "guess"}, "isolate must be one of 'bisect'"),
+    ({"rollback": "serializable"}, "rollback must be one of 'transaction'"),
+    ({"fault_search": "guess"}, "fault_search must be one of 'bisect'"),
     ({"concurrency": 0}, "concurrency must be an int >= 1"),
     ({"outbox": print}, "outbox must be an Outbox or None"),
     ({"listeners": [print]}, "listeners must be an object with the methods on_event"),
@@ -587,7 +587,7 @@ def test_an_item_that_is_none_is_an_item(sqlite, way, settings):
     )
     report = run(step, way)
     nothing = None if settings["processor"] is None else 0
-    assert (report.written, report.filtered, report.dead) == (2, 0, 1)
+    assert (report.written, report.filtered, report.dead_lettered) == (2, 0, 1)
     assert nothing in written
     assert accounted(report)
 

@@ -116,7 +116,7 @@ def test_who_stands_still_past_its_lease_is_overtaken_and_commits_nothing_more(
     plan = Plan(stall=6, place=place)
     go_on = stalled(mill, plan, turn)
     report = take_over(mill, plan, turn)
-    assert (report.status, report.written, report.deaths) == ("completed", 8, 1)
+    assert (report.status, report.written, report.crashes) == ("completed", 8, 1)
     assert go_on() == "RunLostError"
     assert mill.result(turn) == ALL
 
@@ -128,7 +128,7 @@ def test_of_two_processes_at_once_the_second_is_told_who_has_the_run(mill, stall
         mill.run(Plan(), turn)
     assert raised.value.worker == mill.row(turn).worker
     assert go_on() == "completed"
-    assert (mill.result(turn), mill.row(turn).deaths) == (ALL, 0)
+    assert (mill.result(turn), mill.row(turn).crashes) == (ALL, 0)
 
 
 @pytest.mark.parametrize("on_existing", ["resume", "restart"])
@@ -210,7 +210,7 @@ def test_what_is_committed_without_an_answer_is_written_once(
     else:
         assert first.status == "completed"
     report = run(world.step(range(1, 6), retry=retry), way)
-    assert (report.written, report.rollbacks, report.deaths) == (5, rollbacks, 0)
+    assert (report.written, report.rollbacks, report.crashes) == (5, rollbacks, 0)
     assert world.rows() == [1, 2, 3, 4, 5]
 
 
@@ -221,7 +221,7 @@ def test_of_a_commit_that_stands_nobody_hears_that_it_was_rolled_back(proxied, w
     cutting = once(proxy.cut, "after", b"COMMIT")
     retry = MaxAttemptsRetryPolicy(attempts)
     run(world.step([1, 2], process=cutting, retry=retry, listeners=[heard]), way)
-    assert [each for each in heard.brief() if each[0] in ("rolled back", "written")] == [
+    assert [each for each in heard.brief() if each[0] in ("rolled_back", "written")] == [
         ("written", 1, 2)
     ]
 
@@ -237,7 +237,7 @@ def test_a_run_that_could_not_be_told_whether_it_began_can_begin(proxied, way, w
     with pytest.raises(JobRepositoryError):
         run(world.step([1, 2, 3]), way)
     report = run(world.step([1, 2, 3]), way)
-    assert (report.status, report.written, report.deaths) == ("completed", 3, 0)
+    assert (report.status, report.written, report.crashes) == ("completed", 3, 0)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -266,7 +266,7 @@ def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, 
     with pytest.raises(KeyboardInterrupt):
         step.run()
     report = postgresql.step(range(1, 6)).run()
-    assert (report.status, report.written, report.deaths) == ("completed", 5, 0)
+    assert (report.status, report.written, report.crashes) == ("completed", 5, 0)
     assert postgresql.rows() == [1, 2, 3, 4, 5]
 
 
@@ -288,7 +288,7 @@ def test_a_run_that_is_cancelled_while_it_commits_suspects_nobody(world):
 
     asyncio.run(cancelled())
     report = world.step(range(1, 6)).run()
-    assert (report.status, report.written, report.deaths) == ("completed", 5, 0)
+    assert (report.status, report.written, report.crashes) == ("completed", 5, 0)
     assert world.rows() == [1, 2, 3, 4, 5]
 
 
@@ -311,7 +311,7 @@ def test_an_item_that_the_commit_refuses_is_found_and_given_up(postgresql, way):
         range(1, 6), writer=write, skip=SkipPolicy(on=IntegrityError), chunk_size=5
     )
     report = run(step, way)
-    assert (report.status, report.written, report.dead) == ("completed", 4, 1)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 4, 1)
     assert (postgresql.rows(), postgresql.letters()) == ([1, 3, 4, 5, 100], [2])
 
 
@@ -341,7 +341,7 @@ def restart(server):
 def test_a_server_that_dies_and_comes_back_costs_an_attempt(mortal, server, way):
     step = mortal.step(range(1, 6), process=once(restart, server), retry=MaxAttemptsRetryPolicy(3))
     report = run(step, way)
-    assert (report.status, report.written, report.dead) == ("completed", 5, 0)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 5, 0)
     mortal.jobs.close()  # its connections are dead
     assert mortal.rows() == [1, 2, 3, 4, 5]
 
@@ -355,8 +355,8 @@ def test_while_the_server_is_away_no_item_is_given_up_and_the_run_can_be_resumed
     server.start()
     mortal.jobs.close()  # its connections are dead
     report = run(mortal.step(range(1, 6), **settings), way)
-    assert (report.status, report.written, report.dead) == ("completed", 5, 0)
-    assert report.deaths == 0
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 5, 0)
+    assert report.crashes == 0
     assert mortal.rows() == [1, 2, 3, 4, 5]
 
 
@@ -400,7 +400,12 @@ def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
     server.start()
     mortal.jobs.close()  # its connections are dead
     report = begun()
-    assert (report.status, report.written, report.dead, report.deaths) == ("completed", 5, 0, 0)
+    assert (report.status, report.written, report.dead_lettered, report.crashes) == (
+        "completed",
+        5,
+        0,
+        0,
+    )
     assert mortal.rows() == [1, 2, 3, 4, 5]
 
 
@@ -429,8 +434,8 @@ class Watching(VirtualClock):
         await super().sleep_async(delay)
 
 
-@pytest.mark.parametrize("isolation", ["rollback", "savepoint", "none"])
-def test_no_transaction_is_open_during_a_backoff(postgresql, way, isolation):
+@pytest.mark.parametrize("rollback", ["transaction", "savepoint", "none"])
+def test_no_transaction_is_open_during_a_backoff(postgresql, way, rollback):
     left = [1, 2]
 
     def failing(item, _):
@@ -439,9 +444,7 @@ def test_no_transaction_is_open_during_a_backoff(postgresql, way, isolation):
 
     clock = Watching(postgresql)
     template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(60), clock=clock)
-    report = run(
-        postgresql.step([1, 2, 3], write=failing, retry=template, isolation=isolation), way
-    )
+    report = run(postgresql.step([1, 2, 3], write=failing, retry=template, rollback=rollback), way)
     clock.engine.dispose()
     assert (report.status, clock.sleeps, clock.found) == ("completed", [60, 60], [0, 0])
     assert postgresql.rows() == [1, 2, 3]

@@ -39,7 +39,7 @@ def test_a_step_of_a_file_is_run_to_its_end(place, name):
     assert (done.returncode, done.stderr) == (0, "")
     assert place.rows() == list(range(12))
     assert "state         completed, 100% read" in done.stdout
-    assert "read          12 = 12 written + 0 filtered + 0 dead + 0 pending" in done.stdout
+    assert "read          12 = 12 written + 0 filtered + 0 dead-lettered + 0 pending" in done.stdout
 
 
 def test_a_run_that_fails_exits_with_1_and_goes_on_when_it_is_run_again(place):
@@ -114,8 +114,8 @@ def test_in_a_terminal_progress_is_a_live_bar(place):
     assert "\x1b[2K" in shown
     assert "━━━" in text
     assert "run 1 of skipping" in text
-    assert "12 read   11 written   0 filtered   1 dead   0 pending" in text
-    assert "1 retry   1 skipped   0 rollbacks   0 deaths" in text
+    assert "12 read   11 written   0 filtered   1 dead-lettered   0 pending" in text
+    assert "1 retry   1 skipped   0 rollbacks   0 crashes" in text
     assert "processing 3" in text
 
 
@@ -167,7 +167,7 @@ def test_third_signal_ends_process_that_ignores_the_second(place):
     assert child.returncode == 130
 
     status = place.run("batch", "status", "--json")
-    assert json.loads(status.stdout)["runs"][0]["state"] == "died"
+    assert json.loads(status.stdout)["runs"][0]["state"] == "crashed"
     place.let_go()
     assert place.run("batch", "run", step(place, "hard")).returncode == 0
     assert place.rows() == list(range(12))
@@ -271,7 +271,7 @@ def test_watch_from_another_process_agrees_with_the_table(place):
         with watching:
             first = json.loads(watching.stdout.readline())
             assert (first["state"], first["progress"]) == ("running", pytest.approx(8 / 12))
-            for column in ("read", "written", "filtered", "dead", "retries", "updated"):
+            for column in ("read", "written", "filtered", "dead_lettered", "retries", "updated"):
                 assert first[column] == place.counted(column)
             place.let_go()
             child.communicate(timeout=PATIENCE)
@@ -373,7 +373,7 @@ def shown(world, capsys):
 
 def test_runs_have_a_line_each_the_newest_first(shown):
     head, rule, *lines = shown("status")
-    assert head.split() == "run step state share written dead rate age parameters".split()
+    assert head.split() == "run step state share written dead-lettered rate age parameters".split()
     assert set(rule) == {"─"}
     assert [line.split()[:3] for line in lines] == [
         ["3", "copy", "abandoned"],
@@ -398,7 +398,7 @@ def test_a_run_is_shown_with_all_that_is_known_of_it(shown):
     assert "parameters    file=orders.csv n=2" in lines
     assert "state         failed, 100% read: run it again to go on" in lines
     assert "error         ValueError: item 1" in lines
-    assert "retries       2, rollbacks 0, deaths 0" in lines
+    assert "retries       2, rollbacks 0, crashes 0" in lines
     assert "delivery      exactly once" in lines
 
 
@@ -500,10 +500,10 @@ def test_each_verb_has_help_with_an_example(verb, capsys):
 
 def a_run(**fields):
     usual = dict.fromkeys(
-        "worker lease_until suspects alone error code_version taken ended progress".split()
+        "worker lease_until suspects isolated_item error code_version taken ended progress".split()
     )
     usual |= {"run_id": 3, "step": "price", "parameters": {}, "generation": 1, "state": "running"}
-    usual |= {"pending": 0, "careful": False, "exactly_once": True, "done_before": 0}
+    usual |= {"pending": 0, "isolating": False, "exactly_once": True, "done_before": 0}
     usual |= {"counts": Counts(), "started": 0.0, "updated": 0.0, "now": 0.0}
     return RunStatus(**usual | fields)
 
@@ -542,7 +542,7 @@ def drawn(run):
 
 
 def test_the_bar_says_how_fast_it_goes_and_what_remains():
-    counts = Counts(read=600, written=590, filtered=5, dead=5, skipped=5, retries=12)
+    counts = Counts(read=600, written=590, filtered=5, dead_lettered=5, skipped=5, retries=12)
     run = a_run(
         counts=counts, progress=0.25, taken=40.0, now=100.0, parameters={"day": "x", "n": 3}
     )
@@ -550,16 +550,16 @@ def test_the_bar_says_how_fast_it_goes_and_what_remains():
     assert head == "run 3 of price day=x n=3   running"
     assert re.fullmatch(r"[━╸╺ ]+ 25%  10/s  3:00 left", line)
     assert rest == [
-        "600 read   590 written   5 filtered   5 dead   0 pending",
-        "12 retries   5 skipped   0 rollbacks   0 deaths",
+        "600 read   590 written   5 filtered   5 dead-lettered   0 pending",
+        "12 retries   5 skipped   0 rollbacks   0 crashes",
     ]
 
 
 def test_the_bar_names_suspects_while_there_are_any():
-    assert drawn(a_run(careful=True))[-1] == "careful: the items of a chunk are suspects"
+    assert drawn(a_run(isolating=True))[-1] == "isolating: the items of a chunk are suspects"
     assert (
-        drawn(a_run(careful=True, suspects=17, alone=3))[-1]
-        == "careful: 17 suspects, item 3 of the chunk alone"
+        drawn(a_run(isolating=True, suspects=17, isolated_item=3))[-1]
+        == "isolating: 17 suspects, item 3 of the chunk alone"
     )
 
 

@@ -166,7 +166,7 @@ def test_a_letter_that_is_not_there_is_a_failure(dlq):
 
 
 def test_letters_are_discarded_with_who_and_why(shown, ids):
-    assert shown("discard", *ids[:2], "--by", "ada", "--why", "test orders") == [
+    assert shown("discard", *ids[:2], "--by", "ada", "--reason", "test orders") == [
         "2 letters discarded"
     ]
     assert keys(shown("list")) == ["order-5", "items:1"]
@@ -176,20 +176,20 @@ def test_letters_are_discarded_with_who_and_why(shown, ids):
 
 
 def test_discarded_twice_a_letter_stays_as_it_is(world, shown, ids):
-    shown("discard", ids[0], "--by", "ada", "--why", "first")
-    assert shown("discard", *ids[:2], "--by", "bob", "--why", "second") == [
+    shown("discard", ids[0], "--by", "ada", "--reason", "first")
+    assert shown("discard", *ids[:2], "--by", "bob", "--reason", "second") == [
         "1 letter discarded, 1 letter before"
     ]
     assert [each.by for each in DeadLetters(world.jobs).find(ids[0]).audit] == ["ada"]
 
 
 def test_who_is_logged_in_decides_unless_somebody_is_named(world, shown, ids):
-    shown("discard", ids[0], "--why", "x")
+    shown("discard", ids[0], "--reason", "x")
     assert DeadLetters(world.jobs).find(ids[0]).audit[0].by == getpass.getuser()
 
 
 def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids):
-    code, lines, err = dlq("discard", 99, ids[0], "--why", "x", "--json")
+    code, lines, err = dlq("discard", 99, ids[0], "--reason", "x", "--json")
     assert (code, err) == (1, "retrytemplate dlq: there is no dead letter 99\n")
     assert json.loads("\n".join(lines)) == {
         "discarded": [ids[0]],
@@ -202,9 +202,9 @@ def test_a_letter_that_cannot_be_discarded_is_named_and_the_others_are(dlq, ids)
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("discard", "1"), "the following arguments are required: --why"),
-        (("discard", "1", "--why", " "), "--why must be a text that says something, got ' '"),
-        (("discard", "x", "--why", "y"), "must be a whole number from 1 to"),
+        (("discard", "1"), "the following arguments are required: --reason"),
+        (("discard", "1", "--reason", " "), "--reason must be a text that says something, got ' '"),
+        (("discard", "x", "--reason", "y"), "must be a whole number from 1 to"),
         (("list", "--state", "lost"), "invalid choice: 'lost'"),
         (("list", "--limit", "0"), "must be a whole number from 1 to 10000, got '0'"),
         (("list", "--error", ""), "argument --error: must be a text that is not empty"),
@@ -231,7 +231,7 @@ def test_wrong_use_says_what_is_allowed(world, capsys, args, says):
 
 
 def test_an_export_is_a_letter_a_line_and_says_beside_it_how_many(dlq, shown, ids):
-    shown("discard", ids[0], "--why", "x")
+    shown("discard", ids[0], "--reason", "x")
     code, lines, err = dlq("export", "--step", "copy", "--state", "any")
     letters = [json.loads(line) for line in lines]
     assert (code, err) == (0, "3 letters\n")
@@ -242,7 +242,7 @@ def test_an_export_is_a_letter_a_line_and_says_beside_it_how_many(dlq, shown, id
 
 def test_what_is_for_machines_needs_no_extra(shown, ids, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
-    for args in (["list"], ["show", ids[0]], ["discard", ids[0], "--why", "x"]):
+    for args in (["list"], ["show", ids[0]], ["discard", ids[0], "--reason", "x"]):
         assert json.loads("\n".join(shown(*args, "--json")))
 
 

@@ -87,9 +87,9 @@ def test_every_line_of_the_shipped_file_is_written_or_dead_lettered(tmp_path):
     figures = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert_every_line_is_in_one_place(shipped(), database)
-    assert figures["read"] == 3000 == figures["written"] + figures["dead"]
+    assert figures["read"] == 3000 == figures["written"] + figures["dead_lettered"]
     assert figures["written"] == len(numbers(database, WRITTEN))
-    assert figures["dead"] == len(numbers(database, DEAD)) > 0
+    assert figures["dead_lettered"] == len(numbers(database, DEAD)) > 0
     assert figures["retried"] > 200
     assert figures["service_sent"] == figures["client_saw"]
     assert all(figures["service_sent"].values())
@@ -111,7 +111,15 @@ def test_the_same_seed_gives_the_same_figures(orders, tmp_path):
     def figures(seed):
         done = demo("--json", "--input", orders, "--database", next(files), "--seed", seed)
         found = json.loads(done.stdout)
-        same = ("read", "written", "dead", "retried", "retries", "attempts", "service_sent")
+        same = (
+            "read",
+            "written",
+            "dead_lettered",
+            "retried",
+            "retries",
+            "attempts",
+            "service_sent",
+        )
         return {name: found[name] for name in same}
 
     # A machine that stalls for half a second makes an answer slow that was not meant to be.
@@ -333,7 +341,7 @@ def test_a_file_of_nothing_but_faults_is_done_too(tmp_path):
     path.write_text("order_id,placed_on,customer,sku,quantity\n\n\n,,\n")
     done = demo("--json", "--input", path, "--database", tmp_path / "x.db")
     figures = json.loads(done.stdout)
-    assert (done.returncode, figures["read"], figures["dead"]) == (0, 3, 3)
+    assert (done.returncode, figures["read"], figures["dead_lettered"]) == (0, 3, 3)
 
 
 def test_the_example_script_does_the_same(orders, tmp_path):
@@ -349,6 +357,7 @@ def test_the_example_script_does_the_same(orders, tmp_path):
     )
     figures = json.loads(demo("--json", "--input", orders, "--database", tmp_path / "x.db").stdout)
     assert (
-        f"150 lines read, {150 + figures['retries'] + figures['dead']} deliveries" in shown.stdout
+        f"150 lines read, {150 + figures['retries'] + figures['dead_lettered']} deliveries"
+        in shown.stdout
     )
-    assert f"{figures['written']} written, {figures['dead']} dead" in shown.stdout
+    assert f"{figures['written']} written, {figures['dead_lettered']} dead" in shown.stdout

@@ -105,7 +105,7 @@ def test_a_line_that_is_served_is_written_at_the_first_attempt(job_for, rows):
     assert rows("SELECT * FROM written") == [
         (SERVED[0], "O-1", "2026-11-20", "Sato Ltd", "SKU-0042", 3, cents, 1)
     ]
-    assert (report.read, report.written, report.retried, report.dead) == (1, 1, 0, 0)
+    assert (report.read, report.written, report.retried, report.dead_lettered) == (1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_poisoned_line_becomes_a_dead_letter_with_the_history_of_its_attempts(
         "ServiceUnavailable",
     ]
     assert report.problems == ()
-    assert (report.dead, report.dead_by_error) == (1, {error: 1})
+    assert (report.dead_lettered, report.dead_letters_by_error) == (1, {error: 1})
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_will_not_mend_is_given_up_after_one_attempt(job_for, faulty, error
     kind = letter.error_type.rpartition(".")[2]
     assert (letter.key, letter.attempts, kind) == (str(faulty.number), 1, error)
     assert letter.error_message.startswith(message)
-    assert (report.dead, report.retried, report.problems) == (1, 0, ())
+    assert (report.dead_lettered, report.retried, report.problems) == (1, 0, ())
 
 
 def test_a_failed_line_leaves_no_trace(job_for, rows):
@@ -192,7 +192,7 @@ def test_every_line_is_in_exactly_one_place_and_both_counts_agree(job_for, rows)
     found = rows("SELECT line FROM written UNION ALL SELECT item_key FROM batch_letters")
     assert sorted(int(number) for (number,) in found) == sorted(each.number for each in mixed)
     assert report.problems == ()
-    assert (report.read, report.written, report.dead) == (33, 31, 2)
+    assert (report.read, report.written, report.dead_lettered) == (33, 31, 2)
     assert report.attempts == {1: 21, 2: 10, 3: 1, ATTEMPTS: 1}
     assert report.sent == {"priced": 31, "unavailable": 12, "reset": 4, "slow": 1}
     assert report.seen == report.sent

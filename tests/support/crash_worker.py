@@ -24,7 +24,7 @@ from retrytemplate.batch import (
     ReadError,
     SkipPolicy,
 )
-from retrytemplate.batch.engine.checkpoint import Marker
+from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.journal import engines
 from tests.support import crashing_worker
 
@@ -69,15 +69,15 @@ class Plan:
     max_crashes: int = 2
     concurrency: int = 1
     seed: int | None = None
-    isolate: str = "bisect"
-    isolation: str = "rollback"
+    fault_search: str = "bisect"
+    rollback: str = "transaction"
     elsewhere: bool = False
     forward: bool = False
     torn: frozenset = frozenset()
     pure: bool = True
 
     @property
-    def dead(self):
+    def dead_lettered(self):
         """The items that cannot be written, however often it is tried."""
         gone = {item for item, times in self.process.items() if times >= ALWAYS}
         unwritten = {item for item, times in self.write.items() if times >= ALWAYS}
@@ -86,11 +86,11 @@ class Plan:
     @property
     def left_out(self):
         """The items that the processor filters out."""
-        return sorted(self.filtered - set(self.dead))
+        return sorted(self.filtered - set(self.dead_lettered))
 
     @property
     def written(self):
-        gone = {*self.dead, *self.filtered}
+        gone = {*self.dead_lettered, *self.filtered}
         return [item for item in range(1, self.items + 1) if item not in gone]
 
 
@@ -238,8 +238,8 @@ class Mill:
             retry=SimpleRetryPolicy(plan.attempts),
             skip=SkipPolicy(on=(Bad, ReadError)),
             max_crashes=plan.max_crashes,
-            isolate=plan.isolate,
-            isolation=plan.isolation,
+            fault_search=plan.fault_search,
+            rollback=plan.rollback,
             concurrency=plan.concurrency,
         )
 
@@ -277,9 +277,9 @@ class Mill:
             found = select(runs).where(runs.c.parameters == f'{{"turn": {turn}}}')
             return transaction.execute(found).first()
 
-    def marker(self, turn):
+    def checkpoint(self, turn):
         """What the journal has of the chunk in flight."""
-        return Marker.from_json(json.loads(self.row(turn).marker))
+        return Checkpoint.from_json(json.loads(self.row(turn).checkpoint))
 
     def letters(self, turn):
         """The rows of the dead letters."""

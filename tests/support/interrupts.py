@@ -128,8 +128,8 @@ def step(interrupts):
         except KeyboardInterrupt:
             pass
         report = step.run()
-        if report.status != "completed" or report.deaths:
-            yield f"{report.status}, {report.deaths} crashes counted"
+        if report.status != "completed" or report.crashes:
+            yield f"{report.status}, {report.crashes} crashes counted"
     if interrupted:
         raise KeyboardInterrupt
 

@@ -94,5 +94,5 @@ def run(step, way, *arguments, **settings):
 
 def accounted(report):
     """Whether every item that was read is in exactly one place."""
-    parts = report.written + report.filtered + report.dead + report.pending
+    parts = report.written + report.filtered + report.dead_lettered + report.pending
     return report.read == parts

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from retrytemplate._internal.values import JSON
     from retrytemplate.caches.record_schema import Field
 
-__all__ = ["Marker", "indexes_of", "ranges_of"]
+__all__ = ["Checkpoint", "indexes_of", "ranges_of"]
 
 FORMAT = 1
 
@@ -37,7 +37,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @frozen
-class Marker:
+class Checkpoint:
     """What is known of the chunk under way before it is over.
 
     It is written with the end of the chunk before, hence before anything of this one is touched.
@@ -45,11 +45,11 @@ class Marker:
     :param position: the reader's, before the chunk.
     :param count: how many items it has; None: they were not read yet.
     :param pending: which of them are left, as ranges ``(first, behind the last)``.
-    :param careful: a process died with this chunk: item by item from now on, nothing else in
+    :param isolating: a process died with this chunk: item by item from now on, nothing else in
         flight.
-    :param alone: the item that is under way by itself.
-    :param deaths: of items that were so when their process died, its worker and the time of each.
-    :param stray: deaths in careful mode while no item was under way.
+    :param isolated_item: the item that is under way by itself.
+    :param crashes: of items that were so when their process died, its worker and the time of each.
+    :param unattributed_crashes: crashes while isolating with no item in progress.
     :param payloads: the items themselves, where the reader cannot give them again.
     :param broken: which of those are records that could not be read, and what was wrong with them;
         their payload is their text.
@@ -58,10 +58,10 @@ class Marker:
     position: JSON = None
     count: int | None = None
     pending: Ranges = ()
-    careful: bool = False
-    alone: int | None = None
-    deaths: Mapping[int, tuple[tuple[str, float], ...]] = field(factory=dict)
-    stray: int = 0
+    isolating: bool = False
+    isolated_item: int | None = None
+    crashes: Mapping[int, tuple[tuple[str, float], ...]] = field(factory=dict)
+    unattributed_crashes: int = 0
     payloads: tuple[str, ...] | None = None
     broken: Mapping[int, str] = field(factory=dict)
 
@@ -70,29 +70,33 @@ class Marker:
         """How many of its items are left, as far as is known."""
         return sum(high - low for low, high in self.pending)
 
-    def after_death(self, worker: str, at: float) -> Marker:
+    def after_crash(self, worker: str, at: float) -> Checkpoint:
         """The same chunk, as the next process finds it."""
-        marker = evolve(self, careful=True, alone=None)
-        if self.alone is not None:
-            died = (*self.deaths.get(self.alone, ()), (worker, at))
-            return evolve(marker, deaths={**self.deaths, self.alone: died}, stray=0)
-        return evolve(marker, stray=self.stray + self.careful)
+        checkpoint = evolve(self, isolating=True, isolated_item=None)
+        if self.isolated_item is not None:
+            died = (*self.crashes.get(self.isolated_item, ()), (worker, at))
+            return evolve(
+                checkpoint,
+                crashes={**self.crashes, self.isolated_item: died},
+                unattributed_crashes=0,
+            )
+        return evolve(checkpoint, unattributed_crashes=self.unattributed_crashes + self.isolating)
 
-    def after_stop(self) -> Marker:
+    def after_stop(self) -> Checkpoint:
         """The same chunk, which nobody suspects any more."""
-        return evolve(self, careful=False, alone=None, stray=0)
+        return evolve(self, isolating=False, isolated_item=None, unattributed_crashes=0)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         data = asdict(self, recurse=False)
         data["format"] = FORMAT
-        for name in ("deaths", "broken"):
+        for name in ("crashes", "broken"):
             data[name] = {str(index): value for index, value in data[name].items()}
         return data
 
     @classmethod
-    def from_json(cls, data: Any) -> Marker:
-        """The marker that a JSON object holds.
+    def from_json(cls, data: Any) -> Checkpoint:
+        """The checkpoint that a JSON object holds.
 
         :raises ValueError: it holds none, or one of a newer version of the library.
         """
@@ -103,22 +107,22 @@ class Marker:
             raise ValueError(f"format {number} is of a newer version of the library: update it")
         check_all("", data, FIELDS, FIELDS)
         payloads = data["payloads"]
-        marker = cls(
+        checkpoint = cls(
             position=data["position"],
             count=data["count"],
             pending=_ranges(data["pending"]),
-            careful=data["careful"],
-            alone=data["alone"],
-            deaths={
-                _index("deaths", index): _crashes(f"deaths.{index}", found)
-                for index, found in data["deaths"].items()
+            isolating=data["isolating"],
+            isolated_item=data["isolated_item"],
+            crashes={
+                _index("crashes", index): _crashes(f"crashes.{index}", found)
+                for index, found in data["crashes"].items()
             },
-            stray=data["stray"],
+            unattributed_crashes=data["unattributed_crashes"],
             payloads=None if payloads is None else tuple(payloads),
             broken={_index("broken", index): why for index, why in data["broken"].items()},
         )
-        marker._check()
-        return marker
+        checkpoint._check()
+        return checkpoint
 
     def _check(self) -> None:
         """Raise unless its parts fit together: they are about the items of one chunk."""
@@ -141,10 +145,10 @@ FIELDS: Mapping[str, Field] = {
     "position": ANY,
     "count": or_null(COUNT),
     "pending": LIST,
-    "careful": FLAG,
-    "alone": or_null(COUNT),
-    "deaths": OBJECT,
-    "stray": COUNT,
+    "isolating": FLAG,
+    "isolated_item": or_null(COUNT),
+    "crashes": OBJECT,
+    "unattributed_crashes": COUNT,
     "payloads": or_null(
         (
             lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, evolve, field
 
-from retrytemplate.batch.engine.checkpoint import Marker, indexes_of, ranges_of
+from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges_of
 from retrytemplate.batch.journal.runs import Closing, Counts
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["Chunk"]
 class Chunk:
     """The items of a chunk by their index in it.
 
-    :param marker: what the journal has of it.
+    :param checkpoint: what the journal has of it.
     :param left: those that are neither written nor filtered nor given up.
     :param counts: what the journal does not know yet; so are *letters*, of the items given up.
     :param values: what the processor gave, None where it filtered or failed; None as a whole where
@@ -31,7 +31,7 @@ class Chunk:
     """
 
     read: ReadRecords
-    marker: Marker
+    checkpoint: Checkpoint
     left: Sequence[int] = field(init=False)
     counts: Counts = field(init=False)
     values: list[Any] | None = None
@@ -40,8 +40,8 @@ class Chunk:
 
     def __attrs_post_init__(self) -> None:
         size = len(self.read.records.items)
-        known = self.marker.count is not None
-        self.left = indexes_of(self.marker.pending) if known else range(size)
+        known = self.checkpoint.count is not None
+        self.left = indexes_of(self.checkpoint.pending) if known else range(size)
         self.counts = Counts(read=0 if known else size)
 
     @property
@@ -83,24 +83,24 @@ class Chunk:
     def give_up(self, index: int, letter: Letter, *, skipped: bool) -> None:
         """This item is dead-lettered with the next closing."""
         self.letters[index] = letter
-        self.count(dead=1, skipped=int(skipped))
+        self.count(dead_lettered=1, skipped=int(skipped))
 
     def take_back(self, indexes: Iterable[int]) -> None:
         """Those of them that were skipped wait again."""
         for index in indexes:
             if self.letters.pop(index, None) is not None:
-                self.count(dead=-1, skipped=-1)
+                self.count(dead_lettered=-1, skipped=-1)
 
     def closing(
-        self, done: Collection[int] = (), written: int = 0, alone: int | None = None
+        self, done: Collection[int] = (), written: int = 0, isolated_item: int | None = None
     ) -> Closing:
         """What the journal is told.
 
         :param done: items that are done, as many as *written* of them written, the others filtered.
-        :param alone: the item that is under way by itself from then on.
+        :param isolated_item: the item that is under way by itself from then on.
         """
         return Closing(
-            marker=self._marker(done, alone),
+            checkpoint=self._checkpoint(done, isolated_item),
             counts=self.counts + Counts(written=written, filtered=len(done) - written),
             letters=tuple(self.letters.values()),
             progress=self.read.progress,
@@ -109,18 +109,20 @@ class Chunk:
     def _is_over(self, done: Collection[int]) -> bool:
         return len(done) + len(self.letters) == len(self.left)
 
-    def _marker(self, done: Collection[int], alone: int | None) -> Marker:
+    def _checkpoint(self, done: Collection[int], isolated_item: int | None) -> Checkpoint:
         if self._is_over(done):
-            return Marker(position=self.read.position)
+            return Checkpoint(position=self.read.position)
         over = {*done, *self.letters}
         pending = ranges_of(index for index in self.left if index not in over)
-        return evolve(self.marker, count=self.size, pending=pending, alone=alone)
+        return evolve(
+            self.checkpoint, count=self.size, pending=pending, isolated_item=isolated_item
+        )
 
-    def closed(self, done: Collection[int], marker: Marker) -> None:
+    def closed(self, done: Collection[int], checkpoint: Checkpoint) -> None:
         """The journal has it."""
         if self._is_over(done):
             self.left = ()
         else:
             over = {*done, *self.letters}
             self.left = [index for index in self.left if index not in over]
-        self.marker, self.counts, self.letters = marker, Counts(), {}
+        self.checkpoint, self.counts, self.letters = checkpoint, Counts(), {}

@@ -9,10 +9,10 @@ from attrs import define, field
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ISOLATIONS", "Isolate", "Search"]
+__all__ = ["FAULT_SEARCHES", "FaultSearch", "FaultSearchMode"]
 
-Isolate = Literal["bisect", "linear", "whole"]
-ISOLATIONS: tuple[Isolate, ...] = ("bisect", "linear", "whole")
+FaultSearchMode = Literal["bisect", "linear", "chunk"]
+FAULT_SEARCHES: tuple[FaultSearchMode, ...] = ("bisect", "linear", "chunk")
 
 # Halving pays while few items are at fault: with more than one of four, one by one is cheaper.
 DENSE = 0.25
@@ -21,19 +21,19 @@ KNOWN = 5
 
 
 @define
-class Search:
+class FaultSearch:
     """Finds the items at fault among *items*, which together have failed.
 
     Every part is run before an item of it is given up, also where only the other half of a failed
     part is left: what failed once may not fail again.  The first half goes first, so that what is
     good is written in the order of the file.
 
-    >>> search = Search([1, 2, 3, 4])
+    >>> search = FaultSearch([1, 2, 3, 4])
     >>> at_fault = []
     >>> while part := search.part():
     ...     if 3 not in part:
-    ...         search.good()
-    ...     elif search.bad():
+    ...         search.part_succeeded()
+    ...     elif search.part_failed():
     ...         at_fault += part
     >>> at_fault
     [3]
@@ -42,8 +42,8 @@ class Search:
     items: Sequence[int]
     halving: bool = True
     _parts: list[tuple[int, int]] = field(init=False)
-    _good: int = field(init=False, default=0)
-    _bad: int = field(init=False, default=0)
+    _succeeded: int = field(init=False, default=0)
+    _failed: int = field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
         self._parts = []
@@ -59,16 +59,16 @@ class Search:
             high = low + 1
         return self.items[low:high]
 
-    def good(self) -> None:
+    def part_succeeded(self) -> None:
         """The part was written."""
         low, high = self._parts.pop()
-        self._good += high - low
+        self._succeeded += high - low
 
-    def bad(self) -> bool:
+    def part_failed(self) -> bool:
         """The part failed.  True: it is one item, and that is at fault."""
         low, high = self._parts.pop()
         if high - low == 1:
-            self._bad += 1
+            self._failed += 1
             return True
         self._split(low, high)
         return False
@@ -81,5 +81,5 @@ class Search:
         self._parts += [(middle, high), (low, middle)]
 
     def _halves(self) -> bool:
-        known = self._good + self._bad
-        return self.halving and not (self._bad >= KNOWN and self._bad > DENSE * known)
+        known = self._succeeded + self._failed
+        return self.halving and not (self._failed >= KNOWN and self._failed > DENSE * known)

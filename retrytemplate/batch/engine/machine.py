@@ -25,11 +25,11 @@ from retrytemplate.batch.engine.effects import (
     Write,
     failing,
 )
-from retrytemplate.batch.engine.fault_search import Search
+from retrytemplate.batch.engine.fault_search import FaultSearch
 from retrytemplate.batch.errors import (
     CrashLoopError,
     JobRepositoryError,
-    ProcessDiedError,
+    ProcessCrashedError,
     ReaderError,
     ReadError,
     SkipLimitExceededError,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
     from retrytemplate.batch.codec import Codec
-    from retrytemplate.batch.engine.checkpoint import Marker
+    from retrytemplate.batch.engine.checkpoint import Checkpoint
     from retrytemplate.batch.engine.effects import Processed
-    from retrytemplate.batch.engine.fault_search import Isolate
+    from retrytemplate.batch.engine.fault_search import FaultSearchMode
     from retrytemplate.batch.events import Event
     from retrytemplate.batch.journal.runs import Closing, Run
     from retrytemplate.batch.outbox import Outbox
@@ -69,11 +69,11 @@ class Rules:
     chunk_size: int
     skip: SkipPolicy
     max_crashes: int
-    isolate: Isolate
+    fault_search: FaultSearchMode
     key: Callable[[Any], Any] | None
     codec: Codec
     journals: bool
-    """Whether the items of a chunk are kept with its marker: the reader cannot give them again."""
+    """Whether a chunk's items are kept with its checkpoint: the reader cannot give them again."""
     processes: bool = True
     """Whether items are processed before the transaction begins, each once."""
     outbox: Outbox | None = None
@@ -140,51 +140,54 @@ class Machine:
     def _mark(self, chunk: Chunk, closing: Closing, done: Sequence[int] = ()) -> Steps:
         """Write to the journal alone."""
         yield Mark(closing)
-        chunk.closed(done, self.run.marker)
+        chunk.closed(done, self.run.checkpoint)
         yield from self._tell(self._teller.closed(chunk, (), closing))
 
     # What is next.
 
     def _read(self) -> Generator[Any, Any, Chunk | None]:
-        marker = self.run.marker
-        self._check_stray(marker)
+        checkpoint = self.run.checkpoint
+        self._check_stray(checkpoint)
         with failing():
-            if marker.payloads is not None:
-                return Chunk(self._kept(marker.payloads), marker)
-            read: ReadRecords = yield Read(marker.position, marker.count or self.rules.chunk_size)
+            if checkpoint.payloads is not None:
+                return Chunk(self._kept(checkpoint.payloads), checkpoint)
+            read: ReadRecords = yield Read(
+                checkpoint.position, checkpoint.count or self.rules.chunk_size
+            )
         _check_records(read.records)
-        self._check_same(read, marker)
+        self._check_same(read, checkpoint)
         if not read.records.items:
             return None
-        chunk = Chunk(read, marker)
+        chunk = Chunk(read, checkpoint)
         yield from self._tell(self._teller.read(chunk))
         return chunk
 
-    def _check_stray(self, marker: Marker) -> None:
+    def _check_stray(self, checkpoint: Checkpoint) -> None:
         """End the run where no item is what the process dies of; reading, perhaps."""
-        if marker.stray > self.rules.max_crashes:
+        if checkpoint.unattributed_crashes > self.rules.max_crashes:
             raise Fatal(
                 CrashLoopError(
-                    f"the process died {marker.stray} times around this chunk, with no item of it "
-                    "under way"
+                    f"the process died {checkpoint.unattributed_crashes} times around this chunk, "
+                    "with no item of it under way"
                 )
             )
 
-    def _check_same(self, read: ReadRecords, marker: Marker) -> None:
+    def _check_same(self, read: ReadRecords, checkpoint: Checkpoint) -> None:
         """End the run where a chunk that was begun is not there any more."""
         found = len(read.records.items)
-        if marker.count is not None and found != marker.count:
+        if checkpoint.count is not None and found != checkpoint.count:
             raise Fatal(
                 ReaderError(
                     f"{read.records.source} has {found} items where the chunk under way had "
-                    f"{marker.count}: give the step the source that it had, or begin the run anew"
+                    f"{checkpoint.count}: give the step the source that it had, or begin the run "
+                    "anew"
                 )
             )
 
     def _kept(self, payloads: Sequence[str]) -> ReadRecords:
         """The items that the journal has; where they came from stands in the position."""
-        why = self.run.marker.broken
-        source, first, position = self.run.marker.position
+        why = self.run.checkpoint.broken
+        source, first, position = self.run.checkpoint.position
         items = [
             payload if index in why else self._decoded(index, payload)
             for index, payload in enumerate(payloads)
@@ -200,7 +203,7 @@ class Machine:
             return self.rules.codec.decode(payload)
         except Exception as exc:
             raise JobRepositoryError(
-                f"run {self.run.id}, column marker: the codec cannot decode payloads[{index}]: "
+                f"run {self.run.id}, column checkpoint: the codec cannot decode payloads[{index}]: "
                 f"{exc!r}"
             ) from exc
 
@@ -215,20 +218,20 @@ class Machine:
             )
         closing = chunk.closing()
         kept = evolve(
-            chunk.marker,
+            chunk.checkpoint,
             position=[records.source, records.first, chunk.read.position],
             count=chunk.size,
             pending=ranges_of(chunk.left),
             payloads=payloads,
             broken={index: text(error.problem) for index, error in broken.items()},
         )
-        yield from self._mark(chunk, evolve(closing, marker=kept))
+        yield from self._mark(chunk, evolve(closing, checkpoint=kept))
 
     def _reprocess(self, chunk: Chunk) -> Steps:
         try:
-            if self.rules.journals and chunk.marker.payloads is None:
+            if self.rules.journals and chunk.checkpoint.payloads is None:
                 yield from self._keep(chunk)
-            if chunk.marker.careful:
+            if chunk.checkpoint.isolating:
                 yield from self._one_by_one(chunk)
             else:
                 yield from self._together(chunk)
@@ -277,15 +280,15 @@ class Machine:
         done: Sequence[int],
         *,
         once: bool = False,
-        alone: int | None = None,
+        isolated_item: int | None = None,
     ) -> Generator[Any, Any, Outcome[Any]]:
         """Write these, close them together with the filtered ones among them."""
         items = chunk.to_write(chunk.wanted(done))
-        closing = chunk.closing(done, len(items), alone)
+        closing = chunk.closing(done, len(items), isolated_item)
         outcome: Outcome[Any] = yield Write(items, closing, once, self._may_blame(items))
         yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
         if outcome.ok:
-            chunk.closed(done, self.run.marker)
+            chunk.closed(done, self.run.checkpoint)
             yield from self._after((outcome.value or {}).values())
         else:
             chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
@@ -322,7 +325,7 @@ class Machine:
         :param together: in one transaction as far as it goes.
         :returns: False: the transaction was lost; search the items that still wait again.
         """
-        search = Search(written, halving=self.rules.isolate == "bisect")
+        search = FaultSearch(written, halving=self.rules.fault_search == "bisect")
         tried: list[Tried] = []
         try:
             while part := search.part():
@@ -336,8 +339,8 @@ class Machine:
                 if outcome is None:
                     return False
                 if outcome.ok:
-                    search.good()
-                elif search.bad():
+                    search.part_succeeded()
+                elif search.part_failed():
                     self._at_fault(chunk, part[0], outcome)
         except Fatal:
             # What is good stays; and what was decided in a lost transaction is decided again.
@@ -383,7 +386,7 @@ class Machine:
         if not committed:
             yield from self._lost(chunk, tried)
             return False
-        chunk.closed(done, self.run.marker)
+        chunk.closed(done, self.run.checkpoint)
         yield from self._tell(self._teller.searched(chunk, tried, closing))
         tried.clear()
         yield from self._after(values)
@@ -398,7 +401,7 @@ class Machine:
 
     def _may_blame(self, items: Sequence[Any]) -> bool:
         """Whether an item may be given up for a failure of all of them."""
-        return len(items) == 1 or self.rules.isolate == "whole"
+        return len(items) == 1 or self.rules.fault_search == "chunk"
 
     def _worth_a_search(self, outcome: Outcome[Any]) -> bool:
         """Whether an item may be given up for it, or did not have its own attempts yet.
@@ -407,7 +410,7 @@ class Machine:
         """
         assert outcome.exception is not None
         covered = self._covers(outcome.exception)
-        return self.rules.isolate != "whole" and (covered or outcome.attempts > 1)
+        return self.rules.fault_search != "chunk" and (covered or outcome.attempts > 1)
 
     def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
         assert outcome.exception is not None
@@ -417,17 +420,17 @@ class Machine:
 
     def _one_by_one(self, chunk: Chunk) -> Steps:
         for index in list(chunk.left):
-            deaths = chunk.marker.deaths.get(index, ())
-            if len(deaths) >= self.rules.max_crashes:
-                self._killer(chunk, index, deaths)
+            crashes = chunk.checkpoint.crashes.get(index, ())
+            if len(crashes) >= self.rules.max_crashes:
+                self._killer(chunk, index, crashes)
             else:
                 yield from self._alone(chunk, index)
         if chunk.letters:
             yield from self._mark(chunk, chunk.closing())
 
     def _alone(self, chunk: Chunk, index: int) -> Steps:
-        if chunk.marker.alone != index:
-            yield from self._mark(chunk, chunk.closing(alone=index))
+        if chunk.checkpoint.isolated_item != index:
+            yield from self._mark(chunk, chunk.closing(isolated_item=index))
         broken = chunk.read.records.broken
         if index in broken:
             self._give_up(chunk, index, "read", broken[index])
@@ -435,14 +438,17 @@ class Machine:
         yield from self._process(chunk, [index])
         if index in chunk.letters:
             return
-        outcome = yield from self._write(chunk, [index], alone=self._next(chunk, index))
+        outcome = yield from self._write(chunk, [index], isolated_item=self._next(chunk, index))
         if not outcome.ok:
             self._at_fault(chunk, index, outcome)
 
     def _next(self, chunk: Chunk, index: int) -> int | None:
         """The item that goes alone after this one, so that one transaction says both."""
         for each in chunk.left:
-            if each > index and len(chunk.marker.deaths.get(each, ())) < self.rules.max_crashes:
+            if (
+                each > index
+                and len(chunk.checkpoint.crashes.get(each, ())) < self.rules.max_crashes
+            ):
                 return each
         return None
 
@@ -483,12 +489,12 @@ class Machine:
             raise Fatal(error)
         self._bury(chunk, index, phase, to_recorded_failure(failure), attempts, skipped=True)
 
-    def _killer(self, chunk: Chunk, index: int, deaths: Sequence[tuple[str, float]]) -> None:
-        name = type_name(ProcessDiedError)
+    def _killer(self, chunk: Chunk, index: int, crashes: Sequence[tuple[str, float]]) -> None:
+        name = type_name(ProcessCrashedError)
         text = "the process died while this item was under way by itself"
         died = [
             AttemptRecord(number, None, at, name, text, "", *place_of(worker))
-            for number, (worker, at) in enumerate(deaths, 1)
+            for number, (worker, at) in enumerate(crashes, 1)
         ]
         self._bury(chunk, index, "crash", RecordedFailure(name, text, None), died, skipped=False)
 

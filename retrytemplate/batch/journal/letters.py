@@ -53,7 +53,7 @@ class Letter:
     :param phase: what failed at last: "read", "process", "write", or "crash".
     :param payload: the item as text.
     :param replayable: whether the codec can make the item of it again.
-    :param attempts: its failed attempts, the deaths of its process among them.
+    :param attempts: its failed attempts, the crashes of its process among them.
     """
 
     source: str

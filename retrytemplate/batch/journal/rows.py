@@ -85,7 +85,7 @@ RUN_HOLD: Columns = {
 
 RUN_STATE: Columns = {
     **dict.fromkeys(COUNTS, (SERIAL, 0)),
-    "marker": (TEXT, ""),
+    "checkpoint": (TEXT, ""),
     "error": (or_null(TEXT), None),
     "exactly_once": (BIT, 0),
 }

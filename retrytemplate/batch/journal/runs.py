@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, define, evolve, field, frozen
 
 from retrytemplate._storage.process_liveness import here, is_gone, is_here
-from retrytemplate.batch.engine.checkpoint import Marker
+from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.errors import (
     NotResumableError,
     RunAbandonedError,
@@ -57,21 +57,21 @@ __all__ = [
 
 @frozen
 class Counts:
-    """How many items, attempts, transactions and deaths."""
+    """How many items, attempts, transactions and crashes."""
 
     read: int = 0
     written: int = 0
     filtered: int = 0
-    dead: int = 0
+    dead_lettered: int = 0
     skipped: int = 0
     retries: int = 0
     rollbacks: int = 0
-    deaths: int = 0
+    crashes: int = 0
 
     @property
     def done(self) -> int:
         """Of how many items it is known what became of them."""
-        return self.written + self.filtered + self.dead
+        return self.written + self.filtered + self.dead_lettered
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
@@ -105,7 +105,7 @@ class Run:
     seq: int
     status: Status
     counts: Counts
-    marker: Marker
+    checkpoint: Checkpoint
     error: RecordedFailure | None = None
     exception: BaseException | None = field(default=None, eq=False)
     unsent: int = 0
@@ -115,7 +115,7 @@ class Run:
         """What was written is what is known."""
         counts = self.counts + closing.counts
         # At once: no signal may come in between.
-        self.seq, self.counts, self.marker = self.seq + 1, counts, closing.marker
+        self.seq, self.counts, self.checkpoint = self.seq + 1, counts, closing.checkpoint
 
     def report(self) -> Report:
         """How it stands."""
@@ -123,7 +123,7 @@ class Run:
             name=self.identity.step,
             run_id=self.id,
             status=self.status,
-            pending=self.marker.waiting,
+            pending=self.checkpoint.waiting,
             exactly_once=self.identity.exactly_once,
             error=self.error,
             exception=self.exception,
@@ -137,7 +137,7 @@ class Run:
 class Closing:
     """What one transaction writes of a run: what is in flight from now on, and what came of it."""
 
-    marker: Marker
+    checkpoint: Checkpoint
     counts: Counts = Counts()
     letters: Sequence[Letter] = ()
     messages: Sequence[str] = ()
@@ -213,7 +213,7 @@ def _insert(connection: Connection, tables: Tables, asked: Identity, generation:
             status="running",
             fence=0,
             seq=0,
-            marker=_text(Marker().to_json()),
+            checkpoint=_text(Checkpoint().to_json()),
             exactly_once=int(asked.exactly_once),
             code_version=asked.code_version,
             started=now(connection),
@@ -250,33 +250,33 @@ def _check_over(asked: Identity, row: Any) -> None:
         )
 
 
-def read(runs: Table, row: StoredRow) -> tuple[Marker, RecordedFailure | None]:
+def read(runs: Table, row: StoredRow) -> tuple[Checkpoint, RecordedFailure | None]:
     """The chunk in flight of a run, and what ended it.
 
     :raises JobRepositoryError: they cannot be read, or contradict the run's counts.
     """
-    marker = parsed(runs, row, "marker", Marker.from_json)
+    checkpoint = parsed(runs, row, "checkpoint", Checkpoint.from_json)
     error = None if row["error"] is None else parsed(runs, row, "error", _failure)
-    done = row["written"] + row["filtered"] + row["dead"]
-    in_flight = marker.count or 0
+    done = row["written"] + row["filtered"] + row["dead_lettered"]
+    in_flight = checkpoint.count or 0
     faults = {
-        "read, written, filtered, dead, marker: "
-        f"{row['read']} read, but {done} done and {marker.waiting} pending": row["read"]
-        != done + marker.waiting,
-        f"marker: count {in_flight} of {row['read']} read": in_flight > row["read"],
-        "marker: position must not be null behind the first chunk": marker.position is None
+        "read, written, filtered, dead_lettered, checkpoint: "
+        f"{row['read']} read, but {done} done and {checkpoint.waiting} pending": row["read"]
+        != done + checkpoint.waiting,
+        f"checkpoint: count {in_flight} of {row['read']} read": in_flight > row["read"],
+        "checkpoint: position must not be null behind the first chunk": checkpoint.position is None
         and row["read"] != in_flight,
-        "deaths: fewer than the marker has": row["deaths"]
-        < marker.stray + sum(map(len, marker.deaths.values())),
-        "skipped: more than dead": row["skipped"] > row["dead"],
+        "crashes: fewer than the checkpoint has": row["crashes"]
+        < checkpoint.unattributed_crashes + sum(map(len, checkpoint.crashes.values())),
+        "skipped: more than dead_lettered": row["skipped"] > row["dead_lettered"],
         "fence: 0, but the run was taken": row["seq"] > 0 and not row["fence"],
         "status: completed, but items are pending": row["status"] == "completed"
-        and marker.waiting > 0,
+        and checkpoint.waiting > 0,
     }
     for wrong, found in faults.items():
         if found:
             raise damaged(runs, row, wrong)
-    return marker, error
+    return checkpoint, error
 
 
 def _failure(data: Any) -> RecordedFailure:
@@ -288,7 +288,7 @@ def _failure(data: Any) -> RecordedFailure:
 
 def _run(tables: Tables, row: Any, asked: Identity) -> Run:
     check(tables.runs, row, RUN_STATE)
-    marker, error = read(tables.runs, row._mapping)
+    checkpoint, error = read(tables.runs, row._mapping)
     return Run(
         id=row.id,
         identity=asked
@@ -298,7 +298,7 @@ def _run(tables: Tables, row: Any, asked: Identity) -> Run:
         seq=row.seq,
         status=row.status,
         counts=_counts(row),
-        marker=marker,
+        checkpoint=checkpoint,
         error=error,
     )
 
@@ -314,8 +314,8 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
             "cannot give them again: begin anew with 'restart'"
         )
     if _is_held(row) and not is_here(row.place):  # it died
-        run.counts += Counts(deaths=1)
-        run.marker = run.marker.after_death(row.worker, row.now)
+        run.counts += Counts(crashes=1)
+        run.checkpoint = run.checkpoint.after_crash(row.worker, row.now)
     run.status, run.error = "running", None
     _update(
         connection,
@@ -326,8 +326,8 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
             "status": "running",
             "worker": run.identity.worker,
             "place": here(),
-            "marker": _text(run.marker.to_json()),
-            "deaths": run.counts.deaths,
+            "checkpoint": _text(run.checkpoint.to_json()),
+            "crashes": run.counts.crashes,
             "error": None,
             "ended": None,
             "code_version": run.identity.code_version,
@@ -349,7 +349,7 @@ def close(connection: Connection, tables: Tables, run: Run, closing: Closing) ->
 
     insert(connection, tables, run, closing.letters)
     add(connection, tables, run.id, run.identity.step, closing.messages)
-    values: dict[str, Any] = {"marker": _text(closing.marker.to_json())}
+    values: dict[str, Any] = {"checkpoint": _text(closing.checkpoint.to_json())}
     if closing.counts != Counts():
         values |= asdict(run.counts + closing.counts)
     if closing.progress is not None:
@@ -379,8 +379,8 @@ def _catch_up(connection: Connection, tables: Tables, run: Run) -> None:
     row = _held(connection, tables, run)
     if row.seq != run.seq:
         check(tables.runs, row, RUN_STATE)
-        marker, _ = read(tables.runs, row._mapping)
-        run.seq, run.counts, run.marker = row.seq, _counts(row), marker
+        checkpoint, _ = read(tables.runs, row._mapping)
+        run.seq, run.counts, run.checkpoint = row.seq, _counts(row), checkpoint
 
 
 def end(connection: Connection, tables: Tables, run: Run, status: Status) -> None:
@@ -388,7 +388,7 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
     from retrytemplate.batch.outbox import count
 
     _catch_up(connection, tables, run)
-    marker = run.marker.after_stop()
+    checkpoint = run.checkpoint.after_stop()
     error = None
     if run.error is not None:
         _, failure = run.identity.limits.fit(run.error)
@@ -401,14 +401,18 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
             "status": status,
             "worker": None,
             "place": None,
-            "marker": _text(marker.to_json()),
+            "checkpoint": _text(checkpoint.to_json()),
             "error": error,
         },
         times=("ended",),
         leased=False,
     )
     run.seq += 1
-    run.marker, run.status, run.unsent = marker, status, count(connection, tables, run=run.id)
+    run.checkpoint, run.status, run.unsent = (
+        checkpoint,
+        status,
+        count(connection, tables, run=run.id),
+    )
 
 
 def renew(connection: Connection, tables: Tables, run: Run) -> None:

@@ -83,7 +83,7 @@ def tables(prefix: str) -> Tables:
         column("place", null=True),
         column("lease_until", Double, null=True),
         *(column(name, number) for name in COUNTS),
-        column("marker"),
+        column("checkpoint"),
         column("error", null=True),
         column("progress", Double, null=True),
         column("exactly_once", number),
@@ -137,7 +137,16 @@ def tables(prefix: str) -> Tables:
     return Tables(metadata, meta, runs, letters, messages)
 
 
-COUNTS = ("read", "written", "filtered", "dead", "skipped", "retries", "rollbacks", "deaths")
+COUNTS = (
+    "read",
+    "written",
+    "filtered",
+    "dead_lettered",
+    "skipped",
+    "retries",
+    "rollbacks",
+    "crashes",
+)
 
 
 def create(connection: Connection, made: Tables) -> None:

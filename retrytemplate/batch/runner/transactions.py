@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.history import Outcome
 
-    Isolation = Literal["rollback", "savepoint", "none"]
+    Isolation = Literal["transaction", "savepoint", "none"]
 
 __all__ = [
     "ENDING",
-    "ISOLATIONS",
+    "ROLLBACKS",
     "SAVEPOINTS",
     "AsyncAttempts",
     "AsyncShared",
@@ -54,7 +54,7 @@ __all__ = [
     "Transactions",
 ]
 
-ISOLATIONS = ("rollback", "savepoint", "none")
+ROLLBACKS = ("transaction", "savepoint", "none")
 ELSEWHERE = "the database of the items"
 # The databases that have these statements.
 SAVEPOINTS = ("sqlite", "postgresql", "mysql", "mariadb")
@@ -78,7 +78,7 @@ class Transactions:
     repository: JobRepository
     writer: Callable[[Any, Any], Any]
     database: Engine | None
-    isolation: str
+    rollback: str
     processor: Callable[[Any, Any], Any] | None = None
     outbox: Outbox | None = None
     ledger: Any = runs
@@ -115,7 +115,7 @@ class AsyncTransactions:
     engine: AsyncEngine
     writer: Callable[[Any, Any], Any]
     database: AsyncEngine | None
-    isolation: str
+    rollback: str
     processor: Callable[[Any, Any], Any] | None = None
     outbox: Outbox | None = None
     ledger: Any = runs
@@ -190,7 +190,7 @@ class _Attempts(Guard):
     @property
     def holds(self) -> bool:
         """Whether one transaction may hold several attempts."""
-        return self.shared is not None or bool(self.of.isolation != "rollback")
+        return self.shared is not None or bool(self.of.rollback != "transaction")
 
     def _ends(self, connection: Any) -> bool:
         """Whether a transaction in which an attempt failed can take no other one."""
@@ -274,7 +274,7 @@ class Attempts(_Attempts):
                 self._fill(connection)
         connection = self._begun()
         try:
-            if self.of.isolation == "savepoint":
+            if self.of.rollback == "savepoint":
                 with connection.begin_nested():
                     self._body(connection)
             else:
@@ -555,7 +555,7 @@ class AsyncAttempts(_Attempts):
                     await self._fill(connection)
         connection = await self._begun()
         try:
-            if self.of.isolation == "savepoint":
+            if self.of.rollback == "savepoint":
                 async with connection.begin_nested():
                     await self._body(connection)
             else:

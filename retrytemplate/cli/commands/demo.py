@@ -149,11 +149,11 @@ def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
     figures = {
         "read": report.read,
         "written": report.written,
-        "dead": report.dead,
+        "dead_lettered": report.dead_lettered,
         "retried": report.retried,
         "retries": report.retries,
         "attempts": {str(made): lines for made, lines in report.attempts.items()},
-        "dead_by_error": report.dead_by_error,
+        "dead_letters_by_error": report.dead_letters_by_error,
         "seconds": round(report.seconds, 3),
         "waited": round(report.waited, 3),
         "waits_asked": round(report.asked, 3),
@@ -171,7 +171,7 @@ def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
 def _interrupt_notice(job: Job) -> str:
     tally = job.tally
     return (
-        f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead} "
+        f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead_lettered} "
         f"dead-lettered, the others are not processed; database: {job.database}"
     )
 
@@ -238,7 +238,7 @@ class Screen:
         for table in (_lines(report), self._attempts(report), _answers(report)):
             self.console.print(table)
         self._say(f"Database: {job.database}")
-        verb = "dlq list" if report.dead else "batch status"
+        verb = "dlq list" if report.dead_lettered else "batch status"
         store = job.repository.engine.url.set(drivername="sqlite")
         self._say(f"Next: retrytemplate {verb} --store {quote(str(store))}")
 
@@ -252,16 +252,21 @@ class Screen:
             MofNCompleteColumn(),
             TextColumn("[green]{task.fields[written]:>4} written"),
             TextColumn("[yellow]{task.fields[failures]:>3} failures"),
-            TextColumn("[red]{task.fields[dead]:>2} dead"),
+            TextColumn("[red]{task.fields[dead_lettered]:>2} dead-lettered"),
             Elapsed(),
             TextColumn("[yellow]{task.fields[notice]}"),
         )
         self._notice = ""
         with Progress(*columns, console=self.console, expand=True) as progress:
-            task = progress.add_task("", total=total, written=0, failures=0, dead=0, notice="")
+            task = progress.add_task(
+                "", total=total, written=0, failures=0, dead_lettered=0, notice=""
+            )
 
             def watch(tally: Tally) -> None:
-                now: dict[str, Any] = {"failures": tally.failures, "dead": tally.dead}
+                now: dict[str, Any] = {
+                    "failures": tally.failures,
+                    "dead_lettered": tally.dead_lettered,
+                }
                 now["notice"] = self._notice
                 progress.update(task, completed=tally.over, written=tally.written, **now)
 
@@ -277,7 +282,7 @@ class Screen:
                 told = tenth
                 self._say(
                     f"{tally.over:>6} of {tally.total}: {tally.written} written, "
-                    f"{tally.failures} failed attempts, {tally.dead} dead-lettered"
+                    f"{tally.failures} failed attempts, {tally.dead_lettered} dead-lettered"
                 )
                 self.console.file.flush()
 
@@ -300,7 +305,7 @@ def _lines(report: Report) -> Table:
     table.add_row("read", f"{report.read}", f"of the file, in {report.seconds:.1f} s")
     written = f"with a price, in transactions of {CHUNK} lines"
     table.add_row("written", f"{report.written}", written, style="green")
-    table.add_row("dead-lettered", f"{report.dead}", _reasons(report), style="red")
+    table.add_row("dead-lettered", f"{report.dead_lettered}", _reasons(report), style="red")
     retried = f"failed at least once: {report.retries} further attempts"
     table.add_row("retried", f"{report.retried}", retried, style="yellow")
     waited = f"between attempts, summed over {AT_ONCE} concurrent lines"
@@ -309,10 +314,10 @@ def _lines(report: Report) -> Table:
 
 
 def _reasons(report: Report) -> str:
-    width = len(str(max(report.dead_by_error.values(), default=0)))
+    width = len(str(max(report.dead_letters_by_error.values(), default=0)))
     reasons = "\n".join(
         f"{lines:>{width}} {name.rpartition('.')[2]}"
-        for name, lines in report.dead_by_error.items()
+        for name, lines in report.dead_letters_by_error.items()
     )
     return f"without a price, by the last error:\n{reasons}" if reasons else "without a price"
 

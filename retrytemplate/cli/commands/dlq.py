@@ -48,7 +48,7 @@ examples:
   retrytemplate dlq list --store sqlite:///jobs.db
   retrytemplate dlq show 17 --store sqlite:///jobs.db
   retrytemplate dlq replay job.py:step --error PriceError
-  retrytemplate dlq discard 17 18 --why "test orders" --store sqlite:///jobs.db
+  retrytemplate dlq discard 17 18 --reason "test orders" --store sqlite:///jobs.db
   retrytemplate dlq export --state any --store sqlite:///jobs.db > letters.jsonl
 
 exit codes:
@@ -74,8 +74,8 @@ examples:
 
 DISCARD_EPILOG = """\
 examples:
-  retrytemplate dlq discard 17 18 --why "test orders" --store sqlite:///jobs.db
-  retrytemplate dlq discard 17 --by ada --why "paid by hand" --json
+  retrytemplate dlq discard 17 18 --reason "test orders" --store sqlite:///jobs.db
+  retrytemplate dlq discard 17 --by ada --reason "paid by hand" --json
 
 What is discarded stays, with who decided it, when and why.  Done twice it changes nothing more; a
 letter that was replayed is not discarded.
@@ -132,7 +132,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     discarding.add_argument("ids", type=row_number, nargs="+", metavar="ID")
     discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
-    discarding.add_argument("--why", required=True, metavar="TEXT", help="stays with the letter")
+    discarding.add_argument("--reason", required=True, metavar="TEXT", help="stays with the letter")
     does = "write letters as lines of JSON"
     _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, _journal.journal_options()))
     does = "process and write the items of open letters"
@@ -223,7 +223,7 @@ def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 def _discard(args: argparse.Namespace, letters: DeadLetters) -> int:
     try:
-        done = letters.discard(args.ids, by=current_user(args.by), why=args.why)
+        done = letters.discard(args.ids, by=current_user(args.by), reason=args.reason)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     if args.json:
@@ -357,7 +357,7 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "state", letter.state
     yield "created", f"{format_moment(letter.created)}, {format_age(time() - letter.created)}"
     for entry in letter.audit:
-        why = f": {entry.why}" if entry.why else ""
-        yield entry.action, f"{format_moment(entry.at)} by {entry.by}{why}"
+        reason = f": {entry.reason}" if entry.reason else ""
+        yield entry.action, f"{format_moment(entry.at)} by {entry.by}{reason}"
     if letter.problem is not None:
         yield "problem", letter.problem

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from retrytemplate import NeverRetryPolicy, SimpleRetryPolicy
 from retrytemplate.batch import SkipPolicy
-from retrytemplate.batch.engine.fault_search import Search
+from retrytemplate.batch.engine.fault_search import FaultSearch
 from tests.batch.test_scenarios import Bad, Flaky, always, skipping
 from tests.support.step_fixture import accounted, run
 
 
 def isolated(size, at_fault, *, halving=True):
     """The items found, and the transactions it took after the first failure."""
-    search, found, transactions = Search(range(size), halving=halving), [], 0
+    search, found, transactions = FaultSearch(range(size), halving=halving), [], 0
     while part := search.part():
         transactions += 1
         if not at_fault.intersection(part):
-            search.good()
-        elif search.bad():
+            search.part_succeeded()
+        elif search.part_failed():
             found += part
     return found, transactions
 
@@ -51,7 +51,7 @@ def test_one_by_one_takes_a_transaction_an_item(size):
 
 def test_one_by_one_can_be_chosen(sqlite, way):
     step = sqlite.step(
-        [1, 2, 3], write=always(2), isolate="linear", retry=NeverRetryPolicy(), **skipping()
+        [1, 2, 3], write=always(2), fault_search="linear", retry=NeverRetryPolicy(), **skipping()
     )
     run(step, way)
     assert sqlite.writes() == [[1, 2, 3], [1], [2], [3]]
@@ -60,7 +60,7 @@ def test_one_by_one_can_be_chosen(sqlite, way):
 
 def test_a_whole_chunk_can_be_given_up(sqlite, way):
     step = sqlite.step(
-        range(1, 7), write=always(2), isolate="whole", retry=NeverRetryPolicy(), **skipping()
+        range(1, 7), write=always(2), fault_search="chunk", retry=NeverRetryPolicy(), **skipping()
     )
     report = run(step, way)
     assert (sqlite.rows(), sqlite.letters()) == ([4, 5, 6], [1, 2, 3])
@@ -98,7 +98,7 @@ def test_what_was_written_before_the_run_failed_in_mid_search_is_not_written_aga
     assert accounted(report)
     report = run(sqlite.step(items, chunk_size=5), way)
     assert sqlite.rows() == [1, 2, 4, 5]
-    assert (report.read, report.written, report.dead, report.pending) == (5, 4, 1, 0)
+    assert (report.read, report.written, report.dead_lettered, report.pending) == (5, 4, 1, 0)
 
 
 def test_items_that_fail_now_and_then_have_their_own_attempts_each(sqlite, way):
@@ -110,5 +110,5 @@ def test_items_that_fail_now_and_then_have_their_own_attempts_each(sqlite, way):
 
     step = sqlite.step(range(1, 9), write=write, chunk_size=8, retry=SimpleRetryPolicy(2))
     report = run(step, way)
-    assert (report.status, report.written, report.dead) == ("completed", 8, 0)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 8, 0)
     assert sqlite.rows() == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -44,7 +44,7 @@ def lettered(world, way, failure, **settings):
     """The letter of item 2, the others being written."""
     settings = {"retry": SimpleRetryPolicy(1), "skip": SkipPolicy(on=Exception), **settings}
     report = run(world.step([1, 2, 3], process=fails_at_two(failure), **settings), way)
-    assert (report.status, report.written, report.dead) == ("completed", 2, 1)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 2, 1)
     assert world.rows() == [1, 3]
     return DeadLetters(world.jobs).page()[0]
 
@@ -74,7 +74,7 @@ def test_nor_does_a_key(world, way, strange):
 def test_keys_that_are_kept_alike_are_counted(world, way, strange):
     settings = {"skip": SkipPolicy(on=Bad), "retry": SimpleRetryPolicy(1)}
     step = world.step([2, 2], process=fails_at_two(Bad()), key=lambda _: strange, **settings)
-    assert run(step, way).dead == 2
+    assert run(step, way).dead_lettered == 2
     assert [letter.ordinal for letter in DeadLetters(world.jobs).page()] == [1, 2]
 
 
@@ -114,7 +114,7 @@ def test_items_of_sources_with_long_names_are_told_apart(world, way):
         step = world.step(
             reader=source, process=fails, retry=SimpleRetryPolicy(1), skip=SkipPolicy(on=Bad)
         )
-        assert run(step, way, {"end": end}).dead == 1
+        assert run(step, way, {"end": end}).dead_lettered == 1
     first, second = DeadLetters(world.jobs).page()
     assert first.source != second.source
     assert first.key != second.key

@@ -130,7 +130,7 @@ def test_last_line_that_grows_before_its_dead_letter_leaves_none(sqlite, path):
         skip=SkipPolicy(on=ReadError),
     )
     report = step.run()
-    assert (report.status, report.dead, sqlite.letters()) == ("failed", 0, [])
+    assert (report.status, report.dead_lettered, sqlite.letters()) == ("failed", 0, [])
     assert step.run().status == "completed"
     assert sqlite.rows() == [1, 17]
 

@@ -53,15 +53,15 @@ def test_search_rolls_back_what_a_failed_part_did(world, way):
     assert (report.retries, report.rollbacks) == (2, 6)
 
 
-@pytest.mark.parametrize("isolation", ["savepoint", "none"])
-def test_search_finds_the_same_items_with_other_isolation(world, way, isolation):
+@pytest.mark.parametrize("rollback", ["savepoint", "none"])
+def test_search_finds_the_same_items_with_other_isolation(world, way, rollback):
     def writer(items, transaction):
         for item in items:
             fails(3, 7)(item, 0)
         rows = [{"id": item, "text": "x"} for item in items]
         transaction.execute(world.out.insert(), rows)
 
-    step = world.step(range(1, 9), writer=writer, isolation=isolation, **searching())
+    step = world.step(range(1, 9), writer=writer, rollback=rollback, **searching())
     run(step, way)
     assert (world.rows(), world.letters()) == ([1, 2, 4, 5, 6, 8], [3, 7])
 
@@ -121,7 +121,7 @@ def test_filtered_items_and_messages_are_those_of_the_search(sqlite, way):
         **searching(),
     )
     report = run(step, way)
-    assert (report.filtered, report.written, report.dead) == (1, 6, 1)
+    assert (report.filtered, report.written, report.dead_lettered) == (1, 6, 1)
     assert [each["item"] for each in sent] == [1, 4, 5, 6, 7, 8]
 
 
@@ -214,7 +214,7 @@ def test_commit_that_was_not_answered_is_looked_up(sqlite):
 
     event.listen(sqlite.jobs.engine, "commit", committed)
     report = step.run()
-    assert (report.status, report.written, report.dead) == ("completed", 7, 1)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 7, 1)
     assert sqlite.rows() == [1, 2, 4, 5, 6, 7, 8]
 
 
@@ -229,7 +229,7 @@ def test_commit_that_failed_is_searched_apart(sqlite):
 
     event.listen(sqlite.jobs.engine, "commit", committed)
     report = step.run()
-    assert (report.status, report.written, report.dead) == ("completed", 7, 1)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 7, 1)
     assert sqlite.rows() == [1, 2, 4, 5, 6, 7, 8]
     assert len(commits) > 4
 
@@ -286,7 +286,7 @@ def test_part_whose_attempt_fails_afterwards_is_written_once(sqlite, way, attemp
     )
     report = run(step, way)
     assert (sqlite.rows(), sqlite.letters(), sent) == ([1, 2, 4], [3], [1, 2, 4])
-    assert (report.written, report.dead) == (3, 1)
+    assert (report.written, report.dead_lettered) == (3, 1)
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -314,7 +314,7 @@ def test_part_that_a_deadline_cuts_at_its_end_is_written_once(sqlite, monkeypatc
     with Deadline(30.0, clock=clock):
         report = run(step, "async")
     assert (sqlite.rows(), sqlite.letters()) == ([1, 2, 4], [3])
-    assert (report.status, report.written, report.dead) == ("completed", 3, 1)
+    assert (report.status, report.written, report.dead_lettered) == ("completed", 3, 1)
     assert sqlite.writes().count([1, 2]) == (1 if is_over else 2)
 
 
@@ -326,7 +326,7 @@ class Recorder(StepListener):
         self.decided = []
 
     def on_event(self, event):
-        if event.kind in ("written", "given up"):
+        if event.kind in ("written", "dead_lettered"):
             self.decided += [(event.kind, number) for number in event.numbers]
 
 
@@ -366,8 +366,8 @@ def test_item_judged_in_a_transaction_that_fails_is_judged_again(sqlite, way):
     )
     report = run(step, way)
     assert (sqlite.rows(), sqlite.letters()) == ([1, 2], [1])
-    assert (report.written, report.dead, report.skipped) == (2, 1, 1)
-    assert sorted(recorder.decided) == [("given up", 1), ("written", 2), ("written", 3)]
+    assert (report.written, report.dead_lettered, report.skipped) == (2, 1, 1)
+    assert sorted(recorder.decided) == [("dead_lettered", 1), ("written", 2), ("written", 3)]
 
 
 def test_letter_of_an_item_judged_twice_has_its_last_attempts(sqlite, way):
@@ -375,7 +375,7 @@ def test_letter_of_an_item_judged_twice_has_its_last_attempts(sqlite, way):
     report = run(step, way)
     assert (sqlite.rows(), sqlite.letters()) == ([1], [2, 3])
     assert [len(sqlite.letter(number).attempts) for number in (2, 3)] == [2, 2]
-    assert (report.dead, report.skipped) == (2, 2)
+    assert (report.dead_lettered, report.skipped) == (2, 2)
 
 
 def test_skip_limit_counts_no_item_judged_in_a_lost_transaction(sqlite, way):

@@ -67,7 +67,7 @@ examples:
   retrytemplate batch status 17 --json
   {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate batch status
 
-A run that is "died" is under way by its journal, and nobody has it: run it again to go on.
+A run that is "crashed" is under way by its journal, and nobody has it: run it again to go on.
 """
 
 WATCH_EPILOG = """\

@@ -215,12 +215,12 @@ def _progress_parts(run: RunStatus) -> Iterator[str]:
     if run.progress is not None:
         yield f"{run.progress:.0%}"
     yield from (f"{counts.read} read", f"{counts.written} written")
-    for number, word in ((counts.filtered, "filtered"), (counts.dead, "dead-lettered")):
+    for number, word in ((counts.filtered, "filtered"), (counts.dead_lettered, "dead-lettered")):
         if number:
             yield f"{number} {word}"
     if counts.retries:
         yield f"{counts.retries} retries"
-    if run.careful:
+    if run.isolating:
         yield describe_suspects(run)
 
 
@@ -290,7 +290,7 @@ class BarReporter:
             self._counts(run),
             self._problem_counts(run),
         ]
-        if run.careful:
+        if run.isolating:
             lines.append(self._text((describe_suspects(run), "bold yellow")))
         if self._notice and not run.over:
             lines.append(self._text((self._notice, "yellow")))
@@ -334,7 +334,7 @@ class BarReporter:
             (f"{counts.read:,} read", ""),
             (f"{counts.written:,} written", "green"),
             (f"{counts.filtered:,} filtered", ""),
-            (f"{counts.dead:,} dead", "red" if counts.dead else ""),
+            (f"{counts.dead_lettered:,} dead-lettered", "red" if counts.dead_lettered else ""),
             (f"{run.pending:,} pending", ""),
         )
 
@@ -344,7 +344,7 @@ class BarReporter:
             (self.plural(counts.retries, "retry", "retries"), "yellow" if counts.retries else ""),
             (f"{counts.skipped:,} skipped", "red" if counts.skipped else ""),
             (self.plural(counts.rollbacks, "rollback", "rollbacks"), ""),
-            (self.plural(counts.deaths, "death", "deaths"), "red" if counts.deaths else ""),
+            (self.plural(counts.crashes, "crash", "crashes"), "red" if counts.crashes else ""),
         )
 
     @staticmethod

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchScreen"]
 
-HEADS = ("run", "step", "state", "share", "written", "dead", "rate", "age", "parameters")
-NUMBERS = ("run", "share", "written", "dead", "rate", "age")
+HEADS = ("run", "step", "state", "share", "written", "dead-lettered", "rate", "age", "parameters")
+NUMBERS = ("run", "share", "written", "dead-lettered", "rate", "age")
 STEP = HEADS.index("step")
 RESTART_HINT = "run it again to go on"
 HINTS = {
-    "died": f": its process ended without a word; {RESTART_HINT}",
+    "crashed": f": its process ended without a word; {RESTART_HINT}",
     "failed": f": {RESTART_HINT}",
     "stopped": f": {RESTART_HINT}",
 }
@@ -60,9 +60,9 @@ def _cells(run: RunStatus) -> Iterator[str]:
     counts = run.counts
     yield str(run.run_id)
     yield run.step
-    yield "careful" if run.careful and run.state == "running" else run.state
+    yield "isolating" if run.isolating and run.state == "running" else run.state
     yield "" if run.progress is None else f"{run.progress:.0%}"
-    yield from map(str, (counts.written, counts.dead))
+    yield from map(str, (counts.written, counts.dead_lettered))
     yield "" if run.rate is None else f"{run.rate:,.0f}/s"
     yield format_span(run.now - run.updated)
     yield run.problem or " ".join(named_parameters(run))
@@ -76,17 +76,17 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
         yield "error", with_text(run.error.type_name, run.error.message)
     if run.worker is not None and run.lease_until is not None:
         until = f"{format_moment(run.lease_until)}, {format_age(run.now - run.lease_until)}"
-        yield "had by" if run.state == "died" else "held by", f"{run.worker}, until {until}"
+        yield "had by" if run.state == "crashed" else "held by", f"{run.worker}, until {until}"
     counts = run.counts
     yield (
         "read",
         (
             f"{counts.read} = {counts.written} written + {counts.filtered} filtered + "
-            f"{counts.dead} dead + {run.pending} pending"
+            f"{counts.dead_lettered} dead-lettered + {run.pending} pending"
         ),
     )
-    yield "skipped", f"{counts.skipped} of the dead"
-    yield "retries", f"{counts.retries}, rollbacks {counts.rollbacks}, deaths {counts.deaths}"
+    yield "skipped", f"{counts.skipped} of the dead-lettered"
+    yield "retries", f"{counts.retries}, rollbacks {counts.rollbacks}, crashes {counts.crashes}"
     yield from _rate_facts(run)
     for label, when in (("started", run.started), ("updated", run.updated), ("ended", run.ended)):
         if when is not None:
@@ -102,8 +102,8 @@ def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
 
 def _state(run: RunStatus) -> str:
     share = "" if run.progress is None else f", {run.progress:.0%} read"
-    careful = f", {describe_suspects(run)}" if run.careful else ""
-    return f"{run.state}{share}{careful}{HINTS.get(run.state, '')}"
+    isolating = f", {describe_suspects(run)}" if run.isolating else ""
+    return f"{run.state}{share}{isolating}{HINTS.get(run.state, '')}"
 
 
 def _rate_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
