@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["at_work", "here", "is_gone", "is_here"]
+__all__ = ["is_process_gone", "is_this_process", "process_fingerprint", "register_active_worker"]
 
-_at_work: set[str] = set()
+_active_workers: set[str] = set()
 
 
 @contextmanager
-def at_work(worker: str) -> Iterator[None]:
+def register_active_worker(worker: str) -> Iterator[None]:
     """While this worker of this process has a run."""
-    _at_work.add(worker)
+    _active_workers.add(worker)
     try:
         yield
     finally:
-        _at_work.discard(worker)
+        _active_workers.discard(worker)
 
 
-def here() -> str | None:
+def process_fingerprint() -> str | None:
     """This process, so that another one can find out whether it lives; None: it could not.
 
     The machine's boot, the process's namespace (containers number their processes alike), its
@@ -38,20 +38,20 @@ def here() -> str | None:
     return None
 
 
-def is_here(place: str | None) -> bool:
+def is_this_process(fingerprint: str | None) -> bool:
     """Whether it is this process."""
-    return place is not None and place == here()
+    return fingerprint is not None and fingerprint == process_fingerprint()
 
 
-def is_gone(worker: str, place: str | None) -> bool:
+def is_process_gone(worker: str, fingerprint: str | None) -> bool:
     """True: it has ended without saying so.  False: it lives, or nobody here can tell."""
-    mine = here()
-    if place is None or mine is None:
+    own_fingerprint = process_fingerprint()
+    if fingerprint is None or own_fingerprint is None:
         return False
-    if place == mine:
-        return worker not in _at_work
-    *where, number, start = place.rsplit(" ", 2)
-    if where != mine.rsplit(" ", 2)[:-2] or not number.isdecimal():
+    if fingerprint == own_fingerprint:
+        return worker not in _active_workers
+    *where, number, start = fingerprint.rsplit(" ", 2)
+    if where != own_fingerprint.rsplit(" ", 2)[:-2] or not number.isdecimal():
         return False
     try:
         return _start(int(number)) != start

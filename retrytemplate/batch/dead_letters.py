@@ -17,7 +17,7 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.batch import validation
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal.letters import attempts_from, change, sought, storable
+from retrytemplate.batch.journal.letters import attempts_from, change, indexable_text, sanitize_text
 from retrytemplate.batch.journal.repository import JobRepository
 from retrytemplate.batch.journal.rows import LETTER, PHASES, STATES, check, parsed, readable
 from retrytemplate.batch.journal.schema import now
@@ -145,17 +145,17 @@ class LetterFilter:
 
         column = tables.letters.c
         exact = {"step": self.step, "run": self.run, "state": self.state, "phase": self.phase}
-        exact["item_key"] = None if self.key is None else sought(self.key)
-        wanted = [column[name] == value for name, value in exact.items() if value is not None]
+        exact["item_key"] = None if self.key is None else indexable_text(self.key)
+        conditions = [column[name] == value for name, value in exact.items() if value is not None]
         if self.error is not None:
-            error = storable(self.error)
+            error = sanitize_text(self.error)
             kind, behind = column.error_type, f".{error}"
             last = func.substr(kind, func.length(kind) - len(behind) + 1)
-            wanted.append(or_(kind == error, last == behind))
-        return wanted
+            conditions.append(or_(kind == error, last == behind))
+        return conditions
 
 
-def _check_told(name: str, value: Any) -> None:
+def _check_text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} must be a text that says something, got {value!r}")
 
@@ -215,8 +215,8 @@ class DeadLetters:
         at_least_one("limit", limit)
         for name, value in (("after", after), ("limit", limit)):
             validation.number(name, value)
-        wanted = LetterFilter(**filters).conditions(self.repository.tables)
-        return self._read([*wanted, self.repository.tables.letters.c.id > after], limit)
+        conditions = LetterFilter(**filters).conditions(self.repository.tables)
+        return self._read([*conditions, self.repository.tables.letters.c.id > after], limit)
 
     def each(self, **filters: Any) -> Iterator[DeadLetter]:
         """All of them, read a page at a time."""
@@ -230,9 +230,9 @@ class DeadLetters:
         from sqlalchemy import func, select
 
         tables = self.repository.tables
-        wanted = LetterFilter(**filters).conditions(tables)
-        with self.repository.looking() as connection:
-            asked = select(func.count()).select_from(tables.letters).where(*wanted)
+        conditions = LetterFilter(**filters).conditions(tables)
+        with self.repository.read_only() as connection:
+            asked = select(func.count()).select_from(tables.letters).where(*conditions)
             return connection.execute(asked).scalar_one()
 
     def find(self, letter_id: int) -> DeadLetter | None:
@@ -250,13 +250,13 @@ class DeadLetters:
         """
         validation.ids("ids", ids)
         for name, value in (("by", by), ("reason", reason)):
-            _check_told(name, value)
-        with self.repository.looking():
+            _check_text(name, value)
+        with self.repository.read_only():
             pass  # for the error, where there are no tables: a transaction would make them
         became: dict[State | None, list[int]] = {}
-        with self.repository.asked(), self.repository.transaction() as connection:
+        with self.repository.translate_errors(), self.repository.transaction() as connection:
             for letter_id in dict.fromkeys(ids):
-                before = _settle(
+                before = _set_state(
                     connection, self.repository.tables, letter_id, "discarded", by=by, reason=reason
                 )
                 became.setdefault(before, []).append(letter_id)
@@ -272,17 +272,17 @@ class DeadLetters:
             written += 1
         return written
 
-    def _read(self, wanted: list[ColumnElement[bool]], limit: int) -> list[DeadLetter]:
+    def _read(self, conditions: list[ColumnElement[bool]], limit: int) -> list[DeadLetter]:
         from sqlalchemy import select
 
         letters = self.repository.tables.letters
-        asked = select(letters).where(*wanted).order_by(letters.c.id).limit(limit)
-        with self.repository.looking() as connection:
+        asked = select(letters).where(*conditions).order_by(letters.c.id).limit(limit)
+        with self.repository.read_only() as connection:
             rows = connection.execute(asked).mappings().all()
         return [_letter(letters, row) for row in rows]
 
 
-def _settle(
+def _set_state(
     connection: Connection,
     tables: Tables,
     letter_id: int,

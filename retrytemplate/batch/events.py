@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.engine.chunk import Chunk
     from retrytemplate.batch.engine.effects import Processed
-    from retrytemplate.batch.journal.runs import Closing, Run
+    from retrytemplate.batch.journal.runs import JournalUpdate, Run
     from retrytemplate.history import AttemptRecord, Outcome
 
-__all__ = ["Event", "StepListener", "Teller", "error_as_json"]
+__all__ = ["Event", "EventFactory", "StepListener", "error_as_json"]
 
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class StepListener:
 
 
 @define
-class Teller:
+class EventFactory:
     """Makes the events of a run, and numbers its transactions."""
 
     run: Run
@@ -118,9 +118,9 @@ class Teller:
             records = chunk.read.records
             about["source"] = records.source
             about["numbers"] = [records.first + index for index in about["numbers"]]
-        return Event(kind=kind, step=self.run.identity.step, run_id=self.run.id, **about)
+        return Event(kind=kind, step=self.run.request.step, run_id=self.run.id, **about)
 
-    def began(self) -> Iterator[Event]:
+    def run_started(self) -> Iterator[Event]:
         """The run is taken, after a death perhaps."""
         checkpoint = self.run.checkpoint
         if checkpoint.isolating:
@@ -129,7 +129,7 @@ class Teller:
 
     def read(self, chunk: Chunk) -> Iterator[Event]:
         """What is left of a chunk was read."""
-        yield self.event("read", chunk, numbers=chunk.left)
+        yield self.event("read", chunk, numbers=chunk.remaining)
 
     def processed(self, chunk: Chunk, indexes: Sequence[int], done: Processed) -> Iterator[Event]:
         """Each item with the attempts that failed."""
@@ -154,36 +154,36 @@ class Teller:
         )
 
     def wrote(
-        self, chunk: Chunk, indexes: Sequence[int], closing: Closing, outcome: Outcome[Any]
+        self, chunk: Chunk, indexes: Sequence[int], update: JournalUpdate, outcome: Outcome[Any]
     ) -> Iterator[Event]:
         """The attempts to write these, each in a transaction of its own."""
-        numbers = chunk.wanted(indexes)
+        numbers = chunk.unfiltered(indexes)
         for attempt in outcome.history:
             self.transactions += 1
             yield self._rolled_back(chunk, numbers, attempt)
         if outcome.ok:
-            written, filtered = _parted(numbers, outcome)
-            yield from self.closed(chunk, written, closing, filtered)
+            written, filtered = _split_filtered(numbers, outcome)
+            yield from self.committed(chunk, written, update, filtered)
 
     def searched(
         self,
         chunk: Chunk,
         tried: Sequence[tuple[Sequence[int], Outcome[Any]]],
-        closing: Closing | None = None,
+        update: JournalUpdate | None = None,
     ) -> Iterator[Event]:
         """The transaction of a search, with each part that was tried in it.
 
-        :param closing: of the transaction; None: it was lost.
+        :param update: of the transaction; None: it was lost.
         """
         self.transactions += 1
         for numbers, outcome in tried:
             for attempt in outcome.history:
                 yield self._rolled_back(chunk, numbers, attempt)
-            if outcome.ok and closing is not None:
-                written, filtered = _parted(numbers, outcome)
+            if outcome.ok and update is not None:
+                written, filtered = _split_filtered(numbers, outcome)
                 yield from self._done(chunk, written, filtered)
-        if closing is not None:
-            yield from self._letters(chunk, closing)
+        if update is not None:
+            yield from self._letters(chunk, update)
 
     def _rolled_back(self, chunk: Chunk, numbers: Sequence[int], attempt: AttemptRecord) -> Event:
         return self.event(
@@ -197,11 +197,11 @@ class Teller:
             error=RecordedFailure(attempt.type_name, attempt.message, None),
         )
 
-    def closed(
+    def committed(
         self,
         chunk: Chunk,
         numbers: Sequence[int],
-        closing: Closing,
+        update: JournalUpdate,
         filtered: Sequence[int] = (),
     ) -> Iterator[Event]:
         """A transaction is committed, with the letters of those that were given up.
@@ -209,11 +209,11 @@ class Teller:
         :param filtered: those that the processor filtered in it.
         """
         self.transactions += 1
-        yield from self._letters(chunk, closing)
+        yield from self._letters(chunk, update)
         yield from self._done(chunk, numbers, filtered)
 
-    def _letters(self, chunk: Chunk, closing: Closing) -> Iterator[Event]:
-        for letter in closing.letters:
+    def _letters(self, chunk: Chunk, update: JournalUpdate) -> Iterator[Event]:
+        for letter in update.letters:
             index = letter.number - chunk.read.records.first
             error = RecordedFailure(letter.error_type, letter.error_message, None)
             yield self._committed("dead_lettered", chunk, [index], letter.phase, error=error)
@@ -238,7 +238,9 @@ class Teller:
             yield self.event("not_sent", error=to_recorded_failure(failure))
 
 
-def _parted(numbers: Sequence[int], outcome: Outcome[Any]) -> tuple[Sequence[int], Sequence[int]]:
+def _split_filtered(
+    numbers: Sequence[int], outcome: Outcome[Any]
+) -> tuple[Sequence[int], Sequence[int]]:
     """Those that were written, and those that were filtered in the transaction."""
     places = outcome.value or ()
     written = [index for at, index in enumerate(numbers) if at in places]

@@ -11,7 +11,7 @@ from attrs import asdict, field, frozen
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.validation import at_least_one, checked_by, instance_of, whole
 from retrytemplate.batch import validation
-from retrytemplate.batch.engine.effects import FindUnsent, Send
+from retrytemplate.batch.engine.effects import FindUnsent, SendOutbox
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.batch.events import error_as_json
 from retrytemplate.batch.journal.repository import JobRepository
@@ -189,13 +189,13 @@ class UnsentMessages:
             validation.number(name, value)
         table = self.repository.tables.messages
         wanted = [*_Filter(step, run).conditions(table), table.c.id > after]
-        with self.repository.looking() as connection:
+        with self.repository.read_only() as connection:
             return _select(connection, table, wanted, limit)
 
     def count(self, *, step: str | None = None, run: int | None = None) -> int:
         """The number of messages that wait; the filters are those of ``page``."""
         _Filter(step, run)
-        with self.repository.looking() as connection:
+        with self.repository.read_only() as connection:
             return count(connection, self.repository.tables, step=step, run=run)
 
 
@@ -316,7 +316,7 @@ def deliver(
             if stopping is not None and stopping():
                 return sent, failures
             if message.problem is None:
-                failure = yield Send(message)
+                failure = yield SendOutbox(message)
             else:
                 failure = JobRepositoryError(message.problem)
             if failure is None:

@@ -10,10 +10,17 @@ from attrs import asdict, define, field, frozen
 from retrytemplate._internal.validation import checked_by, text_or_none
 from retrytemplate.batch import validation
 from retrytemplate.batch.dead_letters import LetterFilter, audit_from
-from retrytemplate.batch.engine.effects import After, Fatal, Mark, Process, Processed, Write
+from retrytemplate.batch.engine.effects import (
+    AfterCommit,
+    Fatal,
+    Process,
+    Processed,
+    Write,
+    WriteJournal,
+)
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.events import error_as_json
-from retrytemplate.batch.journal.letters import attempts_from, change, joined, storable
+from retrytemplate.batch.journal.letters import attempts_from, change, joined, sanitize_text
 from retrytemplate.batch.journal.rows import LETTER, check, parsed
 from retrytemplate.batch.journal.runs import Counts
 from retrytemplate.batch.journal.schema import now
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import Outcome
 
-__all__ = ["Ledger", "ReplayReport", "Replaying", "Wanted", "find", "steps"]
+__all__ = ["Ledger", "LetterQuery", "ReplayReport", "ReplayRequest", "find", "replay_steps"]
 
 
 @frozen(kw_only=True)
@@ -62,7 +69,7 @@ class ReplayReport:
 
 
 @frozen
-class Wanted:
+class LetterQuery:
     """Which of a step's open letters.
 
     :param ids: these; None: all that the filters leave, but those whose item killed its process:
@@ -78,7 +85,7 @@ class Wanted:
 
 
 @frozen
-class Found:
+class ReplayCandidate:
     """A letter that is to be replayed."""
 
     id: int
@@ -87,7 +94,7 @@ class Found:
     replayable: bool
 
 
-def find(connection: Connection, tables: Tables, wanted: Wanted) -> list[Found]:
+def find(connection: Connection, tables: Tables, query: LetterQuery) -> list[ReplayCandidate]:
     """The letters, the oldest first.
 
     :raises JobRepositoryError: one of them is damaged.
@@ -95,17 +102,17 @@ def find(connection: Connection, tables: Tables, wanted: Wanted) -> list[Found]:
     from sqlalchemy import select
 
     table = tables.letters
-    asked = LetterFilter(step=wanted.step, state="open", error=wanted.error, key=wanted.key)
+    filters = LetterFilter(step=query.step, state="open", error=query.error, key=query.key)
     columns = [table.c[name] for name in ("id", "run", "phase", "payload", "replayable")]
-    chosen = select(*columns).where(*asked.conditions(tables))
-    if wanted.ids is not None:
-        chosen = chosen.where(table.c.id.in_(list(wanted.ids)))
+    chosen = select(*columns).where(*filters.conditions(tables))
+    if query.ids is not None:
+        chosen = chosen.where(table.c.id.in_(list(query.ids)))
     else:
         chosen = chosen.where(table.c.phase != "crash")
     rows = connection.execute(chosen.order_by(table.c.id)).all()
     for row in rows:
         check(table, row, {name: LETTER[name] for name in row._mapping})
-    return [Found(row.id, row.run, row.payload, bool(row.replayable)) for row in rows]
+    return [ReplayCandidate(row.id, row.run, row.payload, bool(row.replayable)) for row in rows]
 
 
 @frozen
@@ -124,12 +131,12 @@ class FailedAgain:
     error: RecordedFailure
 
 
-def _named(by: Any) -> Any:
+def _or_worker_name(by: Any) -> Any:
     return worker_name() if by is None else by
 
 
 @define
-class Replaying:
+class ReplayRequest:
     """The letter in hand: in the place of a run.
 
     :param step: the step's name.
@@ -139,8 +146,8 @@ class Replaying:
 
     step: str
     limits: RecordLimits
-    by: str = field(converter=_named, validator=checked_by(text_or_none))
-    letter: Found | None = None
+    by: str = field(converter=_or_worker_name, validator=checked_by(text_or_none))
+    letter: ReplayCandidate | None = None
 
     @property
     def id(self) -> int:
@@ -148,7 +155,7 @@ class Replaying:
         assert self.letter is not None
         return self.letter.run
 
-    def took(self, closing: Any) -> None:
+    def apply(self, update: Any) -> None:
         """The letter has it."""
 
 
@@ -156,25 +163,25 @@ class Ledger:
     """What an attempt writes beside the item: to the letter, in the place of a run's journal."""
 
     @staticmethod
-    def close(connection: Connection, tables: Tables, replaying: Replaying, closing: Any) -> None:
+    def close(connection: Connection, tables: Tables, request: ReplayRequest, update: Any) -> None:
         """Write what came of the item.
 
         :raises RunLostError: the letter was resolved meanwhile.
         """
-        assert replaying.letter is not None
-        row = _locked(connection, tables, replaying.letter.id)
+        assert request.letter is not None
+        row = _locked(connection, tables, request.letter.id)
         if row.state != "open":
             raise RunLostError(f"dead letter {row.id} is {row.state} already")
-        values = _values(connection, tables.letters, row, replaying, closing)
+        values = _values(connection, tables.letters, row, request, update)
         if not change(connection, tables, row, values):
             raise RunLostError(f"others have decided about dead letter {row.id} meanwhile")
-        add(connection, tables, row.run, row.step, getattr(closing, "messages", ()))
+        add(connection, tables, row.run, row.step, getattr(update, "messages", ()))
 
     @staticmethod
-    def applied(connection: Connection, tables: Tables, replaying: Replaying) -> bool:
+    def applied(connection: Connection, tables: Tables, request: ReplayRequest) -> bool:
         """Whether a commit that was not answered came to pass."""
-        assert replaying.letter is not None
-        return bool(_locked(connection, tables, replaying.letter.id).state == "replayed")
+        assert request.letter is not None
+        return bool(_locked(connection, tables, request.letter.id).state == "replayed")
 
 
 def _locked(connection: Connection, tables: Tables, letter: int) -> Any:
@@ -188,20 +195,20 @@ def _locked(connection: Connection, tables: Tables, letter: int) -> Any:
 
 
 def _values(
-    connection: Connection, table: Table, row: Any, replaying: Replaying, closing: Any
+    connection: Connection, table: Table, row: Any, request: ReplayRequest, update: Any
 ) -> dict[str, Any]:
     audit = [asdict(entry) for entry in parsed(table, row._mapping, "audit", audit_from)]
-    entry = {"at": row.now, "by": replaying.by, "reason": None}
-    if isinstance(closing, Resolved):
+    entry = {"at": row.now, "by": request.by, "reason": None}
+    if isinstance(update, Resolved):
         audit.append(entry | {"action": "replayed"})
         return {"state": "replayed", "resolved": now(connection), "audit": json.dumps(audit)}
-    audit.append(entry | {"action": "failed again"})
+    audit.append(entry | {"action": "failed_again"})
     before = parsed(table, row._mapping, "attempts", attempts_from)
-    attempts, failure = replaying.limits.fit(closing.error, joined(before, closing.attempts))
+    attempts, failure = request.limits.fit(update.error, joined(before, update.attempts))
     return {
         "attempts": json.dumps([asdict(attempt) for attempt in attempts]),
-        "error_type": storable(failure.type_name),
-        "error_message": storable(failure.message),
+        "error_type": sanitize_text(failure.type_name),
+        "error_message": sanitize_text(failure.message),
         "audit": json.dumps(audit),
     }
 
@@ -209,69 +216,71 @@ def _values(
 @define
 class _Replay:
     rules: Rules
-    replaying: Replaying
+    request: ReplayRequest
     replayed: list[int] = field(factory=list)
     failed: list[int] = field(factory=list)
     failures: dict[int, RecordedFailure] = field(factory=dict)
     skipped: list[int] = field(factory=list)
 
-    def one(self, letter: Found) -> Generator[Any, Any, list[int]]:
+    def replay_letter(self, letter: ReplayCandidate) -> Generator[Any, Any, list[int]]:
         """Where the letter's id belongs to.
 
         :raises Fatal: it was refused, whatever attempts at it were made before.
         """
-        self.replaying.letter = letter
+        self.request.letter = letter
         if not letter.replayable:
             return self.skipped
         try:
             item = self.rules.codec.decode(letter.payload)
         except Exception as exc:  # the others go on
             error = to_recorded_failure(exc)
-            text = self.replaying.limits.text(error.message)
+            text = self.request.limits.text(error.message)
             attempt = AttemptRecord(1, None, None, error.type_name, text)
             return (yield from self._failed([attempt], exc))
         done = Processed([item])
-        if self.rules.processes:
+        if self.rules.uses_processor:
             done = yield Process([item])
         if done.fatal:
             raise Fatal(done.failures[0])
         history = done.histories.get(0, ())
         if done.failures:
             return (yield from self._failed(history, done.failures[0]))
-        items = [value for value in done.values if value is not None or not self.rules.processes]
+        items = [
+            value for value in done.values if value is not None or not self.rules.uses_processor
+        ]
         # No Closing, but what the ledger of a replay understands, with the counts and the messages.
         outcome: Outcome[Any] = yield Write(items, Resolved())  # type: ignore[arg-type]
         if outcome.exception is not None:
             return (yield from self._failed(joined(history, outcome.history), outcome.exception))
         if self.rules.after_commit and outcome.value:
-            yield After(list(outcome.value.values()))
+            yield AfterCommit(list(outcome.value.values()))
         yield from self.send(run=letter.run, others=False)
         return self.replayed
 
     def send(self, **which: Any) -> Generator[Any, Any, None]:
         """Send messages that wait; one that cannot be sent is no failure of the replay."""
         if self.rules.outbox is not None:
-            yield from deliver(self.replaying.step, **which)
+            yield from deliver(self.request.step, **which)
 
     def _failed(
         self, history: Sequence[AttemptRecord], failure: BaseException
     ) -> Generator[Any, Any, list[int]]:
         again = FailedAgain(history, to_recorded_failure(failure))
-        yield Mark(again)  # type: ignore[arg-type]  # as above
-        assert self.replaying.letter is not None
-        _, self.failures[self.replaying.letter.id] = self.replaying.limits.fit(again.error)
+        yield WriteJournal(again)  # type: ignore[arg-type]  # as above
+        assert self.request.letter is not None
+        _, self.failures[self.request.letter.id] = self.request.limits.fit(again.error)
         return self.failed
 
 
-def steps(
-    rules: Rules, replaying: Replaying, letters: Iterable[Found]
+def replay_steps(
+    rules: Rules, request: ReplayRequest, letters: Iterable[ReplayCandidate]
 ) -> Generator[Any, Any, ReplayReport]:
     """What to do with each letter, for a driver."""
-    replay, error = _Replay(rules, replaying), None
+    replay, error = _Replay(rules, request), None
     yield from replay.send()
     for letter in letters:
         try:
-            where = yield from replay.one(letter)
+            where = yield from replay.replay_letter(letter)
         except RunLostError:  # another replay was faster
             where = replay.skipped
         except Fatal as fatal:

@@ -185,7 +185,7 @@ class Runs:
 
         runs, messages = self.repository.tables.runs, self.repository.tables.messages
         waiting = select(func.count()).where(messages.c.run == runs.c.id).scalar_subquery()
-        with self.repository.looking() as connection:
+        with self.repository.read_only() as connection:
             asked = select(runs, now(connection).label("now"), waiting.label("unsent"))
             asked = asked.where(*wanted).order_by(runs.c.id.desc()).limit(limit)
             rows = connection.execute(asked).mappings().all()

@@ -15,7 +15,7 @@ from attrs import Factory, define, evolve, field, frozen
 
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.validation import instance_of
-from retrytemplate._storage.process_liveness import at_work
+from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.batch import outbox, validation
 from retrytemplate.batch.codec import JsonCodec
@@ -24,14 +24,13 @@ from retrytemplate.batch.engine.machine import Machine, Rules
 from retrytemplate.batch.errors import JobRepositoryError, RunLostError
 from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.repository import JobRepository
-from retrytemplate.batch.journal.runs import Identity
+from retrytemplate.batch.journal.runs import RunRequest
 from retrytemplate.batch.outbox import Outbox, SendReport
 from retrytemplate.batch.readers.iterables import as_reader
-from retrytemplate.batch.replay import Ledger, Replaying, Wanted, find
-from retrytemplate.batch.replay import steps as replay_steps
+from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
 from retrytemplate.batch.runner.asynchronous import AsyncDriver
 from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat, never
-from retrytemplate.batch.runner.signals import uncut
+from retrytemplate.batch.runner.signals import run_uninterrupted
 from retrytemplate.batch.runner.sync import Driver
 from retrytemplate.batch.runner.transactions import (
     ROLLBACKS,
@@ -66,12 +65,12 @@ __all__ = ["ChunkStep"]
 ON_EXISTING = ("resume", "restart", "refuse")
 
 
-def _cut(error: BaseException) -> Status:
+def _final_status(error: BaseException) -> Status:
     """How a run has ended that was cut off."""
     return "failed" if isinstance(error, Exception) else "stopped"
 
 
-def _as_text(parameters: Any) -> str:
+def _encode_parameters(parameters: Any) -> str:
     allowed = "parameters must be a mapping of JSON values"
     try:
         if not isinstance(parameters, Mapping) or not all(isinstance(n, str) for n in parameters):
@@ -83,7 +82,7 @@ def _as_text(parameters: Any) -> str:
         raise ValueError(f"{allowed}, got values that are nested too deeply") from None
 
 
-def _unlock(error: BaseException) -> None:
+def _release_frames(error: BaseException) -> None:
     """Forget where a signal struck: a cursor that is left there keeps a file of SQLite locked."""
     if not isinstance(error, Exception):
         clear_frames(error.__traceback__)
@@ -101,17 +100,17 @@ def _check_not_awaited(piece: str, function: Any, twin: str) -> None:
 
 
 @define
-class _Flag:
+class _StopFlag:
     """Whether a stop was asked for, and who is to heed it.
 
     It has no lock: a signal handler would wait for ever for one that the code it interrupts holds.
     """
 
-    asked: bool = False
+    requested: bool = False
     runs: set[str] = Factory(set)
 
     @contextmanager
-    def heeded(self, worker: str) -> Iterator[None]:
+    def active(self, worker: str) -> Iterator[None]:
         """While this worker runs; the last one takes the wish back."""
         self.runs.add(worker)
         try:
@@ -119,7 +118,7 @@ class _Flag:
         finally:
             self.runs.discard(worker)
             if not self.runs:
-                self.asked = False
+                self.requested = False
 
 
 @frozen(eq=False)
@@ -229,7 +228,7 @@ class ChunkStep:
         default=(), kw_only=True, converter=validation.tuple_of, validator=validation.listeners
     )
     code_version: str | None = field(default=None, kw_only=True, validator=validation.text_or_none)
-    _stop: _Flag = field(init=False, factory=_Flag, repr=False)
+    _stop: _StopFlag = field(init=False, factory=_StopFlag, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.retry, RetryTemplate) and self.backoff != NoBackoff():
@@ -259,7 +258,7 @@ class ChunkStep:
 
     def stop(self) -> None:
         """Let the run end after the chunk that it is at; from any thread, or a signal handler."""
-        self._stop.asked = True
+        self._stop.requested = True
 
     def run(
         self, parameters: Mapping[str, Any] | None = None, on_existing: OnExisting = "resume"
@@ -279,20 +278,23 @@ class ChunkStep:
         """
         self._check_blocking("run_async")
         transactions = self._transactions()
-        asked = self._identity(parameters, on_existing)
-        with at_work(asked.worker), self._stop.heeded(asked.worker):
+        request = self._request(parameters, on_existing)
+        with register_active_worker(request.worker), self._stop.active(request.worker):
             try:
-                run: Run = transactions.alone(runs.begin, asked)
+                run: Run = transactions.run_in_transaction(runs.begin, request)
                 if run.status != "completed":
                     self._perform(run, transactions)
                 elif self.outbox is not None:
                     driver = Driver(**self._parts(run, transactions))
                     driver.perform(self._machine(run).send(others=True))
-                    run.unsent = transactions.alone(outbox.count, None, run.id)
+                    run.unsent = transactions.run_in_transaction(outbox.count, None, run.id)
             except BaseException as error:  # a signal, while it is taken, or let go of, perhaps
-                _unlock(error)
+                _release_frames(error)
                 # After a lease the run is free, whether or not this worker lets go of it.
-                uncut(lambda: transactions.alone(runs.let_go, asked.worker), asked.lease)
+                run_uninterrupted(
+                    lambda: transactions.run_in_transaction(runs.release, request.worker),
+                    request.lease,
+                )
                 raise
         return run.report()
 
@@ -304,21 +306,23 @@ class ChunkStep:
         An asynchronous writer gets an ``AsyncConnection``, another one a ``Connection``.
         """
         self._check_awaited("run")
-        asked = self._identity(parameters, on_existing)
+        request = self._request(parameters, on_existing)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine)
-            with at_work(asked.worker), self._stop.heeded(asked.worker):
+            with register_active_worker(request.worker), self._stop.active(request.worker):
                 try:
-                    run: Run = await transactions.alone(runs.begin, asked)
+                    run: Run = await transactions.run_in_transaction(runs.begin, request)
                     if run.status != "completed":
                         await self._perform_async(run, transactions)
                     elif self.outbox is not None:
                         parts = self._parts(run, transactions)
                         await AsyncDriver(**parts).perform(self._machine(run).send(others=True))
-                        run.unsent = await transactions.alone(outbox.count, None, run.id)
+                        run.unsent = await transactions.run_in_transaction(
+                            outbox.count, None, run.id
+                        )
                 except BaseException:  # a cancellation, while it is taken, or let go of, perhaps
                     with suppress(JobRepositoryError):
-                        await transactions.alone(runs.let_go, asked.worker)
+                        await transactions.run_in_transaction(runs.release, request.worker)
                     raise
         return run.report()
 
@@ -343,11 +347,11 @@ class ChunkStep:
         """
         self._check_blocking("replay_async")
         transactions = self._transactions(Ledger)
-        wanted, replaying = Wanted(self.name, ids, error, key), self._replaying(by)
-        letters = transactions.alone(find, wanted)
-        driver = Driver(**self._parts_of_replay(replaying, transactions))
-        report: ReplayReport = driver.perform(replay_steps(self._rules(), replaying, letters))
-        return evolve(report, unsent=transactions.alone(outbox.count, self.name))
+        query, replay_request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
+        letters = transactions.run_in_transaction(find, query)
+        driver = Driver(**self._parts_of_replay(replay_request, transactions))
+        report: ReplayReport = driver.perform(replay_steps(self._rules(), replay_request, letters))
+        return evolve(report, unsent=transactions.run_in_transaction(outbox.count, self.name))
 
     async def replay_async(
         self,
@@ -359,14 +363,16 @@ class ChunkStep:
     ) -> ReplayReport:
         """The same in a task of asyncio."""
         self._check_awaited("replay")
-        wanted, replaying = Wanted(self.name, ids, error, key), self._replaying(by)
+        query, replay_request = LetterQuery(self.name, ids, error, key), self._replay_request(by)
         async with self.repository.asynchronous_engine() as engine:
             transactions = self._awaited_transactions(engine, Ledger)
-            letters = await transactions.alone(find, wanted)
-            driver = AsyncDriver(**self._parts_of_replay(replaying, transactions))
-            steps = replay_steps(self._rules(), replaying, letters)
+            letters = await transactions.run_in_transaction(find, query)
+            driver = AsyncDriver(**self._parts_of_replay(replay_request, transactions))
+            steps = replay_steps(self._rules(), replay_request, letters)
             report: ReplayReport = await driver.perform(steps)
-            return evolve(report, unsent=await transactions.alone(outbox.count, self.name))
+            return evolve(
+                report, unsent=await transactions.run_in_transaction(outbox.count, self.name)
+            )
 
     def send_outbox(self) -> SendReport:
         """Send the messages of this step that wait in the outbox, of whichever run.
@@ -393,7 +399,9 @@ class ChunkStep:
         transactions = self._transactions()
         driver = Driver(**self._parts(None, transactions))
         sent, failures = driver.perform(outbox.deliver(self.name))
-        return _send_report(sent, failures, transactions.alone(outbox.count, self.name))
+        return _send_report(
+            sent, failures, transactions.run_in_transaction(outbox.count, self.name)
+        )
 
     async def send_outbox_async(self) -> SendReport:
         """The same in a task of asyncio; ``send`` may be asynchronous."""
@@ -402,7 +410,9 @@ class ChunkStep:
             transactions = self._awaited_transactions(engine)
             driver = AsyncDriver(**self._parts(None, transactions))
             sent, failures = await driver.perform(outbox.deliver(self.name))
-            return _send_report(sent, failures, await transactions.alone(outbox.count, self.name))
+            return _send_report(
+                sent, failures, await transactions.run_in_transaction(outbox.count, self.name)
+            )
 
     def explain(self, scenario: Scenario) -> Explanation:
         """What this configuration does where items fail, as a table.
@@ -427,7 +437,9 @@ class ChunkStep:
         return explain(self, scenario)
 
     def _perform(self, run: Run, transactions: Transactions) -> None:
-        heartbeat = Heartbeat(lambda: transactions.alone(runs.renew, run), self.repository.lease)
+        heartbeat = Heartbeat(
+            lambda: transactions.run_in_transaction(runs.renew, run), self.repository.lease
+        )
         driver = Driver(**self._parts(run, transactions, heartbeat))
         try:
             with heartbeat:
@@ -436,15 +448,15 @@ class ChunkStep:
             raise
         except BaseException as error:  # a signal, the journal, what the rules know nothing of
             run.error = to_recorded_failure(error)
-            _unlock(error)
+            _release_frames(error)
             with suppress(JobRepositoryError, RunLostError):
-                transactions.alone(runs.end, run, _cut(error))
+                transactions.run_in_transaction(runs.end, run, _final_status(error))
             raise
-        transactions.alone(runs.end, run, status)
+        transactions.run_in_transaction(runs.end, run, status)
 
     async def _perform_async(self, run: Run, transactions: AsyncTransactions) -> None:
         heartbeat = AsyncHeartbeat(
-            lambda: transactions.alone(runs.renew, run), self.repository.lease
+            lambda: transactions.run_in_transaction(runs.renew, run), self.repository.lease
         )
         driver = AsyncDriver(**self._parts(run, transactions, heartbeat))
         try:
@@ -455,9 +467,9 @@ class ChunkStep:
         except BaseException as error:
             run.error = to_recorded_failure(error)
             with suppress(JobRepositoryError, RunLostError):
-                await transactions.alone(runs.end, run, _cut(error))
+                await transactions.run_in_transaction(runs.end, run, _final_status(error))
             raise
-        await transactions.alone(runs.end, run, status)
+        await transactions.run_in_transaction(runs.end, run, status)
 
     def _given_outbox(self) -> Outbox:
         if self.outbox is None:
@@ -495,10 +507,10 @@ class ChunkStep:
         }
 
     def _machine(self, run: Run) -> Machine:
-        return Machine(self._rules(), run, lambda: self._stop.asked)
+        return Machine(self._rules(), run, lambda: self._stop.requested)
 
     def _parts(
-        self, run: Run | Replaying | None, transactions: Any, heartbeat: Any = None
+        self, run: Run | ReplayRequest | None, transactions: Any, heartbeat: Any = None
     ) -> dict[str, Any]:
         return {
             "reader": self.reader,
@@ -514,18 +526,18 @@ class ChunkStep:
             "outbox": self.outbox,
         }
 
-    def _parts_of_replay(self, replaying: Replaying, transactions: Any) -> dict[str, Any]:
-        parts = self._parts(replaying, transactions)
+    def _parts_of_replay(self, replay_request: ReplayRequest, transactions: Any) -> dict[str, Any]:
+        parts = self._parts(replay_request, transactions)
         # No failure of an item ends it, only what the template refuses.
         return parts | {"is_fatal": lambda _: False}
 
-    def _identity(self, parameters: Mapping[str, Any] | None, on_existing: str) -> Identity:
+    def _request(self, parameters: Mapping[str, Any] | None, on_existing: str) -> RunRequest:
         if on_existing not in ON_EXISTING:
             words = ", ".join(map(repr, ON_EXISTING))
             raise ValueError(f"on_existing must be one of {words}, got {on_existing!r}")
-        return Identity(
+        return RunRequest(
             step=self.name,
-            parameters=_as_text({} if parameters is None else parameters),
+            parameters=_encode_parameters({} if parameters is None else parameters),
             worker=worker_name(),
             lease=self.repository.lease,
             on_existing=on_existing,
@@ -535,8 +547,8 @@ class ChunkStep:
             limits=self.repository.limits,
         )
 
-    def _replaying(self, by: str | None) -> Replaying:
-        return Replaying(self.name, self.repository.limits, by)
+    def _replay_request(self, by: str | None) -> ReplayRequest:
+        return ReplayRequest(self.name, self.repository.limits, by)
 
     def _has_savepoints(self) -> bool:
         """Whether a failed part of a transaction can be undone by itself."""
@@ -559,11 +571,11 @@ class ChunkStep:
             fault_search=self.fault_search,  # type: ignore[arg-type]  # checked above
             key=self.key,
             codec=self.codec,
-            processes=self.pure and self.processor is not None,
-            journals=not self.reader.seekable and self.reader.journal,
+            uses_processor=self.pure and self.processor is not None,
+            stores_payloads=not self.reader.seekable and self.reader.journal,
             outbox=self.outbox,
             after_commit=self.after_commit is not None,
-            listening=bool(self.listeners),
+            has_listeners=bool(self.listeners),
             savepoints=self._has_savepoints(),
-            waits=template.backoff != NoBackoff() or bool(template.guards),
+            may_wait=template.backoff != NoBackoff() or bool(template.guards),
         )

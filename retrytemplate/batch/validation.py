@@ -10,7 +10,7 @@ from attrs.validators import optional
 from retrytemplate._internal import validation
 from retrytemplate._internal.awaitables import is_async, only_generates
 from retrytemplate._internal.validation import checked_by
-from retrytemplate.batch.journal.letters import LONGEST, storable
+from retrytemplate.batch.journal.letters import LONGEST, sanitize_text
 from retrytemplate.batch.skip import SkipPolicy
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _name(name: str, value: Any) -> None:
 
 
 def _storable(name: str, value: str) -> None:
-    if storable(value) != value:
+    if sanitize_text(value) != value:
         raise ValueError(f"{name} must be a text that a database can store, got {value!r}")
 
 

@@ -57,9 +57,9 @@ def text(given: str) -> str:
 
 def stored_text(given: str) -> str:
     """Read an argument that a database is asked for as it stands."""
-    from retrytemplate.batch.journal.letters import storable
+    from retrytemplate.batch.journal.letters import sanitize_text
 
-    if storable(text(given)) != given:
+    if sanitize_text(text(given)) != given:
         raise ArgumentTypeError(f"must be a text that a database can store, got {given!r}")
     return given
 

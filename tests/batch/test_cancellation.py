@@ -12,7 +12,7 @@ from retrytemplate._internal.threads import Threads
 from retrytemplate._storage.cancellation import wait_shielded, whole
 from retrytemplate.batch import ForwardReader, JobRepository, JobRepositoryError, Runs, SkipPolicy
 from retrytemplate.batch.journal import engines
-from retrytemplate.batch.runner.signals import uncut
+from retrytemplate.batch.runner.signals import run_uninterrupted
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 from tests.support.signal_injection import InterruptsOnly
@@ -125,7 +125,7 @@ def test_last_step_ends_before_the_interrupt_of_the_wait_is_raised():
         ended.append(1)
 
     with InterruptsOnly(Threads.wait) as interrupts, pytest.raises(KeyboardInterrupt):
-        uncut(work)
+        run_uninterrupted(work)
     assert ended == [1]
 
 
@@ -133,7 +133,7 @@ def test_that_the_database_is_away_says_less_than_what_failed_before():
     def work():
         raise JobRepositoryError("away")
 
-    uncut(work)
+    run_uninterrupted(work)
 
 
 # Runs.

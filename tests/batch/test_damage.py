@@ -221,7 +221,7 @@ def damaged_texts(text):
 
 
 RUN = (
-    "id parameters digest generation status fence seq worker place lease_until read written"
+    "id parameters digest generation status fence seq worker process lease_until read written"
     " filtered dead_lettered skipped retries rollbacks crashes checkpoint error progress"
     " exactly_once code_version started taken done_before updated ended"
 ).split()
@@ -242,12 +242,12 @@ def test_every_column_of_a_run_is_damaged(sequence):
     assert {*RUN, "step"} == set(sequence.jobs.tables.runs.c.keys())
 
 
-@pytest.mark.parametrize("column", ["lease_until", "worker", "place"])
+@pytest.mark.parametrize("column", ["lease_until", "worker", "process"])
 def test_damaged_column_of_a_held_run_is_named_or_harmless(sequence, column):
     for literal in LITERALS:
         if sequence.damage("batch_runs", column, literal):
             with closing(connect(sequence.file)) as connection:
-                held = {"worker": "'elsewhere-1-1'", "lease_until": "1.0", "place": "NULL"}
+                held = {"worker": "'elsewhere-1-1'", "lease_until": "1.0", "process": "NULL"}
                 held["status"] = "'running'"
                 held.pop(column)
                 changes = ", ".join(f"{name} = {value}" for name, value in held.items())

@@ -236,7 +236,7 @@ def hold(world, run_id, seconds=60):
     """Let the run be another process's, for these seconds."""
     runs = world.jobs.tables.runs
     with world.jobs.transaction() as transaction:
-        held = {"status": "running", "worker": "elsewhere-1-1", "place": None}
+        held = {"status": "running", "worker": "elsewhere-1-1", "process": None}
         held["lease_until"] = now(transaction) + seconds
         transaction.execute(runs.update().where(runs.c.id == run_id).values(held))
 

@@ -363,7 +363,7 @@ def test_no_interrupt_comes_between_the_numbers_of_a_run(sqlite):
     seen = []
 
     def trace(frame, event, argument):
-        if frame.f_code is Run.took.__code__:
+        if frame.f_code is Run.apply.__code__:
             if event == "line":
                 run = frame.f_locals["self"]
                 seen.append((run.seq, run.counts.read))

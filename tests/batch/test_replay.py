@@ -78,7 +78,7 @@ def test_what_fails_again_stays_open_with_all_its_attempts(dead, way):
     assert (found[2]["state"], found[3]["state"]) == ("open", "replayed")
     attempts = json.loads(found[2]["attempts"])
     assert [attempt["number"] for attempt in attempts] == [1, 2, 3, 4, 5]
-    assert json.loads(found[2]["audit"])[0]["action"] == "failed again"
+    assert json.loads(found[2]["audit"])[0]["action"] == "failed_again"
 
 
 def test_a_write_that_fails_again_leaves_nothing(dead, way):

@@ -20,7 +20,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate._storage.process_liveness import at_work
+from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.batch import JobRepository, JobRepositoryError, RunInProgressError, SkipPolicy
 from retrytemplate.batch.journal import engines, runs
 from retrytemplate.testing import VirtualClock
@@ -137,10 +137,10 @@ def test_of_two_that_begin_anew_at_once_the_second_is_told_too(postgresql, on_ex
     postgresql.step([1, 2, 3]).run()
 
     def begin(on_existing):
-        asked = postgresql.step()._identity({}, on_existing)
-        working.enter_context(at_work(asked.worker))
+        request = postgresql.step()._request({}, on_existing)
+        working.enter_context(register_active_worker(request.worker))
         with jobs.transaction() as transaction:
-            run = runs.begin(transaction, tables, asked)
+            run = runs.begin(transaction, tables, request)
             if not second:
                 second.append(pool.submit(begin, second_one))
                 wait_for_lock(jobs)
@@ -151,7 +151,7 @@ def test_of_two_that_begin_anew_at_once_the_second_is_told_too(postgresql, on_ex
         first = begin("restart")
         with pytest.raises(RunInProgressError) as raised:
             second[0].result()
-    assert raised.value.worker == first.identity.worker
+    assert raised.value.worker == first.request.worker
 
 
 def wait_for_lock(jobs):

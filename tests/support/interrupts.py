@@ -136,12 +136,12 @@ def step(interrupts):
 
 def last_step(interrupts):
     """The last step on a database is made however the wait for it is interrupted."""
-    from retrytemplate.batch.runner.signals import uncut
+    from retrytemplate.batch.runner.signals import run_uninterrupted
 
     made = []
     try:
         with interrupts:
-            uncut(lambda: made.append(1))
+            run_uninterrupted(lambda: made.append(1))
     finally:
         # One that comes before the start is as if it had come before the call.
         if made != [1] and "__init__" not in interrupts.where and interrupts.looks > 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import Factory, define, evolve, field
 
 from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges_of
-from retrytemplate.batch.journal.runs import Closing, Counts
+from retrytemplate.batch.journal.runs import Counts, JournalUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -24,7 +24,7 @@ class Chunk:
     """The items of a chunk by their index in it.
 
     :param checkpoint: what the journal has of it.
-    :param left: those that are neither written nor filtered nor given up.
+    :param remaining: those that are neither written nor filtered nor given up.
     :param counts: what the journal does not know yet; so are *letters*, of the items given up.
     :param values: what the processor gave, None where it filtered or failed; None as a whole where
         items are written as they are, or processed in the transaction.
@@ -32,7 +32,7 @@ class Chunk:
 
     read: ReadRecords
     checkpoint: Checkpoint
-    left: Sequence[int] = field(init=False)
+    remaining: Sequence[int] = field(init=False)
     counts: Counts = field(init=False)
     values: list[Any] | None = None
     histories: dict[int, tuple[AttemptRecord, ...]] = Factory(dict)
@@ -41,7 +41,7 @@ class Chunk:
     def __attrs_post_init__(self) -> None:
         size = len(self.read.records.items)
         known = self.checkpoint.count is not None
-        self.left = indexes_of(self.checkpoint.pending) if known else range(size)
+        self.remaining = indexes_of(self.checkpoint.pending) if known else range(size)
         self.counts = Counts(read=0 if known else size)
 
     @property
@@ -53,22 +53,22 @@ class Chunk:
     def waiting(self) -> Sequence[int]:
         """Those of the items left that are not given up either."""
         if not self.letters:
-            return self.left
-        return [index for index in self.left if index not in self.letters]
+            return self.remaining
+        return [index for index in self.remaining if index not in self.letters]
 
     def items(self, indexes: Iterable[int]) -> list[Any]:
         """These items as they were read."""
         every = self.read.records.items
         return [every[index] for index in indexes]
 
-    def wanted(self, indexes: Sequence[int]) -> Sequence[int]:
+    def unfiltered(self, indexes: Sequence[int]) -> Sequence[int]:
         """Those of them that are to be written; the others are filtered."""
         if self.values is None:
             return indexes
         values = self.values
         return [index for index in indexes if values[index] is not None]
 
-    def to_write(self, indexes: Sequence[int]) -> list[Any]:
+    def values_to_write(self, indexes: Sequence[int]) -> list[Any]:
         """What the writer gets for these."""
         every = self.read.records.items
         values = every if self.values is None else self.values
@@ -80,49 +80,49 @@ class Chunk:
         """Add to what the journal is to be told."""
         self.counts += Counts(**numbers)
 
-    def give_up(self, index: int, letter: Letter, *, skipped: bool) -> None:
+    def dead_letter(self, index: int, letter: Letter, *, skipped: bool) -> None:
         """This item is dead-lettered with the next closing."""
         self.letters[index] = letter
         self.count(dead_lettered=1, skipped=int(skipped))
 
-    def take_back(self, indexes: Iterable[int]) -> None:
+    def undo_skips(self, indexes: Iterable[int]) -> None:
         """Those of them that were skipped wait again."""
         for index in indexes:
             if self.letters.pop(index, None) is not None:
                 self.count(dead_lettered=-1, skipped=-1)
 
-    def closing(
+    def journal_update(
         self, done: Collection[int] = (), written: int = 0, isolated_item: int | None = None
-    ) -> Closing:
+    ) -> JournalUpdate:
         """What the journal is told.
 
         :param done: items that are done, as many as *written* of them written, the others filtered.
         :param isolated_item: the item that is under way by itself from then on.
         """
-        return Closing(
+        return JournalUpdate(
             checkpoint=self._checkpoint(done, isolated_item),
             counts=self.counts + Counts(written=written, filtered=len(done) - written),
             letters=tuple(self.letters.values()),
             progress=self.read.progress,
         )
 
-    def _is_over(self, done: Collection[int]) -> bool:
-        return len(done) + len(self.letters) == len(self.left)
+    def _is_done(self, done: Collection[int]) -> bool:
+        return len(done) + len(self.letters) == len(self.remaining)
 
     def _checkpoint(self, done: Collection[int], isolated_item: int | None) -> Checkpoint:
-        if self._is_over(done):
+        if self._is_done(done):
             return Checkpoint(position=self.read.position)
-        over = {*done, *self.letters}
-        pending = ranges_of(index for index in self.left if index not in over)
+        decided = {*done, *self.letters}
+        pending = ranges_of(index for index in self.remaining if index not in decided)
         return evolve(
             self.checkpoint, count=self.size, pending=pending, isolated_item=isolated_item
         )
 
-    def closed(self, done: Collection[int], checkpoint: Checkpoint) -> None:
+    def apply(self, done: Collection[int], checkpoint: Checkpoint) -> None:
         """The journal has it."""
-        if self._is_over(done):
-            self.left = ()
+        if self._is_done(done):
+            self.remaining = ()
         else:
-            over = {*done, *self.letters}
-            self.left = [index for index in self.left if index not in over]
+            decided = {*done, *self.letters}
+            self.remaining = [index for index in self.remaining if index not in decided]
         self.checkpoint, self.counts, self.letters = checkpoint, Counts(), {}

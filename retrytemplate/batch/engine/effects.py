@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
     from retrytemplate._internal.values import JSON
     from retrytemplate.batch.events import Event
-    from retrytemplate.batch.journal.runs import Closing
+    from retrytemplate.batch.journal.runs import JournalUpdate
     from retrytemplate.batch.outbox import UnsentMessage
     from retrytemplate.batch.readers.base import Records
     from retrytemplate.history import AttemptRecord
 
 __all__ = [
-    "After",
+    "AfterCommit",
     "Commit",
+    "EmitEvents",
     "Fatal",
     "FindUnsent",
-    "Mark",
     "Process",
     "Processed",
     "Read",
     "ReadRecords",
-    "Send",
-    "Tell",
+    "SendOutbox",
     "Try",
     "Write",
+    "WriteJournal",
     "failing",
 ]
 
@@ -106,13 +106,13 @@ class Write:
     missing was filtered.
 
     :param once: this part is one of several that were tried together: a failure is not retried.
-    :param described: whether an item may be given up for a failure: its history has tracebacks.
+    :param with_tracebacks: whether a history has them: an item may be given up for a failure.
     """
 
     items: Sequence[Any]
-    closing: Closing
+    update: JournalUpdate
     once: bool = False
-    described: bool = True
+    with_tracebacks: bool = True
 
 
 @frozen
@@ -125,32 +125,32 @@ class Try:
 
     items: Sequence[Any]
     once: bool = False
-    described: bool = True
+    with_tracebacks: bool = True
 
 
 @frozen
 class Commit:
     """Close, and commit the transaction of a search.  Answer: whether that was done."""
 
-    closing: Closing
+    update: JournalUpdate
 
 
 @frozen
-class Mark:
+class WriteJournal:
     """Write this to the journal alone.  Answer: None."""
 
-    closing: Closing
+    update: JournalUpdate
 
 
 @frozen
-class Tell:
+class EmitEvents:
     """Tell the listeners.  Answer: None."""
 
     events: Sequence[Event]
 
 
 @frozen
-class After:
+class AfterCommit:
     """These items are written and committed: the step's hook is called.  Answer: None."""
 
     items: Sequence[Any]
@@ -174,7 +174,7 @@ class FindUnsent:
 
 
 @frozen
-class Send:
+class SendOutbox:
     """Send a message, and delete it.  Answer: the failure, or None."""
 
     message: UnsentMessage

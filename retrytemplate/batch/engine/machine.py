@@ -13,16 +13,16 @@ from attrs import define, evolve, field, frozen
 from retrytemplate.batch.engine.checkpoint import ranges_of
 from retrytemplate.batch.engine.chunk import Chunk
 from retrytemplate.batch.engine.effects import (
-    After,
+    AfterCommit,
     Commit,
+    EmitEvents,
     Fatal,
-    Mark,
     Process,
     Read,
     ReadRecords,
-    Tell,
     Try,
     Write,
+    WriteJournal,
     failing,
 )
 from retrytemplate.batch.engine.fault_search import FaultSearch
@@ -34,7 +34,7 @@ from retrytemplate.batch.errors import (
     ReadError,
     SkipLimitExceededError,
 )
-from retrytemplate.batch.events import Teller
+from retrytemplate.batch.events import EventFactory
 from retrytemplate.batch.journal.letters import Letter, joined
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from retrytemplate.batch.engine.effects import Processed
     from retrytemplate.batch.engine.fault_search import FaultSearchMode
     from retrytemplate.batch.events import Event
-    from retrytemplate.batch.journal.runs import Closing, Run
+    from retrytemplate.batch.journal.runs import JournalUpdate, Run
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.batch.report import Status
     from retrytemplate.batch.skip import SkipPolicy
@@ -72,16 +72,16 @@ class Rules:
     fault_search: FaultSearchMode
     key: Callable[[Any], Any] | None
     codec: Codec
-    journals: bool
+    stores_payloads: bool
     """Whether a chunk's items are kept with its checkpoint: the reader cannot give them again."""
-    processes: bool = True
+    uses_processor: bool = True
     """Whether items are processed before the transaction begins, each once."""
     outbox: Outbox | None = None
     after_commit: bool = False
-    listening: bool = False
+    has_listeners: bool = False
     savepoints: bool = True
     """Whether the parts of a search may share a transaction."""
-    waits: bool = False
+    may_wait: bool = False
     """Whether the attempts at one item may wait, which no open transaction does."""
 
 
@@ -95,14 +95,14 @@ class Machine:
     rules: Rules
     run: Run
     stopping: Callable[[], bool]
-    _teller: Teller = field(init=False)
+    _events: EventFactory = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._teller = Teller(self.run)
+        self._events = EventFactory(self.run)
 
     def steps(self) -> Generator[Any, Any, Status]:
         """Go to the end; what it returns is how the run ended."""
-        yield from self._tell(self._teller.began())
+        yield from self._emit(self._events.run_started())
         try:
             yield from self.send(others=True)
             status = yield from self._chunks()
@@ -110,8 +110,8 @@ class Machine:
             (failure,) = fatal.args
             self.run.exception, self.run.error = failure, to_recorded_failure(failure)
             status = "failed"
-        ended = self._teller.event("ended", error=self.run.error, status=status)
-        yield from self._tell([ended])
+        ended = self._events.event("ended", error=self.run.error, status=status)
+        yield from self._emit([ended])
         return status
 
     def _chunks(self) -> Generator[Any, Any, Status]:
@@ -119,50 +119,52 @@ class Machine:
             chunk = yield from self._read()
             if chunk is None:
                 return "completed"
-            yield from self._reprocess(chunk)
+            yield from self._run_chunk(chunk)
         return "stopped"
 
     # Who is told.
 
-    def _tell(self, events: Iterable[Event]) -> Steps:
-        if self.rules.listening:
-            yield Tell(list(events))
+    def _emit(self, events: Iterable[Event]) -> Steps:
+        if self.rules.has_listeners:
+            yield EmitEvents(list(events))
 
     def send(self, *, others: bool = False) -> Steps:
         """Send the messages of the run that wait; *others*: also those of other runs."""
         if self.rules.outbox is not None:
             stopping = self.stopping if others else None  # a chunk's own messages are sent
             _, failures = yield from deliver(
-                self.run.identity.step, self.run.id, others=others, stopping=stopping
+                self.run.request.step, self.run.id, others=others, stopping=stopping
             )
-            yield from self._tell(self._teller.not_sent(failures))
+            yield from self._emit(self._events.not_sent(failures))
 
-    def _mark(self, chunk: Chunk, closing: Closing, done: Sequence[int] = ()) -> Steps:
+    def _write_journal(
+        self, chunk: Chunk, update: JournalUpdate, done: Sequence[int] = ()
+    ) -> Steps:
         """Write to the journal alone."""
-        yield Mark(closing)
-        chunk.closed(done, self.run.checkpoint)
-        yield from self._tell(self._teller.closed(chunk, (), closing))
+        yield WriteJournal(update)
+        chunk.apply(done, self.run.checkpoint)
+        yield from self._emit(self._events.committed(chunk, (), update))
 
     # What is next.
 
     def _read(self) -> Generator[Any, Any, Chunk | None]:
         checkpoint = self.run.checkpoint
-        self._check_stray(checkpoint)
+        self._check_crash_loop(checkpoint)
         with failing():
             if checkpoint.payloads is not None:
-                return Chunk(self._kept(checkpoint.payloads), checkpoint)
+                return Chunk(self._restored_records(checkpoint.payloads), checkpoint)
             read: ReadRecords = yield Read(
                 checkpoint.position, checkpoint.count or self.rules.chunk_size
             )
         _check_records(read.records)
-        self._check_same(read, checkpoint)
+        self._check_source_unchanged(read, checkpoint)
         if not read.records.items:
             return None
         chunk = Chunk(read, checkpoint)
-        yield from self._tell(self._teller.read(chunk))
+        yield from self._emit(self._events.read(chunk))
         return chunk
 
-    def _check_stray(self, checkpoint: Checkpoint) -> None:
+    def _check_crash_loop(self, checkpoint: Checkpoint) -> None:
         """End the run where no item is what the process dies of; reading, perhaps."""
         if checkpoint.unattributed_crashes > self.rules.max_crashes:
             raise Fatal(
@@ -172,7 +174,7 @@ class Machine:
                 )
             )
 
-    def _check_same(self, read: ReadRecords, checkpoint: Checkpoint) -> None:
+    def _check_source_unchanged(self, read: ReadRecords, checkpoint: Checkpoint) -> None:
         """End the run where a chunk that was begun is not there any more."""
         found = len(read.records.items)
         if checkpoint.count is not None and found != checkpoint.count:
@@ -184,21 +186,21 @@ class Machine:
                 )
             )
 
-    def _kept(self, payloads: Sequence[str]) -> ReadRecords:
+    def _restored_records(self, payloads: Sequence[str]) -> ReadRecords:
         """The items that the journal has; where they came from stands in the position."""
-        why = self.run.checkpoint.broken
+        problems = self.run.checkpoint.broken
         source, first, position = self.run.checkpoint.position
         items = [
-            payload if index in why else self._decoded(index, payload)
+            payload if index in problems else self._decode_payload(index, payload)
             for index, payload in enumerate(payloads)
         ]
         broken = {
             index: ReadError(problem, text=items[index], source=source, number=first + index)
-            for index, problem in why.items()
+            for index, problem in problems.items()
         }
         return ReadRecords(Records(items, source, first, broken), position)
 
-    def _decoded(self, index: int, payload: str) -> Any:
+    def _decode_payload(self, index: int, payload: str) -> Any:
         try:
             return self.rules.codec.decode(payload)
         except Exception as exc:
@@ -207,59 +209,59 @@ class Machine:
                 f"{exc!r}"
             ) from exc
 
-    def _keep(self, chunk: Chunk) -> Steps:
+    def _journal_items(self, chunk: Chunk) -> Steps:
         """Write the items of a chunk down before anything is done with them."""
         records, encode = chunk.read.records, self.rules.codec.encode
-        broken, text = records.broken, self.run.identity.limits.text
+        broken, text = records.broken, self.run.request.limits.text
         with failing():
             payloads = tuple(
                 broken[index].text if index in broken else encode(item)
                 for index, item in enumerate(records.items)
             )
-        closing = chunk.closing()
+        update = chunk.journal_update()
         kept = evolve(
             chunk.checkpoint,
             position=[records.source, records.first, chunk.read.position],
             count=chunk.size,
-            pending=ranges_of(chunk.left),
+            pending=ranges_of(chunk.remaining),
             payloads=payloads,
             broken={index: text(error.problem) for index, error in broken.items()},
         )
-        yield from self._mark(chunk, evolve(closing, checkpoint=kept))
+        yield from self._write_journal(chunk, evolve(update, checkpoint=kept))
 
-    def _reprocess(self, chunk: Chunk) -> Steps:
+    def _run_chunk(self, chunk: Chunk) -> Steps:
         try:
-            if self.rules.journals and chunk.checkpoint.payloads is None:
-                yield from self._keep(chunk)
+            if self.rules.stores_payloads and chunk.checkpoint.payloads is None:
+                yield from self._journal_items(chunk)
             if chunk.checkpoint.isolating:
-                yield from self._one_by_one(chunk)
+                yield from self._process_items_individually(chunk)
             else:
-                yield from self._together(chunk)
+                yield from self._process_chunk(chunk)
         except Fatal:
             # What was decided stays decided: those items are not met again, and count.
-            yield from self._mark(chunk, chunk.closing())
+            yield from self._write_journal(chunk, chunk.journal_update())
             raise
 
     # All items at once.
 
-    def _together(self, chunk: Chunk) -> Steps:
+    def _process_chunk(self, chunk: Chunk) -> Steps:
         broken = chunk.read.records.broken
         if broken:
-            for index in sorted(broken.keys() & set(chunk.left)):
+            for index in sorted(broken.keys() & set(chunk.remaining)):
                 self._give_up(chunk, index, "read", broken[index])
         yield from self._process(chunk, chunk.waiting)
         outcome = yield from self._write(chunk, chunk.waiting)
         if not outcome.ok:
-            yield from self._isolate(chunk, outcome)
+            yield from self._find_faulty_items(chunk, outcome)
 
     def _process(self, chunk: Chunk, indexes: Sequence[int]) -> Steps:
-        if not self.rules.processes:
+        if not self.rules.uses_processor:
             return
         every = len(indexes) == chunk.size
         items = chunk.read.records.items if every else chunk.items(indexes)
         with failing():  # the driver asks the skip policy, too
             done: Processed = yield Process(items)
-        yield from self._tell(self._teller.processed(chunk, indexes, done))
+        yield from self._emit(self._events.processed(chunk, indexes, done))
         chunk.values = done.values
         if not every:
             chunk.values = [None] * chunk.size
@@ -283,46 +285,46 @@ class Machine:
         isolated_item: int | None = None,
     ) -> Generator[Any, Any, Outcome[Any]]:
         """Write these, close them together with the filtered ones among them."""
-        items = chunk.to_write(chunk.wanted(done))
-        closing = chunk.closing(done, len(items), isolated_item)
-        outcome: Outcome[Any] = yield Write(items, closing, once, self._may_blame(items))
-        yield from self._tell(self._teller.wrote(chunk, done, closing, outcome))
+        items = chunk.values_to_write(chunk.unfiltered(done))
+        update = chunk.journal_update(done, len(items), isolated_item)
+        outcome: Outcome[Any] = yield Write(items, update, once, self._is_attributable(items))
+        yield from self._emit(self._events.wrote(chunk, done, update, outcome))
         if outcome.ok:
-            chunk.closed(done, self.run.checkpoint)
-            yield from self._after((outcome.value or {}).values())
+            chunk.apply(done, self.run.checkpoint)
+            yield from self._after_commit((outcome.value or {}).values())
         else:
             chunk.count(retries=max(outcome.attempts - 1, 0), rollbacks=outcome.attempts)
         return outcome
 
-    def _after(self, written: Collection[Any]) -> Steps:
+    def _after_commit(self, written: Collection[Any]) -> Steps:
         if self.rules.after_commit and written:
-            yield After(list(written))
+            yield AfterCommit(list(written))
         if written:
             yield from self.send()
 
     # Which of them was it?
 
-    def _isolate(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
-        written = chunk.wanted(chunk.waiting)
-        if len(written) > 1 and self._worth_a_search(outcome):
-            together = self.rules.savepoints
-            while not (yield from self._search(chunk, written, together)):
-                together = False
+    def _find_faulty_items(self, chunk: Chunk, outcome: Outcome[Any]) -> Steps:
+        written = chunk.unfiltered(chunk.waiting)
+        if len(written) > 1 and self._should_search(outcome):
+            share_transaction = self.rules.savepoints
+            while not (yield from self._search(chunk, written, share_transaction)):
+                share_transaction = False
                 waiting = set(chunk.waiting)
                 written = [index for index in written if index in waiting]
         else:
             for index in written:
-                self._at_fault(chunk, index, outcome)
+                self._mark_faulty(chunk, index, outcome)
         rest = chunk.waiting
         if rest or chunk.letters:  # the filtered ones, and what the last part came to
-            yield from self._mark(chunk, chunk.closing(rest), rest)
+            yield from self._write_journal(chunk, chunk.journal_update(rest), rest)
 
     def _search(
-        self, chunk: Chunk, written: Sequence[int], together: bool
+        self, chunk: Chunk, written: Sequence[int], share_transaction: bool
     ) -> Generator[Any, Any, bool]:
         """Write the items part by part, and give up those at fault.
 
-        :param together: in one transaction as far as it goes.
+        :param share_transaction: in one transaction as far as it goes.
         :returns: False: the transaction was lost; search the items that still wait again.
         """
         search = FaultSearch(written, halving=self.rules.fault_search == "bisect")
@@ -330,8 +332,8 @@ class Machine:
         try:
             while part := search.part():
                 outcome: Outcome[Any] | None
-                if together and (len(part) > 1 or not self.rules.waits):
-                    outcome = yield from self._try(chunk, part, tried)
+                if share_transaction and (len(part) > 1 or not self.rules.may_wait):
+                    outcome = yield from self._try_part(chunk, part, tried)
                 elif tried and not (yield from self._commit(chunk, tried)):
                     return False
                 else:
@@ -341,7 +343,7 @@ class Machine:
                 if outcome.ok:
                     search.part_succeeded()
                 elif search.part_failed():
-                    self._at_fault(chunk, part[0], outcome)
+                    self._mark_faulty(chunk, part[0], outcome)
         except Fatal:
             # What is good stays; and what was decided in a lost transaction is decided again.
             if tried and not (yield from self._commit(chunk, tried)):
@@ -353,14 +355,14 @@ class Machine:
         rest = [index for index in chunk.waiting if index not in good]
         return (yield from self._commit(chunk, tried, rest))
 
-    def _try(
+    def _try_part(
         self, chunk: Chunk, part: Sequence[int], tried: list[Tried]
     ) -> Generator[Any, Any, Outcome[Any] | None]:
         """Write these in the transaction of the search; None: it is lost."""
-        items = chunk.to_write(part)
-        outcome: Outcome[Any] | None = yield Try(items, len(part) > 1, self._may_blame(items))
+        items = chunk.values_to_write(part)
+        outcome: Outcome[Any] | None = yield Try(items, len(part) > 1, self._is_attributable(items))
         if outcome is None:
-            yield from self._lost(chunk, tried)
+            yield from self._on_transaction_lost(chunk, tried)
             return None
         tried.append((part, outcome))
         failed = len(outcome.history)
@@ -377,60 +379,60 @@ class Machine:
         good = [(part, outcome.value or {}) for part, outcome in tried if outcome.ok]
         done = [*(index for part, _ in good for index in part), *filtered]
         values = [value for _, written in good for value in written.values()]
-        closing = chunk.closing(done, len(values))
+        update = chunk.journal_update(done, len(values))
         try:
-            committed: bool = yield Commit(closing)
+            committed: bool = yield Commit(update)
         except Fatal:
-            yield from self._lost(chunk, tried)
+            yield from self._on_transaction_lost(chunk, tried)
             raise
         if not committed:
-            yield from self._lost(chunk, tried)
+            yield from self._on_transaction_lost(chunk, tried)
             return False
-        chunk.closed(done, self.run.checkpoint)
-        yield from self._tell(self._teller.searched(chunk, tried, closing))
+        chunk.apply(done, self.run.checkpoint)
+        yield from self._emit(self._events.searched(chunk, tried, update))
         tried.clear()
-        yield from self._after(values)
+        yield from self._after_commit(values)
         return True
 
-    def _lost(self, chunk: Chunk, tried: list[Tried]) -> Steps:
+    def _on_transaction_lost(self, chunk: Chunk, tried: list[Tried]) -> Steps:
         # They may have failed because of what is rolled back with them.
-        chunk.take_back(part[0] for part, outcome in tried if not outcome.ok and len(part) == 1)
+        chunk.undo_skips(part[0] for part, outcome in tried if not outcome.ok and len(part) == 1)
         chunk.count(rollbacks=1)
-        yield from self._tell(self._teller.searched(chunk, tried))
+        yield from self._emit(self._events.searched(chunk, tried))
         tried.clear()
 
-    def _may_blame(self, items: Sequence[Any]) -> bool:
+    def _is_attributable(self, items: Sequence[Any]) -> bool:
         """Whether an item may be given up for a failure of all of them."""
         return len(items) == 1 or self.rules.fault_search == "chunk"
 
-    def _worth_a_search(self, outcome: Outcome[Any]) -> bool:
+    def _should_search(self, outcome: Outcome[Any]) -> bool:
         """Whether an item may be given up for it, or did not have its own attempts yet.
 
         Of a chunk in which several items fail now and then, each may need one.
         """
         assert outcome.exception is not None
-        covered = self._covers(outcome.exception)
+        covered = self._is_skippable(outcome.exception)
         return self.rules.fault_search != "chunk" and (covered or outcome.attempts > 1)
 
-    def _at_fault(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
+    def _mark_faulty(self, chunk: Chunk, index: int, outcome: Outcome[Any]) -> None:
         assert outcome.exception is not None
         self._give_up(chunk, index, "write", outcome.exception, outcome.history)
 
     # A process died with this chunk.
 
-    def _one_by_one(self, chunk: Chunk) -> Steps:
-        for index in list(chunk.left):
+    def _process_items_individually(self, chunk: Chunk) -> Steps:
+        for index in list(chunk.remaining):
             crashes = chunk.checkpoint.crashes.get(index, ())
             if len(crashes) >= self.rules.max_crashes:
-                self._killer(chunk, index, crashes)
+                self._dead_letter_crashing_item(chunk, index, crashes)
             else:
-                yield from self._alone(chunk, index)
+                yield from self._process_isolated_item(chunk, index)
         if chunk.letters:
-            yield from self._mark(chunk, chunk.closing())
+            yield from self._write_journal(chunk, chunk.journal_update())
 
-    def _alone(self, chunk: Chunk, index: int) -> Steps:
+    def _process_isolated_item(self, chunk: Chunk, index: int) -> Steps:
         if chunk.checkpoint.isolated_item != index:
-            yield from self._mark(chunk, chunk.closing(isolated_item=index))
+            yield from self._write_journal(chunk, chunk.journal_update(isolated_item=index))
         broken = chunk.read.records.broken
         if index in broken:
             self._give_up(chunk, index, "read", broken[index])
@@ -438,13 +440,15 @@ class Machine:
         yield from self._process(chunk, [index])
         if index in chunk.letters:
             return
-        outcome = yield from self._write(chunk, [index], isolated_item=self._next(chunk, index))
+        outcome = yield from self._write(
+            chunk, [index], isolated_item=self._next_isolated_item(chunk, index)
+        )
         if not outcome.ok:
-            self._at_fault(chunk, index, outcome)
+            self._mark_faulty(chunk, index, outcome)
 
-    def _next(self, chunk: Chunk, index: int) -> int | None:
+    def _next_isolated_item(self, chunk: Chunk, index: int) -> int | None:
         """The item that goes alone after this one, so that one transaction says both."""
-        for each in chunk.left:
+        for each in chunk.remaining:
             if (
                 each > index
                 and len(chunk.checkpoint.crashes.get(each, ())) < self.rules.max_crashes
@@ -463,11 +467,11 @@ class Machine:
         attempts: Sequence[AttemptRecord] = (),
     ) -> None:
         """Skip an item, if that may be."""
-        if not self._covers(failure):
+        if not self._is_skippable(failure):
             raise Fatal(failure)
         self._skip(chunk, index, phase, failure, attempts)
 
-    def _covers(self, failure: BaseException) -> bool:
+    def _is_skippable(self, failure: BaseException) -> bool:
         with failing():
             return self.rules.skip.covers(failure)
 
@@ -487,18 +491,22 @@ class Machine:
             )
             error.__cause__ = failure
             raise Fatal(error)
-        self._bury(chunk, index, phase, to_recorded_failure(failure), attempts, skipped=True)
+        self._dead_letter(chunk, index, phase, to_recorded_failure(failure), attempts, skipped=True)
 
-    def _killer(self, chunk: Chunk, index: int, crashes: Sequence[tuple[str, float]]) -> None:
+    def _dead_letter_crashing_item(
+        self, chunk: Chunk, index: int, crashes: Sequence[tuple[str, float]]
+    ) -> None:
         name = type_name(ProcessCrashedError)
         text = "the process died while this item was under way by itself"
         died = [
             AttemptRecord(number, None, at, name, text, "", *place_of(worker))
             for number, (worker, at) in enumerate(crashes, 1)
         ]
-        self._bury(chunk, index, "crash", RecordedFailure(name, text, None), died, skipped=False)
+        self._dead_letter(
+            chunk, index, "crash", RecordedFailure(name, text, None), died, skipped=False
+        )
 
-    def _bury(
+    def _dead_letter(
         self,
         chunk: Chunk,
         index: int,
@@ -510,7 +518,7 @@ class Machine:
     ) -> None:
         records, rules = chunk.read.records, self.rules
         item = records.items[index]
-        payload, replayable = _as_text(rules.codec, item)
+        payload, replayable = _encode_payload(rules.codec, item)
         if phase == "read":
             payload, replayable = str(item), False
         number = records.first + index
@@ -525,7 +533,7 @@ class Machine:
             error_message=failure.message,
             attempts=joined(chunk.histories.get(index, ()), attempts),
         )
-        chunk.give_up(index, letter, skipped=skipped)
+        chunk.dead_letter(index, letter, skipped=skipped)
 
     def _key(self, item: Any, place: str, phase: str) -> str:
         if self.rules.key is None or phase == "read":
@@ -541,7 +549,7 @@ def _check_records(read: Any) -> None:
         raise Fatal(ReaderError(f"what a cursor reads must be Records, got {read!r}"))
 
 
-def _as_text(codec: Codec, item: Any) -> tuple[str, bool]:
+def _encode_payload(codec: Codec, item: Any) -> tuple[str, bool]:
     try:
         text: Any = codec.encode(item)
         if isinstance(text, str):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["async_engine", "check_url", "engine", "looker"]
+__all__ = ["async_engine", "check_url", "engine", "read_only_engine"]
 
 DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 ASYNC_DRIVERS = DRIVERS | {"sqlite": "aiosqlite"}
@@ -53,7 +53,7 @@ def engine(url: URL, timeout: float) -> Engine:
     return made
 
 
-def looker(url: URL, timeout: float) -> Engine:
+def read_only_engine(url: URL, timeout: float) -> Engine:
     """An engine for reading alone: no transaction stays open, no lock is taken.
 
     :raises JobRepositoryError: there is no such file.

@@ -32,10 +32,10 @@ __all__ = [
     "attempts_from",
     "change",
     "digest",
+    "indexable_text",
     "insert",
     "joined",
-    "sought",
-    "storable",
+    "sanitize_text",
 ]
 
 # Characters of the name of an exception's class.
@@ -113,7 +113,7 @@ def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
     return attempts
 
 
-def storable(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """The text with what not every database takes told in ASCII: halves of characters, and NUL.
 
     >>> storable("a\\ud800b")
@@ -127,13 +127,13 @@ def digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def sought(text: str) -> str:
+def indexable_text(text: str) -> str:
     """The text as a column with an index keeps it: of a long one the beginning, and its digest.
 
     >>> sought("order-1"), len(sought("order" * 1000))
     ('order-1', 500)
     """
-    kept = storable(text)
+    kept = sanitize_text(text)
     if len(kept) <= LONGEST:
         return kept
     told = f"...{digest(kept)}"
@@ -144,24 +144,24 @@ def insert(connection: Connection, tables: Tables, run: Run, letters: Sequence[L
     """Write them in the transaction that decides about them."""
     insertion = _insertion(tables, connection.dialect.name)
     for letter in letters:
-        key, payload = sought(letter.key), storable(letter.payload)
+        key, payload = indexable_text(letter.key), sanitize_text(letter.payload)
         failure = RecordedFailure(letter.error_type, letter.error_message, None)
-        attempts, failure = run.identity.limits.fit(failure, letter.attempts)
+        attempts, failure = run.request.limits.fit(failure, letter.attempts)
         connection.execute(
             insertion,
             {
                 "of_run": run.id,
-                "of_step": run.identity.step,
-                "of_source": sought(letter.source),
+                "of_step": run.request.step,
+                "of_source": indexable_text(letter.source),
                 "of_number": letter.number,
                 "of_item_key": key,
                 "of_phase": letter.phase,
                 "of_payload": payload,
                 "of_replayable": int(letter.replayable and payload == letter.payload),
-                "of_error_type": storable(failure.type_name),
-                "of_error_message": storable(failure.message),
+                "of_error_type": sanitize_text(failure.type_name),
+                "of_error_message": sanitize_text(failure.message),
                 "of_attempts": json.dumps([asdict(attempt) for attempt in attempts]),
-                "of_code_version": run.identity.code_version,
+                "of_code_version": run.request.code_version,
             },
         )
 

@@ -84,10 +84,10 @@ class JobRepository:
         self._given = url if given else None
         self._url = engines.check_url(inner.url if given else url)
         self._engine: Engine | None = None
-        self._looking: Engine | None = None
+        self._reader: Engine | None = None
         self._lock = threading.RLock()
         self.created = False
-        self._seen = False
+        self._schema_checked = False
 
     def __repr__(self) -> str:
         where = self._url.set(query={})
@@ -122,26 +122,26 @@ class JobRepository:
         self.created = True  # not before it is committed
 
     @contextmanager
-    def looking(self) -> Iterator[Connection]:
+    def read_only(self) -> Iterator[Connection]:
         """A connection for whoever only looks: it takes no lock and makes no table.
 
         :raises JobRepositoryError: the database cannot be reached, or has no such tables.
         """
-        with self.asked(), self._looker().connect() as connection:
-            if not self._seen:
+        with self.translate_errors(), self._read_only_engine().connect() as connection:
+            if not self._schema_checked:
                 check_tables(connection, self.tables)
-                self._seen = True
+                self._schema_checked = True
             yield connection
 
-    def _looker(self) -> Engine:
+    def _read_only_engine(self) -> Engine:
         with self._lock:
-            given: Any = self._looking or (None if self._asynchronous else self._given)
-            looker: Engine = given or engines.looker(self._url, self.timeout)
-            self._looking = looker
-            return looker
+            given: Any = self._reader or (None if self._asynchronous else self._given)
+            reader: Engine = given or engines.read_only_engine(self._url, self.timeout)
+            self._reader = reader
+            return reader
 
     @contextmanager
-    def asked(self, what: str = "the job repository") -> Iterator[None]:
+    def translate_errors(self, what: str = "the job repository") -> Iterator[None]:
         """Around what the repository does on its own: its errors say so."""
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -175,13 +175,13 @@ class JobRepository:
         :returns: False: there is no such run, or it is completed or given up already.
         """
         validation.number("run_id", run_id)
-        with self.asked(), self.transaction() as connection:
+        with self.translate_errors(), self.transaction() as connection:
             return runs.abandon(connection, self.tables, run_id)
 
     def close(self) -> None:
         """Close the connections of an engine that was made here."""
         with self._lock:
-            made, self._engine, self._looking = (self._engine, self._looking), None, None
+            made, self._engine, self._reader = (self._engine, self._reader), None, None
         for each in made:
             if each is not None and each is not self._given:
                 each.dispose()

@@ -47,7 +47,7 @@ STATES: tuple[State, ...] = get_args(State)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 LATEST = 1e11  # seconds since the epoch: the year 5138
-PLACE = re.compile(r"\S+ \S+ \d{1,20} \d{1,20}")
+FINGERPRINT = re.compile(r"\S+ \S+ \d{1,20} \d{1,20}")
 
 
 def _one_of(values: tuple[str, ...]) -> Field:
@@ -61,8 +61,8 @@ WHEN: Field = (
     f"a time from 0 to {LATEST:g} s since the epoch",
 )
 PROCESS: Field = (
-    lambda value: TEXT[0](value) and PLACE.fullmatch(value) is not None,
-    "the place of a process",
+    lambda value: TEXT[0](value) and FINGERPRINT.fullmatch(value) is not None,
+    "the fingerprint of a process",
 )
 
 # For each column: what it must hold, and the value that is shown if it is damaged.
@@ -78,7 +78,7 @@ RUN_HOLD: Columns = {
     "fence": (SERIAL, 0),
     "seq": (SERIAL, 0),
     "worker": (or_null(TEXT), None),
-    "place": (or_null(PROCESS), None),
+    "process": (or_null(PROCESS), None),
     "lease_until": (or_null(WHEN), None),
 }
 """What a run is known by, and who has it."""

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
-from retrytemplate._storage.process_liveness import here, is_gone, is_here
+from retrytemplate._storage.process_liveness import (
+    is_process_gone,
+    is_this_process,
+    process_fingerprint,
+)
 from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.errors import (
     NotResumableError,
@@ -21,7 +25,7 @@ from retrytemplate.batch.errors import (
     RunInProgressError,
     RunLostError,
 )
-from retrytemplate.batch.journal.letters import digest, storable
+from retrytemplate.batch.journal.letters import digest, sanitize_text
 from retrytemplate.batch.journal.rows import RUN_HOLD, RUN_STATE, check, damaged, parsed
 from retrytemplate.batch.journal.schema import COUNTS, clock, new_row, now
 from retrytemplate.batch.report import Report
@@ -39,18 +43,18 @@ if TYPE_CHECKING:
     from retrytemplate.batch.report import Status
 
 __all__ = [
-    "Closing",
     "Counts",
-    "Identity",
+    "JournalUpdate",
     "Run",
+    "RunRequest",
     "abandon",
     "applied",
     "begin",
     "close",
     "end",
     "is_taken",
-    "let_go",
     "read",
+    "release",
     "renew",
 ]
 
@@ -78,7 +82,7 @@ class Counts:
 
 
 @frozen
-class Identity:
+class RunRequest:
     """What a run is known by, and who asks for it."""
 
     step: str
@@ -100,7 +104,7 @@ class Run:
     """
 
     id: int
-    identity: Identity
+    request: RunRequest
     fence: int
     seq: int
     status: Status
@@ -111,20 +115,20 @@ class Run:
     unsent: int = 0
     already_completed: bool = False
 
-    def took(self, closing: Closing) -> None:
+    def apply(self, update: JournalUpdate) -> None:
         """What was written is what is known."""
-        counts = self.counts + closing.counts
+        counts = self.counts + update.counts
         # At once: no signal may come in between.
-        self.seq, self.counts, self.checkpoint = self.seq + 1, counts, closing.checkpoint
+        self.seq, self.counts, self.checkpoint = self.seq + 1, counts, update.checkpoint
 
     def report(self) -> Report:
         """How it stands."""
         return Report(
-            name=self.identity.step,
+            name=self.request.step,
             run_id=self.id,
             status=self.status,
             pending=self.checkpoint.waiting,
-            exactly_once=self.identity.exactly_once,
+            exactly_once=self.request.exactly_once,
             error=self.error,
             exception=self.exception,
             unsent=self.unsent,
@@ -134,7 +138,7 @@ class Run:
 
 
 @frozen
-class Closing:
+class JournalUpdate:
     """What one transaction writes of a run: what is in flight from now on, and what came of it."""
 
     checkpoint: Checkpoint
@@ -144,28 +148,28 @@ class Closing:
     progress: float | None = None
 
 
-def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
+def begin(connection: Connection, tables: Tables, request: RunRequest) -> Run:
     """Take the run, a new one or one that has stopped; of a completed one its row as it is.
 
     :raises JobRepositoryError: its row is damaged.
     """
     from retrytemplate.batch.outbox import count
 
-    row = _latest(connection, tables, asked)
+    row = _latest(connection, tables, request)
     if row is None:
-        _insert(connection, tables, asked, 1)
-        row = _latest(connection, tables, asked)
-    elif asked.on_existing == "refuse":
-        raise RunExistsError(f"{_named(asked)} exists, {row.status}, as run {row.id}")
-    _check_over(asked, row)
-    if asked.on_existing == "restart" and row.fence:
+        _insert(connection, tables, request, 1)
+        row = _latest(connection, tables, request)
+    elif request.on_existing == "refuse":
+        raise RunExistsError(f"{_named(request)} exists, {row.status}, as run {row.id}")
+    _check_over(request, row)
+    if request.on_existing == "restart" and row.fence:
         if row.status != "completed":
             abandon(connection, tables, row.id)
-        _insert(connection, tables, asked, row.generation + 1)
-        row = _latest(connection, tables, asked)
+        _insert(connection, tables, request, row.generation + 1)
+        row = _latest(connection, tables, request)
     if row.status == "abandoned":
-        raise RunAbandonedError(f"{_named(asked)} was abandoned: begin anew with 'restart'")
-    run = _run(tables, row, asked)
+        raise RunAbandonedError(f"{_named(request)} was abandoned: begin anew with 'restart'")
+    run = _run(tables, row, request)
     if run.status == "completed":
         run.already_completed = True
         run.unsent = count(connection, tables, run=run.id)
@@ -174,17 +178,17 @@ def begin(connection: Connection, tables: Tables, asked: Identity) -> Run:
     return run
 
 
-def _named(asked: Identity) -> str:
-    return f"the run of {asked.step!r} with {asked.parameters}"
+def _named(request: RunRequest) -> str:
+    return f"the run of {request.step!r} with {request.parameters}"
 
 
-def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
+def _latest(connection: Connection, tables: Tables, request: RunRequest) -> Any:
     from sqlalchemy import select
 
     runs = tables.runs
     found = (
         select(runs, now(connection).label("now"))
-        .where(runs.c.step == asked.step, runs.c.digest == digest(asked.parameters))
+        .where(runs.c.step == request.step, runs.c.digest == digest(request.parameters))
         .order_by(runs.c.generation.desc())
         .limit(1)
     )
@@ -192,30 +196,35 @@ def _latest(connection: Connection, tables: Tables, asked: Identity) -> Any:
     connection.execute(found.with_for_update()).first()
     row = connection.execute(found.with_for_update()).first()
     if row is None:  # or its digest is damaged: a second run would do everything once more
-        same = select(runs).where(runs.c.step == asked.step, runs.c.parameters == asked.parameters)
+        same = select(runs).where(
+            runs.c.step == request.step, runs.c.parameters == request.parameters
+        )
         row = connection.execute(same.limit(1)).first()
     if row is not None:
         check(runs, row, RUN_HOLD)
-        for name, must in (("parameters", asked.parameters), ("digest", digest(asked.parameters))):
+        for name, must in (
+            ("parameters", request.parameters),
+            ("digest", digest(request.parameters)),
+        ):
             if row._mapping[name] != must:
-                raise damaged(runs, row._mapping, f"{name} must be that of {asked.parameters}")
+                raise damaged(runs, row._mapping, f"{name} must be that of {request.parameters}")
     return row
 
 
-def _insert(connection: Connection, tables: Tables, asked: Identity, generation: int) -> None:
+def _insert(connection: Connection, tables: Tables, request: RunRequest, generation: int) -> None:
     """A new row; where another process was faster, that one's."""
     connection.execute(
         new_row(connection, tables.runs).values(
-            step=asked.step,
-            parameters=asked.parameters,
-            digest=digest(asked.parameters),
+            step=request.step,
+            parameters=request.parameters,
+            digest=digest(request.parameters),
             generation=generation,
             status="running",
             fence=0,
             seq=0,
             checkpoint=_text(Checkpoint().to_json()),
-            exactly_once=int(asked.exactly_once),
-            code_version=asked.code_version,
+            exactly_once=int(request.exactly_once),
+            code_version=request.code_version,
             started=now(connection),
             done_before=0,
             updated=now(connection),
@@ -235,15 +244,15 @@ def is_taken(row: Any) -> bool:
         _is_held(row)
         and row.lease_until is not None
         and row.lease_until > row.now
-        and not is_gone(row.worker, row.place)
+        and not is_process_gone(row.worker, row.process)
     )
 
 
-def _check_over(asked: Identity, row: Any) -> None:
+def _check_over(request: RunRequest, row: Any) -> None:
     """Raise unless the lease is over, or the process that had it is gone."""
     if is_taken(row):
         raise RunInProgressError(
-            f"{_named(asked)} is under way in {row.worker}, whose lease has "
+            f"{_named(request)} is under way in {row.worker}, whose lease has "
             f"{row.lease_until - row.now:.1f} s left",
             worker=row.worker,
             lease_until=row.lease_until,
@@ -286,14 +295,14 @@ def _failure(data: Any) -> RecordedFailure:
     return RecordedFailure(data["type"], data["message"], None)
 
 
-def _run(tables: Tables, row: Any, asked: Identity) -> Run:
+def _run(tables: Tables, row: Any, request: RunRequest) -> Run:
     check(tables.runs, row, RUN_STATE)
     checkpoint, error = read(tables.runs, row._mapping)
     return Run(
         id=row.id,
-        identity=asked
+        request=request
         if row.status != "completed"
-        else evolve(asked, exactly_once=bool(row.exactly_once)),
+        else evolve(request, exactly_once=bool(row.exactly_once)),
         fence=row.fence + 1,
         seq=row.seq,
         status=row.status,
@@ -308,12 +317,12 @@ def _counts(row: Any) -> Counts:
 
 
 def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
-    if row.fence and not run.identity.resumable:
+    if row.fence and not run.request.resumable:
         raise NotResumableError(
-            f"{_named(run.identity)} {row.status} after {run.counts.read} items, and its reader "
+            f"{_named(run.request)} {row.status} after {run.counts.read} items, and its reader "
             "cannot give them again: begin anew with 'restart'"
         )
-    if _is_held(row) and not is_here(row.place):  # it died
+    if _is_held(row) and not is_this_process(row.process):  # it died
         run.counts += Counts(crashes=1)
         run.checkpoint = run.checkpoint.after_crash(row.worker, row.now)
     run.status, run.error = "running", None
@@ -324,13 +333,13 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
         {
             "fence": run.fence,
             "status": "running",
-            "worker": run.identity.worker,
-            "place": here(),
+            "worker": run.request.worker,
+            "process": process_fingerprint(),
             "checkpoint": _text(run.checkpoint.to_json()),
             "crashes": run.counts.crashes,
             "error": None,
             "ended": None,
-            "code_version": run.identity.code_version,
+            "code_version": run.request.code_version,
             "done_before": run.counts.done,
         },
         times=("taken",),
@@ -339,7 +348,7 @@ def _take(connection: Connection, tables: Tables, run: Run, row: Any) -> None:
     run.seq += 1
 
 
-def close(connection: Connection, tables: Tables, run: Run, closing: Closing) -> None:
+def close(connection: Connection, tables: Tables, run: Run, update: JournalUpdate) -> None:
     """Write what came of a part of the run, in the transaction of what was written.
 
     :raises RunLostError: another process has taken the run over.
@@ -347,13 +356,13 @@ def close(connection: Connection, tables: Tables, run: Run, closing: Closing) ->
     from retrytemplate.batch.journal.letters import insert
     from retrytemplate.batch.outbox import add
 
-    insert(connection, tables, run, closing.letters)
-    add(connection, tables, run.id, run.identity.step, closing.messages)
-    values: dict[str, Any] = {"checkpoint": _text(closing.checkpoint.to_json())}
-    if closing.counts != Counts():
-        values |= asdict(run.counts + closing.counts)
-    if closing.progress is not None:
-        values["progress"] = closing.progress
+    insert(connection, tables, run, update.letters)
+    add(connection, tables, run.id, run.request.step, update.messages)
+    values: dict[str, Any] = {"checkpoint": _text(update.checkpoint.to_json())}
+    if update.counts != Counts():
+        values |= asdict(run.counts + update.counts)
+    if update.progress is not None:
+        values["progress"] = update.progress
     _update(connection, tables, run, values)
 
 
@@ -391,8 +400,8 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
     checkpoint = run.checkpoint.after_stop()
     error = None
     if run.error is not None:
-        _, failure = run.identity.limits.fit(run.error)
-        error = _text({"type": failure.type_name, "message": storable(failure.message)})
+        _, failure = run.request.limits.fit(run.error)
+        error = _text({"type": failure.type_name, "message": sanitize_text(failure.message)})
     _update(
         connection,
         tables,
@@ -400,7 +409,7 @@ def end(connection: Connection, tables: Tables, run: Run, status: Status) -> Non
         {
             "status": status,
             "worker": None,
-            "place": None,
+            "process": None,
             "checkpoint": _text(checkpoint.to_json()),
             "error": error,
         },
@@ -424,13 +433,13 @@ def renew(connection: Connection, tables: Tables, run: Run) -> None:
     renewed = connection.execute(
         runs.update()
         .where(runs.c.id == run.id, runs.c.fence == run.fence, runs.c.status == "running")
-        .values(lease_until=now(connection) + run.identity.lease)
+        .values(lease_until=now(connection) + run.request.lease)
     )
     if not renewed.rowcount:
         raise _lost(run)
 
 
-def let_go(connection: Connection, tables: Tables, worker: str) -> None:
+def release(connection: Connection, tables: Tables, worker: str) -> None:
     """Let go of whatever this worker still has: it was cut off before it knew."""
     runs = tables.runs
     connection.execute(
@@ -440,7 +449,7 @@ def let_go(connection: Connection, tables: Tables, worker: str) -> None:
             status="stopped",
             seq=runs.c.seq + 1,
             worker=None,
-            place=None,
+            process=None,
             lease_until=None,
             ended=now(connection),
         )
@@ -457,7 +466,7 @@ def abandon(connection: Connection, tables: Tables, run_id: int) -> bool:
             status="abandoned",
             fence=runs.c.fence + 1,
             worker=None,
-            place=None,
+            process=None,
             lease_until=None,
             updated=now(connection),
             ended=now(connection),
@@ -488,9 +497,9 @@ def _update(
         "of_seq": run.seq,
     }
     if leased:
-        given["lease"] = run.identity.lease
+        given["lease"] = run.request.lease
     if connection.dialect.name == "postgresql":
-        given["bound"] = f"{run.identity.lease * 1000:.0f}"
+        given["bound"] = f"{run.request.lease * 1000:.0f}"
     if connection.execute(change, given).rowcount != 1:
         raise _lost(run)
 
@@ -534,7 +543,7 @@ def _bound() -> Any:
 
 def _lost(run: Run) -> RunLostError:
     return RunLostError(
-        f"run {run.id} of {run.identity.step!r} was taken over: this process had it for longer "
+        f"run {run.id} of {run.request.step!r} was taken over: this process had it for longer "
         "than its lease without a sign of life"
     )
 

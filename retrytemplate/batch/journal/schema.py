@@ -80,7 +80,7 @@ def tables(prefix: str) -> Tables:
         column("fence", number),
         column("seq", number),
         column("worker", null=True),
-        column("place", null=True),
+        column("process", null=True),
         column("lease_until", Double, null=True),
         *(column(name, number) for name in COUNTS),
         column("checkpoint"),

@@ -10,22 +10,22 @@ from retrytemplate._internal.awaitables import is_async, is_awaitable
 from retrytemplate._storage.cancellation import wait_shielded
 from retrytemplate.batch import outbox
 from retrytemplate.batch.engine.effects import (
-    After,
+    AfterCommit,
     Commit,
+    EmitEvents,
     FindUnsent,
-    Mark,
     Process,
     Processed,
     Read,
     ReadRecords,
-    Send,
-    Tell,
+    SendOutbox,
     Try,
     Write,
+    WriteJournal,
     failing,
 )
-from retrytemplate.batch.runner.base import _Driver, _logged, _unstopped
-from retrytemplate.batch.runner.failure_capture import AsyncWatched, record_of
+from retrytemplate.batch.runner.base import _Driver, _guard_stop_iteration, _log_errors
+from retrytemplate.batch.runner.failure_capture import AsyncFailureCapture, first_attempt_record
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import Outcome
@@ -50,11 +50,11 @@ class AsyncDriver(_Driver):
             Write: self._write,
             Try: self._try,
             Commit: self._commit,
-            Mark: self._mark,
-            Tell: self._tell,
-            After: self._after,
+            WriteJournal: self._write_journal,
+            EmitEvents: self._emit_events,
+            AfterCommit: self._after_commit,
             FindUnsent: self._find_unsent,
-            Send: self._send,
+            SendOutbox: self._send_outbox,
         }
         try:
             effect = next(steps)
@@ -71,11 +71,11 @@ class AsyncDriver(_Driver):
         finally:
             await self._close_shared()
             if self._cursor is not None:
-                with _logged(self._cursor.close):
+                with _log_errors(self._cursor.close):
                     await _awaited(self._cursor.close())
 
     async def _read(self, effect: Read) -> ReadRecords:
-        old, cursor = self._at(effect.position)
+        old, cursor = self._cursor_at(effect.position)
         if old is not None:
             await _awaited(old.close())
         records = await _awaited(cursor.read(effect.limit))
@@ -85,37 +85,37 @@ class AsyncDriver(_Driver):
         done = Processed([None] * len(effect.items))
         items = iter(enumerate(effect.items))
         over = False
-        call = self._called(self.processor)
+        call = self._as_async(self.processor)
 
         async def work() -> None:
             nonlocal over
             for index, item in items:
                 if over:
                     return
-                if not await self._one(done, index, call, item):
+                if not await self._process_item(done, index, call, item):
                     over = True
 
         if self.concurrency == 1:
             await work()
         else:
-            await _all([work() for _ in range(min(self.concurrency, len(effect.items)))])
+            await _gather([work() for _ in range(min(self.concurrency, len(effect.items)))])
         return done
 
-    async def _one(
+    async def _process_item(
         self, done: Processed, index: int, call: Callable[[Any], Awaitable[Any]], item: Any
     ) -> bool:
         """False: begin nothing further."""
-        watched = AsyncWatched(call)
-        if not self._whole:
+        capture = AsyncFailureCapture(call)
+        if not self._needs_template:
             try:
                 done.values[index] = await call(item)
                 return True
             except Exception as exc:
-                watched = AsyncWatched(call, exc)
-        outcome = await self.template.outcome_async(watched, item)
-        return self._note(done, index, watched, outcome)
+                capture = AsyncFailureCapture(call, exc)
+        outcome = await self.template.outcome_async(capture, item)
+        return self._record_outcome(done, index, capture, outcome)
 
-    def _called(self, processor: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
+    def _as_async(self, processor: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
         """The processor, to be awaited; of one that blocks several calls at once go in threads."""
         import asyncio
 
@@ -123,10 +123,12 @@ class AsyncDriver(_Driver):
             return processor
         if self.concurrency > 1:
 
-            async def elsewhere(item: Any) -> Any:
-                return await _awaited(await asyncio.to_thread(_unstopped, processor, item))
+            async def in_thread(item: Any) -> Any:
+                return await _awaited(
+                    await asyncio.to_thread(_guard_stop_iteration, processor, item)
+                )
 
-            return elsewhere
+            return in_thread
 
         async def call(item: Any) -> Any:
             return await _awaited(processor(item))
@@ -142,41 +144,46 @@ class AsyncDriver(_Driver):
 
     async def _write(self, effect: Write) -> Outcome[Any]:
         async with self.transactions.attempts(self.run, effect, self._verify) as attempts:
-            template, watched = self._for(attempts, effect), AsyncWatched(attempts.make)
-            outcome: Outcome[Any] = await template.outcome_async(watched)
-        return self._wrote(attempts, watched, await attempts.settle(outcome))
+            template, capture = (
+                self._template_for(attempts, effect),
+                AsyncFailureCapture(attempts.run_attempt),
+            )
+            outcome: Outcome[Any] = await template.outcome_async(capture)
+        return self._write_outcome(attempts, capture, await attempts.resolve_outcome(outcome))
 
     async def _try(self, effect: Try) -> Outcome[Any] | None:
         if self._shared is None:
             self._shared = self.transactions.shared(self.run, self._verify)
         attempts = self.transactions.attempts(self.run, effect, self._verify, self._shared)
-        watched, outcome = await self._tried(attempts, effect)
-        shared = attempts.share(outcome)
+        capture, outcome = await self._attempt(attempts, effect)
+        shared = attempts.shared_outcome(outcome)
         if shared is None:
             await self._close_shared()
             return None
-        return self._checked(attempts, watched, shared)
+        return self._check_outcome(attempts, capture, shared)
 
-    async def _tried(self, attempts: Any, effect: Try) -> tuple[AsyncWatched | None, Outcome[Any]]:
+    async def _attempt(
+        self, attempts: Any, effect: Try
+    ) -> tuple[AsyncFailureCapture | None, Outcome[Any]]:
         """The outcome of a call, made by the template only where that fails and may be retried."""
         failure = None
-        if not self._whole:
+        if not self._needs_template:
             try:
-                return None, Outcome(await attempts.make(), None, 1, (), 0.0)
+                return None, Outcome(await attempts.run_attempt(), None, 1, (), 0.0)
             except Exception as exc:
                 if effect.once and not is_never_retried(exc):
-                    record = record_of(exc, self._redact)
+                    record = first_attempt_record(exc, self._redact)
                     return None, Outcome(None, exc, 1, (record,), 0.0)
                 failure = exc
-        watched = AsyncWatched(attempts.make, failure)
+        capture = AsyncFailureCapture(attempts.run_attempt, failure)
         del failure  # its traceback holds this frame
-        return watched, await self._for(attempts, effect).outcome_async(watched)
+        return capture, await self._template_for(attempts, effect).outcome_async(capture)
 
     async def _commit(self, effect: Commit) -> bool:
-        committed: bool = await self._shared.commit(effect.closing)
+        committed: bool = await self._shared.commit(effect.update)
         await self._close_shared()
         if committed:
-            self.run.took(effect.closing)
+            self.run.apply(effect.update)
         return committed
 
     async def _close_shared(self) -> None:
@@ -184,38 +191,42 @@ class AsyncDriver(_Driver):
             await self._shared.close()
             self._shared = None
 
-    async def _mark(self, effect: Mark) -> None:
+    async def _write_journal(self, effect: WriteJournal) -> None:
         await self._close_shared()
         await self._verify()
-        await self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
-        self.run.took(effect.closing)
+        await self.transactions.run_in_transaction(
+            self.transactions.ledger.close, self.run, effect.update
+        )
+        self.run.apply(effect.update)
 
-    async def _tell(self, effect: Tell) -> None:
+    async def _emit_events(self, effect: EmitEvents) -> None:
         for listener in self.listeners:
             for event in effect.events:
-                with _logged(listener.on_event):
+                with _log_errors(listener.on_event):
                     await _awaited(listener.on_event(event))
 
-    async def _after(self, effect: After) -> None:
+    async def _after_commit(self, effect: AfterCommit) -> None:
         assert self.after_commit is not None
-        with _logged(self.after_commit):
+        with _log_errors(self.after_commit):
             await _awaited(self.after_commit(effect.items))
 
     async def _find_unsent(self, effect: FindUnsent) -> list[UnsentMessage]:
-        found: list[UnsentMessage] = await self.transactions.alone(outbox.unsent, effect)
+        found: list[UnsentMessage] = await self.transactions.run_in_transaction(
+            outbox.unsent, effect
+        )
         return found
 
-    async def _send(self, effect: Send) -> BaseException | None:
+    async def _send_outbox(self, effect: SendOutbox) -> BaseException | None:
         assert self.outbox is not None
         sent = await self._sending.outcome_async(self.outbox.send, effect.message.message)
         if isinstance(sent.exception, MisuseError):
             raise sent.exception
         if sent.exception is None:
-            await self.transactions.alone(outbox.delete, effect.message.id)
+            await self.transactions.run_in_transaction(outbox.delete, effect.message.id)
         return sent.exception
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _gather(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """All at once; the first that raises ends the others, and they are over before it is raised.
 
     A group of tasks would take a cancellation that comes out of one of them for its own end.

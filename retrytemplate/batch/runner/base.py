@@ -36,7 +36,7 @@ class FailuresOnly(ResultRetryPolicy):
         return ()
 
 
-def _awaitable(piece: str) -> MisuseError:
+def _awaitable_error(piece: str) -> MisuseError:
     return MisuseError(f"the {piece} gives what must be awaited: use run_async()")
 
 
@@ -65,7 +65,7 @@ class _Driver:
     _sending: RetryTemplate = field(init=False)
     _writing: RetryTemplate = field(init=False)
     _once: RetryTemplate = field(init=False)
-    _whole: bool = field(init=False)
+    _needs_template: bool = field(init=False)
     """Whether the template has to know of every attempt: for listeners, guards, time limits."""
 
     def __attrs_post_init__(self) -> None:
@@ -77,14 +77,14 @@ class _Driver:
         self._sending = self.template.with_(policy=policy, recovery=None)
         self._writing = self._sending.with_(attempt_timeout=None)
         self._once = self._writing.with_(policy=NeverRetryPolicy())
-        self._whole = not self.template._plan.inline_first_attempt
+        self._needs_template = not self.template._plan.inline_first_attempt
 
     @property
     def _redact(self) -> Callable[[str], str] | None:
         redact: Callable[[str], str] | None = self.transactions.repository.limits.redact
         return redact
 
-    def _at(self, position: JSON) -> tuple[Any, Any]:
+    def _cursor_at(self, position: JSON) -> tuple[Any, Any]:
         """The cursor that has been at another position, if there is one; and the one to read."""
         old = self._cursor
         if old is not None and old.position == position:
@@ -92,14 +92,16 @@ class _Driver:
         self._cursor = self.reader.open(position)
         return old, self._cursor
 
-    def _for(self, attempts: Any, effect: Write | Try) -> RetryTemplate:
+    def _template_for(self, attempts: Any, effect: Write | Try) -> RetryTemplate:
         """The template that retries these attempts."""
         template = self._once if effect.once else self._writing
-        if attempts.holds and not effect.once:
+        if attempts.keeps_transaction and not effect.once:
             return template.with_(guards=(*template.guards, attempts))
         return template
 
-    def _note(self, done: Processed, index: int, watched: Any, outcome: Outcome[Any]) -> bool:
+    def _record_outcome(
+        self, done: Processed, index: int, capture: Any, outcome: Outcome[Any]
+    ) -> bool:
         """Write down how an item went that took more than a call; False: begin nothing further."""
         if index == len(done.values):
             done.values.append(outcome.value)
@@ -107,9 +109,9 @@ class _Driver:
             done.values[index] = outcome.value
         with self._lock:
             done.retries += max(outcome.attempts - 1, 0)
-        refused = watched.is_refused(outcome)
+        refused = capture.is_rejection(outcome)
         if outcome.history:
-            done.histories[index] = watched.history(outcome, self._redact)
+            done.histories[index] = capture.history(outcome, self._redact)
         if outcome.exception is None:
             return True
         done.failures[index] = outcome.exception
@@ -118,24 +120,24 @@ class _Driver:
             return False
         return True
 
-    def _wrote(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-        checked = self._checked(attempts, watched, outcome)
+    def _write_outcome(self, attempts: Any, capture: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+        checked = self._check_outcome(attempts, capture, outcome)
         if outcome.ok:
-            self.run.took(attempts.closing)
+            self.run.apply(attempts.journal_update)
         return checked
 
-    def _checked(self, attempts: Any, watched: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+    def _check_outcome(self, attempts: Any, capture: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         if isinstance(outcome.value, ENDING):
             raise outcome.value
-        if watched is None:  # called without the template
+        if capture is None:  # called without the template
             return outcome
-        if not outcome.ok and watched.is_refused(outcome):
+        if not outcome.ok and capture.is_rejection(outcome):
             raise Fatal(outcome.exception)
-        history = watched.history(outcome, self._redact, attempts.effect.described)
+        history = capture.history(outcome, self._redact, attempts.effect.with_tracebacks)
         return evolve(outcome, history=history)
 
 
-def _unstopped(processor: Callable[[Any], Any], item: Any) -> Any:
+def _guard_stop_iteration(processor: Callable[[Any], Any], item: Any) -> Any:
     """What it gives; a future cannot hold the end of an iterator."""
     try:
         return processor(item)
@@ -144,7 +146,7 @@ def _unstopped(processor: Callable[[Any], Any], item: Any) -> Any:
 
 
 @contextmanager
-def _logged(hook: Any) -> Iterator[None]:
+def _log_errors(hook: Any) -> Iterator[None]:
     """What a hook raises after the fact changes nothing."""
     try:
         yield
@@ -154,10 +156,10 @@ def _logged(hook: Any) -> Iterator[None]:
         LOG.exception("%r failed; the run goes on", hook)
 
 
-def _no_awaitable(piece: str, value: Any) -> None:
+def _reject_awaitable(piece: str, value: Any) -> None:
     if is_awaitable(value):
         close_unawaited(value)
-        raise _awaitable(piece)
+        raise _awaitable_error(piece)
 
 
 def _check_values(values: list[Any]) -> None:
@@ -165,4 +167,4 @@ def _check_values(values: list[Any]) -> None:
     if is_awaitable(first):
         for value in values:
             close_unawaited(value)
-        raise _awaitable("processor")
+        raise _awaitable_error("processor")

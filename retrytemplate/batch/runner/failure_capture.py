@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from retrytemplate.history import Outcome
 
-__all__ = ["AsyncWatched", "Watched", "record_of"]
+__all__ = ["AsyncFailureCapture", "FailureCapture", "first_attempt_record"]
 
 # The template's verdicts on an attempt that was made.
-JUDGED = (AttemptTimeoutError, UnacceptableResultError)
+TEMPLATE_ERRORS = (AttemptTimeoutError, UnacceptableResultError)
 
 
-class _Notes:
+class _FailureCapture:
     """Keeps what failed calls have raised, as many as a history has.
 
     :param failure: what the first call has raised already: it is raised again in its place.  So
@@ -39,43 +39,47 @@ class _Notes:
         self._calls = 0
         self._raised: dict[int, Exception] = {}
 
-    def _first(self) -> Exception | None:
+    def _take_first_failure(self) -> Exception | None:
         self._calls += 1
         failure, self._failure = self._failure, None
         return failure
 
-    def _note(self, failure: Exception) -> None:
+    def _record_failure(self, failure: Exception) -> None:
         self._raised[self._calls] = failure
         if self._calls > HISTORY_FIRST + HISTORY_LAST:
             self._raised.pop(self._calls - HISTORY_LAST, None)
 
-    def is_refused(self, outcome: Outcome[Any]) -> bool:
+    def is_rejection(self, outcome: Outcome[Any]) -> bool:
         """Whether what leaves is a refusal of the template, not a failure of a call.
 
         A guard's, or that of a deadline: no item is to blame for it.
         """
         failure = outcome.exception
         called = any(failure is each for each in self._raised.values())
-        return not called and isinstance(failure, RetryError) and not isinstance(failure, JUDGED)
+        return (
+            not called
+            and isinstance(failure, RetryError)
+            and not isinstance(failure, TEMPLATE_ERRORS)
+        )
 
     def history(
         self,
         outcome: Outcome[Any],
         redact: Callable[[str], str] | None,
-        described: bool = True,
+        with_tracebacks: bool = True,
     ) -> tuple[AttemptRecord, ...]:
         """The failed attempts; with their tracebacks, if no attempt is left.
 
         :param redact: applied to messages and tracebacks.
-        :param described: False: without tracebacks, which cost more than the attempt.
+        :param with_tracebacks: False: without tracebacks, which cost more than the attempt.
         """
         raised, self._raised = self._raised, {}  # whose tracebacks hold this object
-        if outcome.ok or not described:
+        if outcome.ok or not with_tracebacks:
             raised = {}
         return tuple(_record(each, raised.get(each.number), redact) for each in outcome.history)
 
 
-def record_of(failure: Exception, redact: Callable[[str], str] | None) -> AttemptRecord:
+def first_attempt_record(failure: Exception, redact: Callable[[str], str] | None) -> AttemptRecord:
     """A first attempt that failed, without its traceback."""
     name = shortened(type_name(failure), NAME_LIMIT)
     return AttemptRecord(1, None, None, name, brief(message_of(failure), redact))
@@ -94,37 +98,37 @@ def _record(
     )
 
 
-class Watched(_Notes):
+class FailureCapture(_FailureCapture):
     """Called like the function."""
 
     __slots__ = ()
 
     def __call__(self, *arguments: Any) -> Any:
-        failure = self._first()
+        failure = self._take_first_failure()
         try:
             if failure is not None:
                 raise failure
             return self.func(*arguments)
         except Exception as exc:
-            self._note(exc)
+            self._record_failure(exc)
             raise
         finally:
             del failure  # its traceback holds this frame
 
 
-class AsyncWatched(_Notes):
+class AsyncFailureCapture(_FailureCapture):
     """Awaited like the function."""
 
     __slots__ = ()
 
     async def __call__(self, *arguments: Any) -> Any:
-        failure = self._first()
+        failure = self._take_first_failure()
         try:
             if failure is not None:
                 raise failure
             return await self.func(*arguments)
         except Exception as exc:
-            self._note(exc)
+            self._record_failure(exc)
             raise
         finally:
             del failure

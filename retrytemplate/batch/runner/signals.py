@@ -11,10 +11,10 @@ from retrytemplate.batch.errors import JobRepositoryError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["uncut"]
+__all__ = ["run_uninterrupted"]
 
 
-def uncut(work: Callable[[], object], limit: float | None = None) -> None:
+def run_uninterrupted(work: Callable[[], object], limit: float | None = None) -> None:
     """Make a last step on the database in another thread: signals interrupt the main one.
 
     One interrupt of the wait for it is raised when the step has ended, a second one at once.

@@ -13,28 +13,28 @@ from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.threads import Threads
 from retrytemplate.batch import outbox
 from retrytemplate.batch.engine.effects import (
-    After,
+    AfterCommit,
     Commit,
+    EmitEvents,
     FindUnsent,
-    Mark,
     Process,
     Processed,
     Read,
     ReadRecords,
-    Send,
-    Tell,
+    SendOutbox,
     Try,
     Write,
+    WriteJournal,
     failing,
 )
 from retrytemplate.batch.runner.base import (
-    _awaitable,
+    _awaitable_error,
     _check_values,
     _Driver,
-    _logged,
-    _no_awaitable,
+    _log_errors,
+    _reject_awaitable,
 )
-from retrytemplate.batch.runner.failure_capture import Watched, record_of
+from retrytemplate.batch.runner.failure_capture import FailureCapture, first_attempt_record
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import MisuseError
 from retrytemplate.history import Outcome
@@ -59,11 +59,11 @@ class Driver(_Driver):
             Write: self._write,
             Try: self._try,
             Commit: self._commit,
-            Mark: self._mark,
-            Tell: self._tell,
-            After: self._after,
+            WriteJournal: self._write_journal,
+            EmitEvents: self._emit_events,
+            AfterCommit: self._after_commit,
             FindUnsent: self._find_unsent,
-            Send: self._send,
+            SendOutbox: self._send_outbox,
         }
         try:
             effect = next(steps)
@@ -80,26 +80,26 @@ class Driver(_Driver):
         finally:
             self._close_shared()
             if self._cursor is not None:
-                with _logged(self._cursor.close):
+                with _log_errors(self._cursor.close):
                     close_unawaited(self._cursor.close())
 
     def _read(self, effect: Read) -> ReadRecords:
-        old, cursor = self._at(effect.position)
+        old, cursor = self._cursor_at(effect.position)
         if old is not None:
             old.close()
         records = cursor.read(effect.limit)
         if is_awaitable(records):
             close_unawaited(records)
-            raise _awaitable("reader")
+            raise _awaitable_error("reader")
         return ReadRecords(records, cursor.position, getattr(cursor, "progress", None))
 
     def _process(self, effect: Process) -> Processed:
         if self.concurrency > 1 and len(effect.items) > 1:
             return self._in_threads(effect, self.processor)
         done = Processed()
-        if self._whole:
+        if self._needs_template:
             for index, item in enumerate(effect.items):
-                if not self._retry(done, index, Watched(self.processor), item):
+                if not self._retry(done, index, FailureCapture(self.processor), item):
                     break
         else:
             self._directly(effect.items, self.processor, done)
@@ -118,13 +118,13 @@ class Driver(_Driver):
                     append(processor(item))
                 return
             except Exception as exc:
-                watched = Watched(processor, exc)
-            more = self._retry(done, len(done.values), watched, item)
+                capture = FailureCapture(processor, exc)
+            more = self._retry(done, len(done.values), capture, item)
 
-    def _retry(self, done: Processed, index: int, watched: Watched, item: Any) -> bool:
+    def _retry(self, done: Processed, index: int, capture: FailureCapture, item: Any) -> bool:
         """Let the template call it; False: begin nothing further."""
-        outcome = self.template.outcome(watched, item)
-        return self._note(done, index, watched, outcome)
+        outcome = self.template.outcome(capture, item)
+        return self._record_outcome(done, index, capture, outcome)
 
     def _in_threads(self, effect: Process, processor: Callable[[Any], Any]) -> Processed:
         """As many at once as are wanted; each thread takes the next item in order."""
@@ -141,7 +141,7 @@ class Driver(_Driver):
                 if index < 0:
                     return
                 try:
-                    if not self._one(done, index, processor, item):
+                    if not self._process_item(done, index, processor, item):
                         over = True
                 except BaseException:
                     over = True
@@ -161,16 +161,18 @@ class Driver(_Driver):
         _check_values(done.values)
         return done
 
-    def _one(self, done: Processed, index: int, processor: Callable[[Any], Any], item: Any) -> bool:
+    def _process_item(
+        self, done: Processed, index: int, processor: Callable[[Any], Any], item: Any
+    ) -> bool:
         """An item in a thread of its own; False: begin nothing further."""
-        watched = Watched(processor)
-        if not self._whole:
+        capture = FailureCapture(processor)
+        if not self._needs_template:
             try:
                 done.values[index] = processor(item)
                 return True
             except Exception as exc:
-                watched = Watched(processor, exc)
-        return self._retry(done, index, watched, item)
+                capture = FailureCapture(processor, exc)
+        return self._retry(done, index, capture, item)
 
     def _verify(self) -> None:
         """End the run if the source of what is to be committed has changed."""
@@ -181,42 +183,42 @@ class Driver(_Driver):
 
     def _write(self, effect: Write) -> Outcome[Any]:
         attempts = self.transactions.attempts(self.run, effect, self._verify)
-        watched = Watched(attempts.make)
+        capture = FailureCapture(attempts.run_attempt)
         with attempts:
-            outcome: Outcome[Any] = self._for(attempts, effect).outcome(watched)
-        return self._wrote(attempts, watched, attempts.settle(outcome))
+            outcome: Outcome[Any] = self._template_for(attempts, effect).outcome(capture)
+        return self._write_outcome(attempts, capture, attempts.resolve_outcome(outcome))
 
     def _try(self, effect: Try) -> Outcome[Any] | None:
         if self._shared is None:
             self._shared = self.transactions.shared(self.run, self._verify)
         attempts = self.transactions.attempts(self.run, effect, self._verify, self._shared)
-        watched, outcome = self._tried(attempts, effect)
-        shared = attempts.share(outcome)
+        capture, outcome = self._attempt(attempts, effect)
+        shared = attempts.shared_outcome(outcome)
         if shared is None:
             self._close_shared()
             return None
-        return self._checked(attempts, watched, shared)
+        return self._check_outcome(attempts, capture, shared)
 
-    def _tried(self, attempts: Any, effect: Try) -> tuple[Watched | None, Outcome[Any]]:
+    def _attempt(self, attempts: Any, effect: Try) -> tuple[FailureCapture | None, Outcome[Any]]:
         """The outcome of a call, made by the template only where that fails and may be retried."""
         failure = None
-        if not self._whole:
+        if not self._needs_template:
             try:
-                return None, Outcome(attempts.make(), None, 1, (), 0.0)
+                return None, Outcome(attempts.run_attempt(), None, 1, (), 0.0)
             except Exception as exc:
                 if effect.once and not is_never_retried(exc):
-                    record = record_of(exc, self._redact)
+                    record = first_attempt_record(exc, self._redact)
                     return None, Outcome(None, exc, 1, (record,), 0.0)
                 failure = exc
-        watched = Watched(attempts.make, failure)
+        capture = FailureCapture(attempts.run_attempt, failure)
         del failure  # its traceback holds this frame
-        return watched, self._for(attempts, effect).outcome(watched)
+        return capture, self._template_for(attempts, effect).outcome(capture)
 
     def _commit(self, effect: Commit) -> bool:
-        committed: bool = self._shared.commit(effect.closing)
+        committed: bool = self._shared.commit(effect.update)
         self._close_shared()
         if committed:
-            self.run.took(effect.closing)
+            self.run.apply(effect.update)
         return committed
 
     def _close_shared(self) -> None:
@@ -224,32 +226,34 @@ class Driver(_Driver):
             self._shared.close()
             self._shared = None
 
-    def _mark(self, effect: Mark) -> None:
+    def _write_journal(self, effect: WriteJournal) -> None:
         self._close_shared()
         self._verify()
-        self.transactions.alone(self.transactions.ledger.close, self.run, effect.closing)
-        self.run.took(effect.closing)
+        self.transactions.run_in_transaction(
+            self.transactions.ledger.close, self.run, effect.update
+        )
+        self.run.apply(effect.update)
 
-    def _tell(self, effect: Tell) -> None:
+    def _emit_events(self, effect: EmitEvents) -> None:
         for listener in self.listeners:
             for event in effect.events:
-                with _logged(listener.on_event):
-                    _no_awaitable("listener", listener.on_event(event))
+                with _log_errors(listener.on_event):
+                    _reject_awaitable("listener", listener.on_event(event))
 
-    def _after(self, effect: After) -> None:
+    def _after_commit(self, effect: AfterCommit) -> None:
         assert self.after_commit is not None
-        with _logged(self.after_commit):
-            _no_awaitable("after_commit hook", self.after_commit(effect.items))
+        with _log_errors(self.after_commit):
+            _reject_awaitable("after_commit hook", self.after_commit(effect.items))
 
     def _find_unsent(self, effect: FindUnsent) -> list[UnsentMessage]:
-        found: list[UnsentMessage] = self.transactions.alone(outbox.unsent, effect)
+        found: list[UnsentMessage] = self.transactions.run_in_transaction(outbox.unsent, effect)
         return found
 
-    def _send(self, effect: Send) -> BaseException | None:
+    def _send_outbox(self, effect: SendOutbox) -> BaseException | None:
         assert self.outbox is not None
         sent = self._sending.outcome(self.outbox.send, effect.message.message)
         if isinstance(sent.exception, MisuseError):
             raise sent.exception
         if sent.exception is None:
-            self.transactions.alone(outbox.delete, effect.message.id)
+            self.transactions.run_in_transaction(outbox.delete, effect.message.id)
         return sent.exception

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
     from retrytemplate.batch.engine.effects import Try, Write
     from retrytemplate.batch.journal.repository import JobRepository
-    from retrytemplate.batch.journal.runs import Closing, Run
+    from retrytemplate.batch.journal.runs import JournalUpdate, Run
     from retrytemplate.batch.outbox import Outbox
     from retrytemplate.history import Outcome
 
-    Isolation = Literal["transaction", "savepoint", "none"]
+    RollbackMode = Literal["transaction", "savepoint", "none"]
 
 __all__ = [
     "ENDING",
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 ROLLBACKS = ("transaction", "savepoint", "none")
-ELSEWHERE = "the database of the items"
+ITEM_DATABASE = "the database of the items"
 # The databases that have these statements.
 SAVEPOINTS = ("sqlite", "postgresql", "mysql", "mariadb")
 SAVEPOINT = "SAVEPOINT retrytemplate_part"
@@ -97,10 +97,10 @@ class Transactions:
         """One transaction for several parts of a chunk."""
         return Shared(self, run, verify)
 
-    def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
+    def run_in_transaction(self, does: Callable[..., Any], *arguments: Any) -> Any:
         """A statement of the journal in a transaction of its own."""
         repository = self.repository
-        with repository.asked(), repository.transaction() as connection:
+        with repository.translate_errors(), repository.transaction() as connection:
             return does(connection, repository.tables, *arguments)
 
 
@@ -134,15 +134,17 @@ class AsyncTransactions:
         """One transaction for several parts of a chunk."""
         return AsyncShared(self, run, verify)
 
-    async def alone(self, does: Callable[..., Any], *arguments: Any) -> Any:
+    async def run_in_transaction(self, does: Callable[..., Any], *arguments: Any) -> Any:
         """A statement of the journal in a transaction of its own."""
         repository = self.repository
-        with repository.asked():
-            answer = await whole(self._alone(does, arguments))
+        with repository.translate_errors():
+            answer = await whole(self._run_in_transaction(does, arguments))
             repository.created = True
             return answer
 
-    async def _alone(self, does: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    async def _run_in_transaction(
+        self, does: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Any:
         async with self.engine.connect() as connection, connection.begin():
             await connection.run_sync(self.repository.create)
             return await connection.run_sync(does, self.repository.tables, *arguments)
@@ -153,17 +155,17 @@ class _Attempts(Guard):
     """The attempts at one part of a chunk: what those of both kinds know.
 
     :param shared: the transaction that they share with other parts; None: each has its own.
-    :param unsettled: whether the last one ended with a commit that was not answered.
+    :param commit_unknown: whether the last one ended with a commit that was not answered.
     :param _committed: whether one is committed; of a shared transaction: in it.
     """
 
-    of: Any
+    transactions: Any
     run: Run
     effect: Write | Try
     verify: Callable[[], Any]
     shared: Any = None
-    unsettled: bool = False
-    _tried: int = field(init=False, default=0)
+    commit_unknown: bool = False
+    _attempts_made: int = field(init=False, default=0)
     _committed: bool = field(init=False, default=False)
     _open: Any = field(init=False, default=None)
     _written: Mapping[int, Any] = field(init=False, factory=dict)
@@ -171,126 +173,134 @@ class _Attempts(Guard):
     _messages: Sequence[str] = field(init=False, default=())
 
     @property
-    def closing(self) -> Closing:
+    def journal_update(self) -> JournalUpdate:
         """What the attempt under way writes to the journal: those before it are in its counts."""
-        closing = self.effect.closing  # type: ignore[union-attr]  # which only a Write asks for
-        again = self._tried - 1
+        update = self.effect.update  # type: ignore[union-attr]  # which only a Write asks for
+        again = self._attempts_made - 1
         filtered = len(self.effect.items) - len(self._written)
         if again or filtered:
             more = Counts(retries=again, rollbacks=again, written=-filtered, filtered=filtered)
-            closing = evolve(closing, counts=closing.counts + more)
-        return evolve(closing, messages=self._messages) if self._messages else closing
+            update = evolve(update, counts=update.counts + more)
+        return evolve(update, messages=self._messages) if self._messages else update
 
-    def _wrote(self, items: Mapping[int, Any]) -> None:
+    def _set_written(self, items: Mapping[int, Any]) -> None:
         """These are in the transaction."""
         self._written = items
-        if self.of.outbox is not None:
-            self._messages = self.of.outbox.texts(items.values())
+        if self.transactions.outbox is not None:
+            self._messages = self.transactions.outbox.texts(items.values())
 
     @property
-    def holds(self) -> bool:
+    def keeps_transaction(self) -> bool:
         """Whether one transaction may hold several attempts."""
-        return self.shared is not None or bool(self.of.rollback != "transaction")
+        return self.shared is not None or bool(self.transactions.rollback != "transaction")
 
-    def _ends(self, connection: Any) -> bool:
+    def _must_end_transaction(self, connection: Any) -> bool:
         """Whether a transaction in which an attempt failed can take no other one."""
-        return not self.holds or self.unsettled or bool(connection.invalidated)
+        return not self.keeps_transaction or self.commit_unknown or bool(connection.invalidated)
 
-    def _doubts(self, outcome: Outcome[Any]) -> bool:
+    def _is_in_doubt(self, outcome: Outcome[Any]) -> bool:
         """Whether nothing can be decided on a failure before the database was asked."""
         from sqlalchemy.exc import InterfaceError, OperationalError
 
         failure = outcome.exception
         away = isinstance(failure, (InterfaceError, OperationalError))
-        return failure is not None and (self.unsettled or away)
+        return failure is not None and (self.commit_unknown or away)
 
-    def share(self, outcome: Outcome[Any]) -> Outcome[Any] | None:
+    def shared_outcome(self, outcome: Outcome[Any]) -> Outcome[Any] | None:
         """The outcome of a part of a shared transaction; None: that is lost, or in doubt."""
         if self.shared.is_lost:
             return None
-        if self._stands(outcome):
+        if self._is_written(outcome):
             self.shared.messages += self._messages
             return self._succeeded(outcome)
-        return None if self._doubts(outcome) else outcome
+        return None if self._is_in_doubt(outcome) else outcome
 
-    def _stands(self, outcome: Outcome[Any]) -> bool:
+    def _is_written(self, outcome: Outcome[Any]) -> bool:
         """Whether it is written; also where that took too long, or was found out afterwards."""
         return self._committed or (outcome.ok and not isinstance(outcome.value, ENDING))
 
     def _succeeded(self, outcome: Outcome[Any]) -> Outcome[Any]:
         """It is written, by the last attempt, whatever became of that one afterwards."""
-        history = outcome.history[: self._tried - 1]
+        history = outcome.history[: self._attempts_made - 1]
         return evolve(outcome, value=self._written, exception=None, history=history)
 
 
 @define(eq=False)
 class Attempts(_Attempts):
-    """The attempts at one part of a chunk; each one is a call of ``make``."""
+    """The attempts at one part of a chunk; each one is a call of ``run_attempt``."""
 
-    def make(self) -> RunLostError | Fatal | Mapping[int, Any]:
+    def run_attempt(self) -> RunLostError | Fatal | Mapping[int, Any]:
         """One attempt: what was written.
 
         A run that was taken over and a source that has changed are no failures of the attempt:
         their error is returned.
         """
         try:
-            if not (self._committed or (self.unsettled and self._settled())):
-                self._tried += 1
-                self._transact()
+            if not (self._committed or (self.commit_unknown and self._check_committed())):
+                self._attempts_made += 1
+                self._write_in_transaction()
         except ENDING as error:
             return error
         return self._written
 
-    def settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
+    def resolve_outcome(self, outcome: Outcome[Any]) -> Outcome[Any]:
         """The outcome, which a commit may have come to that was taken for a failure.
 
         :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
         """
-        if self._stands(outcome):
+        if self._is_written(outcome):
             return self._succeeded(outcome)
-        if not self._doubts(outcome):
+        if not self._is_in_doubt(outcome):
             return outcome
-        with self.of.repository.asked():
-            unsettled, done = self.unsettled, self._settled()
-        if self.of.database is not None:
-            with self.of.repository.asked(ELSEWHERE), self.of.database.connect():
+        with self.transactions.repository.translate_errors():
+            commit_unknown, done = self.commit_unknown, self._check_committed()
+        if self.transactions.database is not None:
+            with (
+                self.transactions.repository.translate_errors(ITEM_DATABASE),
+                self.transactions.database.connect(),
+            ):
                 pass
-        return self._succeeded(outcome) if unsettled and done else outcome
+        return self._succeeded(outcome) if commit_unknown and done else outcome
 
-    def _settled(self) -> bool:
-        with self.of.repository.transaction() as connection:
-            done: bool = self.of.ledger.applied(connection, self.of.repository.tables, self.run)
-        self.unsettled = False
+    def _check_committed(self) -> bool:
+        with self.transactions.repository.transaction() as connection:
+            done: bool = self.transactions.ledger.applied(
+                connection, self.transactions.repository.tables, self.run
+            )
+        self.commit_unknown = False
         return done
 
-    def _transact(self) -> None:
+    def _write_in_transaction(self) -> None:
         if self.shared is not None:
-            with self.shared.savepoint() as connection, _kept(connection):
-                self._fill(connection)
+            with self.shared.savepoint() as connection, _check_transaction_open(connection):
+                self._write_items(connection)
             self._committed = True
             return
-        if self.of.database is not None:
-            with self.of.database.begin() as connection, _kept(connection):
-                self._fill(connection)
-        connection = self._begun()
+        if self.transactions.database is not None:
+            with (
+                self.transactions.database.begin() as connection,
+                _check_transaction_open(connection),
+            ):
+                self._write_items(connection)
+        connection = self._begin()
         try:
-            if self.of.rollback == "savepoint":
+            if self.transactions.rollback == "savepoint":
                 with connection.begin_nested():
-                    self._body(connection)
+                    self._write_and_update_journal(connection)
             else:
-                self._body(connection)
-            self.unsettled = True
+                self._write_and_update_journal(connection)
+            self.commit_unknown = True
             connection.commit()
-            self.unsettled, self._committed = False, True
+            self.commit_unknown, self._committed = False, True
         except BaseException:
-            if self._ends(connection):
+            if self._must_end_transaction(connection):
                 self.close()
             raise
         self.close()
 
-    def _begun(self) -> Connection:
+    def _begin(self) -> Connection:
         if self._open is None:
-            connection = self.of.repository.engine.connect()
+            connection = self.transactions.repository.engine.connect()
             self._open = connection
             try:
                 connection.begin()
@@ -299,21 +309,28 @@ class Attempts(_Attempts):
                 raise
         return self._open  # type: ignore[no-any-return]  # of both kinds
 
-    def _body(self, connection: Connection) -> None:
-        if self.of.database is None:
-            with _kept(connection):
-                self._fill(connection)
-        self.of.ledger.close(connection, self.of.repository.tables, self.run, self.closing)
+    def _write_and_update_journal(self, connection: Connection) -> None:
+        if self.transactions.database is None:
+            with _check_transaction_open(connection):
+                self._write_items(connection)
+        self.transactions.ledger.close(
+            connection, self.transactions.repository.tables, self.run, self.journal_update
+        )
 
-    def _fill(self, connection: Connection) -> None:
+    def _write_items(self, connection: Connection) -> None:
         items = self.effect.items
         written = dict(enumerate(items))
-        if self.of.processor is not None:
-            made = (_plain("processor", self.of.processor(item, connection)) for item in items)
+        if self.transactions.processor is not None:
+            made = (
+                _reject_awaitable("processor", self.transactions.processor(item, connection))
+                for item in items
+            )
             written = {at: item for at, item in enumerate(made) if item is not None}
         if written:
-            _plain("writer", self.of.writer(list(written.values()), connection))
-        self._wrote(written)
+            _reject_awaitable(
+                "writer", self.transactions.writer(list(written.values()), connection)
+            )
+        self._set_written(written)
         if self.shared is None:  # which is verified once, when it is committed
             self.verify()
 
@@ -348,15 +365,15 @@ class _Shared:
     :param is_lost: whether what was written in it is rolled back.
     """
 
-    of: Any
+    transactions: Any
     run: Run
     verify: Callable[[], Any]
     messages: list[str] = field(init=False, factory=list)
     is_lost: bool = field(init=False, default=False)
     _open: Any = field(init=False, default=None)
 
-    def _closing(self, closing: Closing) -> Closing:
-        return evolve(closing, messages=tuple(self.messages)) if self.messages else closing
+    def _with_messages(self, update: JournalUpdate) -> JournalUpdate:
+        return evolve(update, messages=tuple(self.messages)) if self.messages else update
 
 
 @define(eq=False)
@@ -366,31 +383,31 @@ class Shared(_Shared):
     @contextmanager
     def savepoint(self) -> Iterator[Connection]:
         """Around one attempt at a part; the first one begins the transaction."""
-        stands = False
+        kept = False
         try:
-            connection = self._begun()
+            connection = self._begin()
             _emit(connection, SAVEPOINT)
             try:
                 yield connection
             except BaseException:
                 _emit(connection, ROLLBACK_TO_SAVEPOINT)
-                stands = True
+                kept = True
                 raise
             _emit(connection, RELEASE_SAVEPOINT)
-            stands = True
+            kept = True
         finally:
-            if not stands:
+            if not kept:
                 self.close()
 
-    def _begun(self) -> Connection:
+    def _begin(self) -> Connection:
         if self._open is None:
-            engine = self.of.database or self.of.repository.engine
+            engine = self.transactions.database or self.transactions.repository.engine
             self._open = engine.connect()
             self._open.begin()
-            _begin_in_fact(self._open)
+            _begin_driver_transaction(self._open)
         return self._open  # type: ignore[no-any-return]  # of both kinds
 
-    def commit(self, closing: Closing) -> bool:
+    def commit(self, update: JournalUpdate) -> bool:
         """Write to the journal, and commit; whether that was done.
 
         :raises JobRepositoryError: the database cannot be asked whether it was.
@@ -399,24 +416,29 @@ class Shared(_Shared):
             return False
         self.verify()
         try:
-            if self.of.database is None:
-                self._close(self._open, closing)
+            if self.transactions.database is None:
+                self._close(self._open, update)
             self._open.commit()
-            if self.of.database is not None:
-                with self.of.repository.transaction() as connection:
-                    self._close(connection, closing)
+            if self.transactions.database is not None:
+                with self.transactions.repository.transaction() as connection:
+                    self._close(connection, update)
             return True
         except RunLostError:
             raise
         except Exception:  # of the database: perhaps it has committed all the same
             self.close()
-            with self.of.repository.asked(), self.of.repository.transaction() as connection:
-                done: bool = self.of.ledger.applied(connection, self.of.repository.tables, self.run)
+            with (
+                self.transactions.repository.translate_errors(),
+                self.transactions.repository.transaction() as connection,
+            ):
+                done: bool = self.transactions.ledger.applied(
+                    connection, self.transactions.repository.tables, self.run
+                )
             return done
 
-    def _close(self, connection: Connection, closing: Closing) -> None:
-        tables = self.of.repository.tables
-        self.of.ledger.close(connection, tables, self.run, self._closing(closing))
+    def _close(self, connection: Connection, update: JournalUpdate) -> None:
+        tables = self.transactions.repository.tables
+        self.transactions.ledger.close(connection, tables, self.run, self._with_messages(update))
 
     def close(self) -> None:
         """Close the connection; what was not committed is lost."""
@@ -436,7 +458,7 @@ def _emit(connection: Connection, statement: str) -> None:
         cursor.close()
 
 
-def _begin_in_fact(connection: Connection) -> None:
+def _begin_driver_transaction(connection: Connection) -> None:
     """Begin where the driver of SQLite waits for the first change: after a savepoint, too late.
 
     The end of an outermost savepoint would commit.
@@ -462,14 +484,14 @@ async def _end_async(connection: AsyncConnection) -> None:
         await connection.close()
 
 
-def _plain(piece: str, value: Any) -> Any:
+def _reject_awaitable(piece: str, value: Any) -> Any:
     if is_awaitable(value):
         close_unawaited(value)
         raise MisuseError(f"the {piece} gives what must be awaited: use run_async()")
     return value
 
 
-async def _called(
+async def _call_in_transaction(
     name: str, piece: Callable[[Any, Any], Any], given: Any, connection: AsyncConnection
 ) -> Any:
     """What a piece gives that works in the transaction, asynchronous or not."""
@@ -483,7 +505,7 @@ async def _called(
 
 
 @contextmanager
-def _kept(connection: Any) -> Iterator[None]:
+def _check_transaction_open(connection: Any) -> Iterator[None]:
     """Raise where the caller's pieces have ended the transaction that they work in."""
     inner: Connection = getattr(connection, "sync_connection", None) or connection
     before = inner.get_transaction(), inner.get_nested_transaction()
@@ -499,79 +521,79 @@ def _kept(connection: Any) -> Iterator[None]:
 class AsyncAttempts(_Attempts):
     """The same in a task."""
 
-    async def make(self) -> RunLostError | Fatal | Mapping[int, Any]:
-        """One attempt: what was written; see ``Attempts.make``."""
+    async def run_attempt(self) -> RunLostError | Fatal | Mapping[int, Any]:
+        """One attempt: what was written; see ``Attempts.run_attempt``."""
         try:
-            if not (self._committed or (self.unsettled and await self._settled())):
-                self._tried += 1
+            if not (self._committed or (self.commit_unknown and await self._check_committed())):
+                self._attempts_made += 1
                 # What it cuts off in the writer is over before the connection is another's.
-                await whole(self._transact(), cut=True)
+                await whole(self._write_in_transaction(), cut=True)
         except ENDING as error:
             return error
         return self._written
 
-    async def settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
+    async def resolve_outcome(self, outcome: Outcome[Any]) -> Outcome[Any]:
         """The outcome, which a commit may have come to that was taken for a failure.
 
         :raises JobRepositoryError: the database cannot be asked: no item is to blame for that.
         """
-        if self._stands(outcome):
+        if self._is_written(outcome):
             return self._succeeded(outcome)
-        if not self._doubts(outcome):
+        if not self._is_in_doubt(outcome):
             return outcome
-        with self.of.repository.asked():
-            unsettled, done = self.unsettled, await self._settled()
-        if self.of.database is not None:
-            with self.of.repository.asked(ELSEWHERE):
-                await whole(self._reach(self.of.database))
-        return self._succeeded(outcome) if unsettled and done else outcome
+        with self.transactions.repository.translate_errors():
+            commit_unknown, done = self.commit_unknown, await self._check_committed()
+        if self.transactions.database is not None:
+            with self.transactions.repository.translate_errors(ITEM_DATABASE):
+                await whole(self._reach(self.transactions.database))
+        return self._succeeded(outcome) if commit_unknown and done else outcome
 
     async def _reach(self, database: AsyncEngine) -> None:
         async with database.connect():
             pass
 
-    async def _settled(self) -> bool:
+    async def _check_committed(self) -> bool:
         done: bool = await whole(self._applied())
-        self.unsettled = False
+        self.commit_unknown = False
         return done
 
     async def _applied(self) -> bool:
-        async with self.of.engine.connect() as connection, connection.begin():
+        async with self.transactions.engine.connect() as connection, connection.begin():
             answer: bool = await connection.run_sync(
-                self.of.ledger.applied, self.of.repository.tables, self.run
+                self.transactions.ledger.applied, self.transactions.repository.tables, self.run
             )
         return answer
 
-    async def _transact(self) -> None:
+    async def _write_in_transaction(self) -> None:
         if self.shared is not None:
             async with self.shared.savepoint() as connection:
-                with _kept(connection):
-                    await self._fill(connection)
+                with _check_transaction_open(connection):
+                    await self._write_items(connection)
             self._committed = True
             return
-        if self.of.database is not None:
-            async with self.of.database.begin() as connection:
-                with _kept(connection):
-                    await self._fill(connection)
-        connection = await self._begun()
+        if self.transactions.database is not None:
+            async with self.transactions.database.begin() as connection:
+                with _check_transaction_open(connection):
+                    await self._write_items(connection)
+        connection = await self._begin()
         try:
-            if self.of.rollback == "savepoint":
+            if self.transactions.rollback == "savepoint":
                 async with connection.begin_nested():
-                    await self._body(connection)
+                    await self._write_and_update_journal(connection)
             else:
-                await self._body(connection)
-            self.unsettled = True
+                await self._write_and_update_journal(connection)
+            self.commit_unknown = True
             await whole(connection.commit())
-            self.unsettled, self._committed = False, True
+            self.commit_unknown, self._committed = False, True
         except BaseException:
-            if self._ends(connection):
+            if self._must_end_transaction(connection):
                 await self.close()
             raise
         await self.close()
 
-    async def _begun(self) -> AsyncConnection:
+    async def _begin(self) -> AsyncConnection:
         if self._open is None:
-            connection = self._open = self.of.engine.connect()
+            connection = self._open = self.transactions.engine.connect()
             try:
                 await whole(connection.start())
                 await whole(connection.begin().start())
@@ -580,23 +602,30 @@ class AsyncAttempts(_Attempts):
                 raise
         return self._open  # type: ignore[no-any-return]  # of both kinds
 
-    async def _body(self, connection: AsyncConnection) -> None:
-        if self.of.database is None:
-            with _kept(connection):
-                await self._fill(connection)
-        close = self.of.ledger.close
-        closing = connection.run_sync(close, self.of.repository.tables, self.run, self.closing)
-        await whole(closing)
+    async def _write_and_update_journal(self, connection: AsyncConnection) -> None:
+        if self.transactions.database is None:
+            with _check_transaction_open(connection):
+                await self._write_items(connection)
+        close = self.transactions.ledger.close
+        update = connection.run_sync(
+            close, self.transactions.repository.tables, self.run, self.journal_update
+        )
+        await whole(update)
 
-    async def _fill(self, connection: AsyncConnection) -> None:
-        items, processor = self.effect.items, self.of.processor
+    async def _write_items(self, connection: AsyncConnection) -> None:
+        items, processor = self.effect.items, self.transactions.processor
         written = dict(enumerate(items))
         if processor is not None:
-            made = [await _called("processor", processor, item, connection) for item in items]
+            made = [
+                await _call_in_transaction("processor", processor, item, connection)
+                for item in items
+            ]
             written = {at: item for at, item in enumerate(made) if item is not None}
         if written:
-            await _called("writer", self.of.writer, list(written.values()), connection)
-        self._wrote(written)
+            await _call_in_transaction(
+                "writer", self.transactions.writer, list(written.values()), connection
+            )
+        self._set_written(written)
         if self.shared is None:
             await self.verify()
 
@@ -628,32 +657,32 @@ class AsyncShared(_Shared):
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[AsyncConnection]:
         """Around one attempt at a part; the first one begins the transaction."""
-        stands = False
+        kept = False
         try:
-            connection = await self._begun()
+            connection = await self._begin()
             await connection.run_sync(_emit, SAVEPOINT)
             try:
                 yield connection
             except BaseException:
                 await connection.run_sync(_emit, ROLLBACK_TO_SAVEPOINT)
-                stands = True
+                kept = True
                 raise
             await connection.run_sync(_emit, RELEASE_SAVEPOINT)
-            stands = True
+            kept = True
         finally:
-            if not stands:
+            if not kept:
                 await self.close()
 
-    async def _begun(self) -> AsyncConnection:
+    async def _begin(self) -> AsyncConnection:
         if self._open is None:
-            engine = self.of.database or self.of.engine
+            engine = self.transactions.database or self.transactions.engine
             connection = self._open = engine.connect()
             await whole(connection.start())
             await whole(connection.begin().start())
-            await connection.run_sync(_begin_in_fact)
+            await connection.run_sync(_begin_driver_transaction)
         return self._open  # type: ignore[no-any-return]  # of both kinds
 
-    async def commit(self, closing: Closing) -> bool:
+    async def commit(self, update: JournalUpdate) -> bool:
         """Write to the journal, and commit; whether that was done.
 
         :raises JobRepositoryError: the database cannot be asked whether it was.
@@ -662,29 +691,29 @@ class AsyncShared(_Shared):
             return False
         await self.verify()
         try:
-            await whole(self._commit(self._closing(closing)))
+            await whole(self._commit(self._with_messages(update)))
             return True
         except RunLostError:
             raise
         except Exception:  # of the database: perhaps it has committed all the same
             await self.close()
-            with self.of.repository.asked():
+            with self.transactions.repository.translate_errors():
                 return await whole(self._applied())
 
-    async def _commit(self, closing: Closing) -> None:
-        tables = self.of.repository.tables
-        written = (self.of.ledger.close, tables, self.run, closing)
-        if self.of.database is None:
+    async def _commit(self, update: JournalUpdate) -> None:
+        tables = self.transactions.repository.tables
+        written = (self.transactions.ledger.close, tables, self.run, update)
+        if self.transactions.database is None:
             await self._open.run_sync(*written)
         await self._open.commit()
-        if self.of.database is not None:
-            async with self.of.engine.connect() as connection, connection.begin():
+        if self.transactions.database is not None:
+            async with self.transactions.engine.connect() as connection, connection.begin():
                 await connection.run_sync(*written)
 
     async def _applied(self) -> bool:
-        async with self.of.engine.connect() as connection, connection.begin():
+        async with self.transactions.engine.connect() as connection, connection.begin():
             done: bool = await connection.run_sync(
-                self.of.ledger.applied, self.of.repository.tables, self.run
+                self.transactions.ledger.applied, self.transactions.repository.tables, self.run
             )
         return done
 

@@ -7,7 +7,7 @@ import pytest
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import DeadLetters, SequenceReader, SkipPolicy
-from retrytemplate.batch.journal.letters import storable
+from retrytemplate.batch.journal.letters import sanitize_text
 from tests.support.step_fixture import run
 
 STRANGE = ["\ud800", "\x00"]
@@ -132,8 +132,8 @@ def test_a_payload_that_had_to_be_changed_is_not_replayed(world, way, strange):
 
 @pytest.mark.parametrize("text", ["", "plain", "Größe 🙂", "a\\x00b", "a\nb"])
 def test_what_can_be_stored_stays_as_it_is(text):
-    assert storable(text) == text
+    assert sanitize_text(text) == text
 
 
 def test_each_half_of_a_character_is_told():
-    assert storable("\ud83d\ude42\x00") == "\\ud83d\\ude42\\x00"
+    assert sanitize_text("\ud83d\ude42\x00") == "\\ud83d\\ude42\\x00"

@@ -3,13 +3,13 @@
 import pytest
 
 from retrytemplate._internal.formatting import operation_of
-from retrytemplate.batch.runner.failure_capture import AsyncWatched, Watched
+from retrytemplate.batch.runner.failure_capture import AsyncFailureCapture, FailureCapture
 
 
 def charge(item):
     """A processor."""
 
 
-@pytest.mark.parametrize("kind", [Watched, AsyncWatched])
+@pytest.mark.parametrize("kind", [FailureCapture, AsyncFailureCapture])
 def test_watched_function_is_named_like_the_function(kind):
     assert operation_of(kind(charge)) == f"{__name__}.charge"
