@@ -15,7 +15,7 @@ from retrytemplate._engine.final_error import (
     with_context,
 )
 from retrytemplate._internal.cancel_scope import UnfinishedStepError, deferred_step
-from retrytemplate.caches.snapshot import changeable, refresh, restore, snapshot
+from retrytemplate.caches.snapshot import mutable_state, refresh, restore, snapshot
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import (
@@ -272,7 +272,7 @@ def update_shared_record(
             execution.cache = None
             yield from notify_store_error(execution, error)
             break
-    execution.shared_snapshot = changeable(context)
+    execution.shared_snapshot = mutable_state(context)
     return answer
 
 
@@ -290,7 +290,7 @@ def finish_claim(execution: Execution) -> Steps:
             yield from _end_claim(execution)
     elif (
         execution.plan.keeps_context
-        and execution.shared_snapshot != changeable(context)
+        and execution.shared_snapshot != mutable_state(context)
         and not isinstance(execution.error, GeneratorExit)
     ):
         yield from update_shared_record(execution, lambda: None)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["wait_shielded", "whole"]
+__all__ = ["run_to_completion", "wait_shielded"]
 
 
-async def whole(work: Coroutine[Any, Any, T], *, cut: bool = False) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T], *, cut: bool = False) -> T:
     """A step on the database that a cancellation waits for; see ``over``."""
     import asyncio
 

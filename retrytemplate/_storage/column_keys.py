@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["from_stored", "stored"]
+__all__ = ["from_column_key", "to_column_key"]
 
 # Of its UTF-8; an index of PostgreSQL takes 2,700 bytes and no more.
 LONGEST = 1000
@@ -14,7 +14,7 @@ CUT = re.compile(r"\\[^\\]{0,4}\Z")
 ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
 
 
-def stored(key: str) -> str:
+def to_column_key(key: str) -> str:
     r"""The key with what no column takes written out; of a long one the beginning and a digest.
 
     >>> stored("charge/s:order-17"), stored("nul\0")
@@ -30,7 +30,7 @@ def stored(key: str) -> str:
     return f"{beginning} ... sha256:{sha256(whole).hexdigest()}"
 
 
-def from_stored(text: str) -> str:
+def from_column_key(text: str) -> str:
     r"""The key again; of a long one what *stored* leaves as it is.
 
     >>> from_stored("nul\\u0000") == "nul\0"

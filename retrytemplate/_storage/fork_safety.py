@@ -6,7 +6,7 @@ import os
 from typing import Any, Protocol
 from weakref import WeakSet
 
-__all__ = ["follow", "keep"]
+__all__ = ["register", "retain"]
 
 
 class Forked(Protocol):
@@ -17,17 +17,17 @@ class Forked(Protocol):
 
 _open: WeakSet[Forked] = WeakSet()
 # Let go of here, the child would close them, and the parent's end of them with it.
-_inherited: list[Any] = []
+_parent_resources: list[Any] = []
 
 
-def follow(cache: Forked) -> None:
+def register(cache: Forked) -> None:
     """Tell the cache in every child of this process."""
     _open.add(cache)
 
 
-def keep(inherited: Any) -> None:
+def retain(inherited: Any) -> None:
     """Hold on to what is the parent's, for the life of this process."""
-    _inherited.append(inherited)
+    _parent_resources.append(inherited)
 
 
 def _after_fork() -> None:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     T = TypeVar("T")
-    Step = Generator[Any, Any, T]
+    Operation = Generator[Any, Any, T]
 
-__all__ = ["AnswerLateError", "AnswerLostError", "Step", "named", "perform"]
-__all__ += ["perform_async", "twice"]
+__all__ = ["AnswerLateError", "AnswerLostError", "Operation", "operation_name", "perform"]
+__all__ += ["perform_async", "retry_once_if_answer_lost"]
 
 
 class AnswerLostError(CacheUnavailableError):
@@ -29,7 +29,7 @@ class AnswerLateError(CacheUnavailableError):
     """Raised by a cache: the server did not answer in time, and it is not known what was done."""
 
 
-def twice(order: Any) -> Step[Any]:
+def retry_once_if_answer_lost(order: Any) -> Operation[Any]:
     """Give an order that does no more when it comes twice: once more where the answer was lost."""
     try:
         return (yield order)
@@ -37,19 +37,19 @@ def twice(order: Any) -> Step[Any]:
         return (yield order)
 
 
-def named(step: Step[Any]) -> str:
+def operation_name(step: Operation[Any]) -> str:
     """The name of a step, for the message of an error."""
     name: str = getattr(step, "__name__", "a step")
     return name
 
 
-def perform(step: Step[T], ask: Callable[[Any, str], Any]) -> T:
+def perform(step: Operation[T], ask: Callable[[Any, str], Any]) -> T:
     """Run a step to its end.
 
     :param ask: gives an order of the step, which it is told the name of, to the store; what goes
         wrong there is a ``CacheUnavailableError``.
     """
-    name = named(step)
+    name = operation_name(step)
     try:
         order = next(step)
         while True:
@@ -64,9 +64,9 @@ def perform(step: Step[T], ask: Callable[[Any, str], Any]) -> T:
         return value
 
 
-async def perform_async(step: Step[T], ask: Callable[[Any, str], Awaitable[Any]]) -> T:
+async def perform_async(step: Operation[T], ask: Callable[[Any, str], Awaitable[Any]]) -> T:
     """The same in a task of asyncio; what a cancelled order did is not known."""
-    name = named(step)
+    name = operation_name(step)
     try:
         order = next(step)
         while True:

@@ -17,7 +17,7 @@ from retrytemplate.errors import CacheUnavailableError
 from retrytemplate.history import summary
 
 if TYPE_CHECKING:
-    from retrytemplate._storage.store_role import Owner
+    from retrytemplate._storage.store_role import StoreRole
 
 __all__ = ["AsyncConnections", "Connections", "ScriptMissingError", "async_pool", "pool", "where"]
 
@@ -30,7 +30,7 @@ VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py kno
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
-def pool(url: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> Any:
+def pool(url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> Any:
     """The pool of the client that is given, or one for the URL."""
     with extra("redis", f"a {owner.name} on Redis"):
         from redis import BlockingConnectionPool, Redis
@@ -125,15 +125,15 @@ class Connections:
     :param owner: whose store it is.
     """
 
-    def __init__(self, pool: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> None:
+    def __init__(self, pool: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> None:
         self._owner = owner
         self._pool = pool
         self._timeout = timeout
         # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
-        self._turns = SimpleQueue[None]()
+        self._permits = SimpleQueue[None]()
         for _ in range(min(pool.max_connections, MOST_TURNS)):
-            self._turns.put(None)
-        self._ready = deque[Any]()
+            self._permits.put(None)
+        self._idle = deque[Any]()
 
     def ask(self, order: Order, step: str) -> Any:
         """The server's answer to one command, sent once."""
@@ -141,7 +141,7 @@ class Connections:
 
         key, command, again = order
         try:
-            self._turns.get(timeout=self._timeout)
+            self._permits.get(timeout=self._timeout)
         except Empty:
             why = "no connection is free"
             raise CacheUnavailableError(_failure(step, key, why, self._owner)) from None
@@ -149,10 +149,10 @@ class Connections:
             return self._answer(command, again)
         except RedisError as exc:
             if _is_lost(exc):
-                self.let_go(close=True)
-            raise _meaning(exc, step, key, self._owner) from exc
+                self.release_idle(close=True)
+            raise _translate_error(exc, step, key, self._owner) from exc
         finally:
-            self._turns.put(None)
+            self._permits.put(None)
 
     def _answer(self, command: tuple[Any, ...], again: bool) -> Any:
         from redis import ResponseError
@@ -167,11 +167,11 @@ class Connections:
             connection.disconnect()
             raise
         finally:
-            self._ready.append(connection)
+            self._idle.append(connection)
 
     def _take(self, again: bool) -> Any:
         try:
-            connection = self._ready.pop()
+            connection = self._idle.pop()
         except IndexError:
             return self._pool.get_connection()
         if again:
@@ -179,14 +179,14 @@ class Connections:
         self._pool.release(connection)
         return self._pool.get_connection()
 
-    def let_go(self, *, close: bool = False) -> None:
+    def release_idle(self, *, close: bool = False) -> None:
         """Release the connections that are ready to the pool.
 
         :param close: close them first; the next use opens them again.
         """
-        while self._ready:
+        while self._idle:
             try:
-                connection = self._ready.pop()
+                connection = self._idle.pop()
             except IndexError:  # another thread was faster
                 return
             if close:
@@ -206,8 +206,8 @@ class AsyncConnections:
 
         self._pool = pool
         self._timeout = timeout
-        self._turns = asyncio.Semaphore(min(pool.max_connections, MOST_TURNS))
-        self._ready = deque[Any]()
+        self._permits = asyncio.Semaphore(min(pool.max_connections, MOST_TURNS))
+        self._idle = deque[Any]()
 
     async def ask(self, order: Order, step: str) -> Any:
         """The server's answer to one command, sent once."""
@@ -217,31 +217,31 @@ class AsyncConnections:
 
         key, command, again = order
         try:
-            async with asyncio.timeout(self._timeout), self._turns:
+            async with asyncio.timeout(self._timeout), self._permits:
                 connection = await self._take(again)
                 try:
                     await connection.send_command(*command)
                     return await connection.read_response(disable_decoding=True)
                 finally:
-                    self._ready.append(connection)
+                    self._idle.append(connection)
         except (RedisError, TimeoutError) as exc:
             if _is_lost(exc):
-                await self.let_go(close=True)
-            raise _meaning(exc, step, key, CONTEXT_CACHE) from exc
+                await self.release_idle(close=True)
+            raise _translate_error(exc, step, key, CONTEXT_CACHE) from exc
 
     async def _take(self, again: bool) -> Any:
-        if not self._ready:
+        if not self._idle:
             return await self._pool.get_connection()
-        connection = self._ready.pop()
+        connection = self._idle.pop()
         if again:
             return connection
         await self._pool.release(connection)
         return await self._pool.get_connection()
 
-    async def let_go(self, *, close: bool = False) -> None:
+    async def release_idle(self, *, close: bool = False) -> None:
         """Release the connections that are ready to the pool."""
-        while self._ready:
-            connection = self._ready.pop()
+        while self._idle:
+            connection = self._idle.pop()
             if close:
                 await connection.disconnect(nowait=True)
             await self._pool.release(connection)
@@ -258,7 +258,9 @@ def _is_lost(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or "read only replica" in str(error)
 
 
-def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> CacheUnavailableError:
+def _translate_error(
+    error: Exception, step: str, key: str | None, owner: StoreRole
+) -> CacheUnavailableError:
     """An error of redis-py as the cache raises it; without what was to be written."""
     from redis.exceptions import NoScriptError, TimeoutError
 
@@ -273,6 +275,6 @@ def _meaning(error: Exception, step: str, key: str | None, owner: Owner) -> Cach
     return CacheUnavailableError(message)
 
 
-def _failure(step: str, key: str | None, why: str, owner: Owner) -> str:
+def _failure(step: str, key: str | None, why: str, owner: StoreRole) -> str:
     tried = step if key is None else f"{step} of {key!r}"
     return f"{tried} failed in the store of the {owner.name}: {why}"

@@ -5,33 +5,33 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage.operation_runner import twice
+from retrytemplate._storage.operation_runner import retry_once_if_answer_lost
 from retrytemplate._storage.redis_connection import ScriptMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
 
-__all__ = ["CLOCK", "Script", "evaluated", "once", "repeated"]
+__all__ = ["CLOCK", "Script", "eval_script", "send_idempotent", "send_once"]
 
 
 if TYPE_CHECKING:
     Command = tuple[Any, ...]
-    Asked = Callable[[str | None, Command], Step[Any]]
+    Asked = Callable[[str | None, Command], Operation[Any]]
 
 
-def once(key: str | None, command: Command) -> Step[Any]:
+def send_once(key: str | None, command: Command) -> Operation[Any]:
     """Ask for what would be done a second time."""
     return (yield key, command, False)
 
 
-def repeated(key: str | None, command: Command) -> Step[Any]:
+def send_idempotent(key: str | None, command: Command) -> Operation[Any]:
     """Ask for what looks only, or recognises itself."""
-    return (yield from twice((key, command, True)))
+    return (yield from retry_once_if_answer_lost((key, command, True)))
 
 
-def evaluated(asked: Asked, script: Script, key: str | None, *rest: Any) -> Step[Any]:
+def eval_script(asked: Asked, script: Script, key: str | None, *rest: Any) -> Operation[Any]:
     """Run a script by its name; by its text where the server does not know it yet.
 
     :param rest: the number of the names of keys, these, and the arguments.

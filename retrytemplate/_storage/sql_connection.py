@@ -7,8 +7,8 @@ from functools import partial
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage.cancellation import whole
-from retrytemplate._storage.operation_runner import named, perform
+from retrytemplate._storage.cancellation import run_to_completion
+from retrytemplate._storage.operation_runner import operation_name, perform
 from retrytemplate._storage.sql_engine import unavailable
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError, MisuseError
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.sql_schema import Order, Rows
-    from retrytemplate._storage.store_role import Owner
+    from retrytemplate._storage.store_role import StoreRole
 
     T = TypeVar("T")
 
-__all__ = ["check_async_connection", "check_connection", "run", "run_async", "together"]
+__all__ = ["check_async_connection", "check_connection", "run", "run_async", "run_in_transaction"]
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
     connection: Connection | None,
     order: Order,
     step: str,
-    owner: Owner = CONTEXT_CACHE,
+    owner: StoreRole = CONTEXT_CACHE,
 ) -> Rows:
     """The rows of a statement, in a transaction of its own or in the caller's."""
     from sqlalchemy.exc import SQLAlchemyError
@@ -55,7 +55,7 @@ def run(
         raise _failed(step, parameters, exc, owner) from exc
 
 
-def together(engine: Engine, step: Step[T], owner: Owner = CONTEXT_CACHE) -> T:
+def run_in_transaction(engine: Engine, step: Operation[T], owner: StoreRole = CONTEXT_CACHE) -> T:
     """Perform a step in one transaction of its own: what it raises undoes all of it."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -70,7 +70,7 @@ def together(engine: Engine, step: Step[T], owner: Owner = CONTEXT_CACHE) -> T:
                 _cut_off(own, exc)
                 raise
     except SQLAlchemyError as exc:
-        raise unavailable(exc, named(step), owner) from exc
+        raise unavailable(exc, operation_name(step), owner) from exc
 
 
 def _cut_off(connection: Connection, error: BaseException) -> None:
@@ -93,7 +93,7 @@ async def run_async(
         if connection is not None:
             return _rows(await connection.execute(statement, parameters))
         rows = _run_own(engine, order)
-        return await (whole(rows) if engine.dialect.name == "sqlite" else rows)
+        return await (run_to_completion(rows) if engine.dialect.name == "sqlite" else rows)
     except SQLAlchemyError as exc:
         raise _failed(step, parameters, exc, CONTEXT_CACHE) from exc
 
@@ -137,7 +137,7 @@ def _rows(result: Any) -> Rows:
 
 
 def _failed(
-    step: str, parameters: dict[str, Any], error: SQLAlchemyError, owner: Owner
+    step: str, parameters: dict[str, Any], error: SQLAlchemyError, owner: StoreRole
 ) -> CacheUnavailableError:
     key = parameters.get("key")
     return unavailable(error, step if key is None else f"{step} of {key!r}", owner)

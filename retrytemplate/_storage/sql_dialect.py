@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 __all__ = ["DIALECTS", "in_dialect"]
 
 
-WORDS: Mapping[str, Mapping[str, str]] = {
+DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
     "sqlite": {
         "now": "((julianday('now') - 2440587.5) * 86400.0)",
         "greatest": "max",
-        "exact": "",
-        "unlocked": "",
+        "collate_c": "",
+        "skip_locked": "",
         # The clock counts milliseconds: a key that is deleted and begun again within one of them
         # must get a higher number all the same.
-        "floor": f"(SELECT CASE WHEN value < {MAX_STORED_INT} THEN value + 1 ELSE 0 END "
+        "min_fence": f"(SELECT CASE WHEN value < {MAX_STORED_INT} THEN value + 1 ELSE 0 END "
         "FROM ${prefix}_meta WHERE name = 'fence')",
-        "turn": "WHERE true",
+        "serialize_key": "WHERE true",
         "exists": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table",
     },
     "postgresql": {
         "now": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
         "greatest": "greatest",
-        "exact": ' COLLATE "C"',
-        "unlocked": "FOR UPDATE SKIP LOCKED",
-        "floor": "0",
+        "collate_c": ' COLLATE "C"',
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "min_fence": "0",
         # Who begins a key waits here for who began it before, and only then reads the clock: a
         # fence that was read before would be lower than one that has come and gone meanwhile.
-        "turn": "FROM (SELECT pg_advisory_xact_lock(hashtextextended('${prefix}/' || :key, 0))"
-        " OFFSET 0) AS turn",
+        "serialize_key": "FROM (SELECT pg_advisory_xact_lock("
+        "hashtextextended('${prefix}/' || :key, 0)) OFFSET 0) AS turn",
         "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
     },
 }
 
-DIALECTS = tuple(WORDS)
+DIALECTS = tuple(DIALECT_FRAGMENTS)
 
 
 META = """
@@ -62,7 +62,9 @@ FOUND = "SELECT value FROM ${prefix}_meta WHERE name = :name"
 
 def in_dialect(statement: str, dialect: str, prefix: str) -> str:
     """The statement in the words of a dialect, on the tables of a prefix."""
-    words = {name: _filled(word, prefix=prefix) for name, word in WORDS[dialect].items()}
+    words = {
+        name: _filled(word, prefix=prefix) for name, word in DIALECT_FRAGMENTS[dialect].items()
+    }
     return _filled(statement, prefix=prefix, **words)
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from retrytemplate._storage.store_role import Owner
+    from retrytemplate._storage.store_role import StoreRole
 
-__all__ = ["async_engine", "bound", "engine", "let_go", "unavailable", "where"]
+__all__ = ["apply_read_timeout", "async_engine", "detach_pool", "engine", "unavailable", "where"]
 
 
 AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
@@ -35,7 +35,7 @@ LOCKED = "55P03"  # PostgreSQL: lock_not_available
 BUSY = 5  # SQLite, in the lower byte
 
 
-def engine(url: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> Engine:
+def engine(url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> Engine:
     """The engine that is given, or one made for the URL; a statement is a transaction."""
     with extra("sql", f"a {owner.name} on SQL"):
         from sqlalchemy import Engine, create_engine
@@ -46,7 +46,7 @@ def engine(url: Any, timeout: float, owner: Owner = CONTEXT_CACHE) -> Engine:
     if complete.get_dialect().is_async:
         raise _wrong_driver(complete, "blocks")
     made: Engine = _made(create_engine, complete, timeout)
-    _bound(made, timeout)
+    _apply_statement_timeouts(made, timeout)
     return made
 
 
@@ -62,11 +62,11 @@ def async_engine(url: Any, timeout: float) -> AsyncEngine:
     if not complete.get_dialect().get_async_dialect_cls(complete).is_async:
         raise _wrong_driver(complete, "can be awaited")
     made: AsyncEngine = _made(create_async_engine, complete, timeout)
-    _bound(made.sync_engine, timeout)
+    _apply_statement_timeouts(made.sync_engine, timeout)
     return made
 
 
-def _complete(url: Any, kind: type, drivers: Mapping[str, str], owner: Owner) -> URL:
+def _complete(url: Any, kind: type, drivers: Mapping[str, str], owner: StoreRole) -> URL:
     """The URL with a driver; an error where it cannot serve."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -88,7 +88,7 @@ def _complete(url: Any, kind: type, drivers: Mapping[str, str], owner: Owner) ->
     return made
 
 
-def _check(url: URL, owner: Owner) -> None:
+def _check(url: URL, owner: StoreRole) -> None:
     name = url.get_backend_name()
     if name not in DIALECTS:
         raise ValueError(f"url must be one of SQLite or PostgreSQL, got {url.drivername!r}")
@@ -135,7 +135,7 @@ def _connect_args(driver: str, timeout: float) -> dict[str, Any]:
     return {}
 
 
-def _bound(made: Engine, timeout: float) -> None:
+def _apply_statement_timeouts(made: Engine, timeout: float) -> None:
     """Let no statement wait longer than the cache does."""
     from sqlalchemy import event
 
@@ -145,7 +145,7 @@ def _bound(made: Engine, timeout: float) -> None:
     @event.listens_for(made, "connect")
     def limited(connection: Any, record: Any) -> None:
         if made.dialect.driver in ("psycopg", "psycopg_async"):
-            bound(record.driver_connection, 3 * timeout)
+            apply_read_timeout(record.driver_connection, 3 * timeout)
         cursor = connection.cursor()
         cursor.execute(f"SET lock_timeout = {_milliseconds(timeout)}")
         cursor.execute(f"SET statement_timeout = {_milliseconds(2 * timeout)}")
@@ -162,7 +162,7 @@ def where(engine: Engine | AsyncEngine) -> URL:
     return engine.url.set(query={})
 
 
-def let_go(engine: Engine) -> object:
+def detach_pool(engine: Engine) -> object:
     """Have connections of one's own from now on; those before, which are left open."""
     before = engine.pool
     engine.dispose(close=False)
@@ -170,7 +170,7 @@ def let_go(engine: Engine) -> object:
 
 
 def unavailable(
-    error: SQLAlchemyError, tried: str, owner: Owner = CONTEXT_CACHE
+    error: SQLAlchemyError, tried: str, owner: StoreRole = CONTEXT_CACHE
 ) -> CacheUnavailableError:
     """A database's error as the cache raises it; without what was to be written."""
     origin = getattr(error, "orig", None)
@@ -184,7 +184,7 @@ def unavailable(
     return CacheUnavailableError(message)
 
 
-def bound(connection: Any, seconds: float) -> None:
+def apply_read_timeout(connection: Any, seconds: float) -> None:
     """Close the connection where the server takes longer than this to answer.
 
     A server whose process is stopped does not cancel what it is asked to, and its machine

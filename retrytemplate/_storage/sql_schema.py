@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from retrytemplate._storage.operation_runner import twice
+from retrytemplate._storage.operation_runner import retry_once_if_answer_lost
 from retrytemplate._storage.sql_dialect import FOUND, TABLE, WRITE_AHEAD, in_dialect
 from retrytemplate.errors import CacheUnavailableError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import TextClause
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
 
     Order = tuple[TextClause, dict[str, Any]]
     Rows = Sequence[Sequence[Any]]
@@ -65,7 +65,7 @@ class Tables:
             self._made[statement] = made
         return made, parameters
 
-    def prepare(self) -> Step[None]:
+    def prepare(self) -> Operation[None]:
         """See that the tables are there; make them where they are missing."""
         creations = 0
         while not self._ready:
@@ -82,11 +82,13 @@ class Tables:
                 if waited or creations == CREATIONS:
                     raise
 
-    def found(self) -> Step[bool]:
+    def found(self) -> Operation[bool]:
         """Whether the tables are there, all of them; an error where they are of a later version."""
-        if not (yield from twice(self.order(TABLE, table=f"{self._prefix}_meta"))):
+        if not (
+            yield from retry_once_if_answer_lost(self.order(TABLE, table=f"{self._prefix}_meta"))
+        ):
             return False
-        rows = yield from twice(self.order(FOUND, name=self._schema.name))
+        rows = yield from retry_once_if_answer_lost(self.order(FOUND, name=self._schema.name))
         if rows and rows[0][0] > self._schema.version:
             raise CacheUnavailableError(
                 f"the tables {self._prefix}_* have version {rows[0][0]}, "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from attrs import frozen
 
-__all__ = ["CONTEXT_CACHE", "Owner"]
+__all__ = ["CONTEXT_CACHE", "StoreRole"]
 
 
 @frozen
-class Owner:
+class StoreRole:
     """What has a store behind it, and what it advises where a database cannot serve.
 
     :param name: follows "a" and "the".
@@ -21,7 +21,7 @@ class Owner:
     locked: str = ""
 
 
-CONTEXT_CACHE = Owner(
+CONTEXT_CACHE = StoreRole(
     "context cache",
     "for contexts that live as long as the process use MemoryRetryContextCache",
     "where it is the one around execute(), give the cache a file of its own",

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from retrytemplate._engine.drivers import perform, perform_async
 from retrytemplate._internal.validation import plain, seconds, waiting, whole
-from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask, RenewingThread
 from retrytemplate.caches.base import Claim
 from retrytemplate.caches.record_limit import check_record_limit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.execution import Effect, Reply
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.caches.record import Record
     from retrytemplate.clock import Clock
 
@@ -123,29 +123,29 @@ class Steps(Protocol):
 
     def begin(
         self, key: str, worker: str, lease: float | None, fresh: bool
-    ) -> Step[LeasedClaim]: ...
+    ) -> Operation[LeasedClaim]: ...
 
-    def renew(self, claim: Any) -> Step[None]: ...
+    def renew(self, claim: Any) -> Operation[None]: ...
 
-    def fail(self, claim: Any, record: Record) -> Step[None]: ...
+    def fail(self, claim: Any, record: Record) -> Operation[None]: ...
 
     def succeed(
         self, claim: Any, remember: float | None, connection: Any, record: Record | None
-    ) -> Step[None]: ...
+    ) -> Operation[None]: ...
 
-    def release(self, claim: Any) -> Step[None]: ...
+    def release(self, claim: Any) -> Operation[None]: ...
 
-    def holds(self, claim: Any) -> Step[bool]: ...
+    def holds(self, claim: Any) -> Operation[bool]: ...
 
-    def forget(self, key: str) -> Step[None]: ...
+    def forget(self, key: str) -> Operation[None]: ...
 
-    def peek(self, key: str) -> Step[Record | None]: ...
+    def peek(self, key: str) -> Operation[Record | None]: ...
 
-    def swap(self, key: str, record: Record, version: int) -> Step[bool]: ...
+    def swap(self, key: str, record: Record, version: int) -> Operation[bool]: ...
 
-    def keys(self, after: str, limit: int) -> Step[list[str]]: ...
+    def keys(self, after: str, limit: int) -> Operation[list[str]]: ...
 
-    def purge(self) -> Step[int]: ...
+    def purge(self) -> Operation[int]: ...
 
 
 class DurableCache(Settings, ABC):
@@ -201,12 +201,12 @@ class DurableCache(Settings, ABC):
     def _begin_life(self) -> None:
         self._left: deque[Effect] = deque()
         self._renewer = self._renewing()
-        follow(self)
+        register(self)
 
     def _forked(self) -> None:
         """In a child process: leave the connections and the claims to the parent."""
         self._left.clear()
-        keep(self._begin_anew())
+        retain(self._begin_anew())
 
     def _begin_anew(self) -> Any:
         self._renewer = self._renewing()
@@ -234,7 +234,7 @@ class BlockingCache(DurableCache):
         perform(self._endings())
 
     @abstractmethod
-    def _perform(self, step: Step[T], connection: Any = None) -> T:
+    def _perform(self, step: Operation[T], connection: Any = None) -> T:
         """Run a step, in the caller's transaction if there is one."""
 
     @abstractmethod
@@ -350,7 +350,7 @@ class AwaitedCache(DurableCache):
         return super()._begin_anew()
 
     @abstractmethod
-    async def _perform(self, step: Step[T], connection: Any = None) -> T:
+    async def _perform(self, step: Operation[T], connection: Any = None) -> T:
         """Run a step, in the caller's transaction if there is one."""
 
     @abstractmethod

@@ -14,12 +14,12 @@ from retrytemplate.errors import CacheUnavailableError
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.durable import BlockingCache
 
     T = TypeVar("T")
 
-__all__ = ["Entries", "Entry", "entry"]
+__all__ = ["ContextInspector", "Entry", "entry"]
 
 UNREADABLE = {"phase": "damaged", "fence": 0}
 """What is shown of a column that cannot be read; of the others None."""
@@ -97,17 +97,17 @@ def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
     return Entry(key=key, record=record, problem=problem, **columns)
 
 
-class LookingSteps(Protocol):
+class ReadOnlyOperations(Protocol):
     """What a store does for whoever looks, step by step."""
 
-    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]: ...
+    def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]: ...
 
-    def search(self, key: str) -> Step[Entry | None]: ...
+    def search(self, key: str) -> Operation[Entry | None]: ...
 
-    def forget(self, key: str) -> Step[None]: ...
+    def forget(self, key: str) -> Operation[None]: ...
 
 
-class Entries:
+class ContextInspector:
     """What a store keeps under one prefix.
 
     Where the store is not there every method raises ``CacheUnavailableError``.
@@ -115,7 +115,7 @@ class Entries:
     :param cache: one on that store, for its connections.
     """
 
-    def __init__(self, cache: BlockingCache, steps: LookingSteps) -> None:
+    def __init__(self, cache: BlockingCache, steps: ReadOnlyOperations) -> None:
         self._cache = cache
         self._steps = steps
 
@@ -135,5 +135,5 @@ class Entries:
         """End the connections."""
         self._cache.close()
 
-    def _perform(self, step: Step[T]) -> T:
+    def _perform(self, step: Operation[T]) -> T:
         return self._cache._perform(step)

@@ -64,13 +64,13 @@ class Leases:
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
-        self._came = False  # a claim, since it was last asked when to look
+        self._has_new_claims = False  # a claim, since it was last asked when to look
         self._shortest = math.inf
 
-    def took(self, claim: LeasedClaim, now: float) -> float:
+    def add(self, claim: LeasedClaim, now: float) -> float:
         """A claim was taken, or renewed; when it is due."""
         rest = claim.lease * USUALLY
-        self._came = True
+        self._has_new_claims = True
         self._shortest = min(self._shortest, rest)
         self._leases[claim.key] = Lease(ref(claim), now + rest, now + claim.lease)
         return now + rest
@@ -94,7 +94,7 @@ class Leases:
         lease = self._leases.get(claim.key)
         return lease is not None and lease.claim() is claim
 
-    def due(self, now: float) -> list[LeasedClaim]:
+    def due_for_renewal(self, now: float) -> list[LeasedClaim]:
         """The claims whose renewal is due."""
         claims = []
         # A copy: the collector may close an execution meanwhile, which drops its claim.
@@ -110,16 +110,16 @@ class Leases:
         """When the next renewal is due; None: none is."""
         return min((lease.due for lease in list(self._leases.values())), default=None)
 
-    def look(self, now: float) -> float | None:
+    def next_wakeup(self, now: float) -> float | None:
         """When to look again by oneself; None: when a claim is taken.
 
         While claims come and go it is the earliest time when one could be due: nearly all end
         before, and whoever takes the next one need not wake anybody.
         """
         at = self.next()
-        if at is None and self._came:
+        if at is None and self._has_new_claims:
             at = now + self._shortest
-        self._came = False
+        self._has_new_claims = False
         return at
 
 
@@ -146,19 +146,19 @@ class RenewingThread:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._wakes = math.inf  # when the thread looks by itself
+        self._next_wakeup = math.inf  # when the thread looks by itself
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim from now on."""
         with self._lock:
-            due = self._leases.took(claim, self._monotonic())
+            due = self._leases.add(claim, self._monotonic())
             if self._thread is None:
                 thread = threading.Thread(
                     target=self._run, name="retrytemplate-leases", daemon=True
                 )
                 thread.start()  # it waits for the lock
                 self._thread = thread
-            elif due < self._wakes:
+            elif due < self._next_wakeup:
                 self._changed.notify()
 
     def drop(self, claim: Claim) -> None:
@@ -183,23 +183,23 @@ class RenewingThread:
                 return
             self._end_left()
             for claim in due:
-                self._turn(claim)
+                self._renew_one(claim)
 
     def _wait(self) -> list[LeasedClaim] | None:
         """The claims that are due, after a wait where none is; None when the thread is to end."""
         if self._thread is not threading.current_thread():
             return None
         now = self._monotonic()
-        due = self._leases.due(now)
+        due = self._leases.due_for_renewal(now)
         if not due:
-            at = self._leases.look(now)
-            self._wakes = math.inf if at is None else at
+            at = self._leases.next_wakeup(now)
+            self._next_wakeup = math.inf if at is None else at
             # A thread can wait for 292 years at most; then it looks again.
             self._changed.wait(None if at is None else min(at - now, threading.TIMEOUT_MAX))
-            self._wakes = -math.inf
+            self._next_wakeup = -math.inf
         return due
 
-    def _turn(self, claim: LeasedClaim) -> None:
+    def _renew_one(self, claim: LeasedClaim) -> None:
         with self._lock:
             if not self._leases.has(claim):
                 return
@@ -209,7 +209,7 @@ class RenewingThread:
         except Exception as exc:  # whatever it is, the next one may go well
             error = exc
         with self._lock:
-            _note(self._leases, claim, error, self._monotonic())
+            _record_renewal(self._leases, claim, error, self._monotonic())
 
 
 class RenewingTask:
@@ -227,14 +227,14 @@ class RenewingTask:
         self._leases = Leases()
         self._task: asyncio.Task[None] | None = None
         self._changed: asyncio.Event | None = None
-        self._wakes = math.inf
+        self._next_wakeup = math.inf
 
     def add(self, claim: LeasedClaim) -> None:
         """Renew this claim from now on."""
         import asyncio
         from contextvars import Context
 
-        due = self._leases.took(claim, self._monotonic())
+        due = self._leases.add(claim, self._monotonic())
         if self._task is None or self._changed is None or self._task.done():
             self._changed = asyncio.Event()
             loop = asyncio.get_running_loop()
@@ -242,7 +242,7 @@ class RenewingTask:
             self._task = loop.create_task(
                 self._run(self._changed), name="retrytemplate-leases", context=Context()
             )
-        elif due < self._wakes:
+        elif due < self._next_wakeup:
             self._changed.set()
 
     def drop(self, claim: Claim) -> None:
@@ -266,19 +266,19 @@ class RenewingTask:
 
         while self._task is asyncio.current_task():
             await self._end_left()
-            for claim in self._leases.due(self._monotonic()):
-                await self._turn(claim)
+            for claim in self._leases.due_for_renewal(self._monotonic()):
+                await self._renew_one(claim)
             now = self._monotonic()
-            at = self._leases.look(now)
-            self._wakes = math.inf if at is None else at
+            at = self._leases.next_wakeup(now)
+            self._next_wakeup = math.inf if at is None else at
             rest = None if at is None else at - now
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await changed.wait()
             changed.clear()
-            self._wakes = -math.inf
+            self._next_wakeup = -math.inf
 
-    async def _turn(self, claim: LeasedClaim) -> None:
+    async def _renew_one(self, claim: LeasedClaim) -> None:
         if not self._leases.has(claim):
             return
         error: Exception | None = None
@@ -286,15 +286,17 @@ class RenewingTask:
             await self._renew(claim)
         except Exception as exc:  # the next one may go well; a cancellation ends the task
             error = exc
-        _note(self._leases, claim, error, self._monotonic())
+        _record_renewal(self._leases, claim, error, self._monotonic())
 
 
-def _note(leases: Leases, claim: LeasedClaim, error: Exception | None, now: float) -> None:
+def _record_renewal(
+    leases: Leases, claim: LeasedClaim, error: Exception | None, now: float
+) -> None:
     """Write down how a renewal went, where the claim has not ended meanwhile."""
     if not leases.has(claim):
         return
     if error is None:
-        leases.took(claim, now)
+        leases.add(claim, now)
     elif isinstance(error, LeaseLostError):
         leases.drop(claim)
     else:

@@ -15,14 +15,14 @@ from retrytemplate.errors import RetryContextCacheFullError
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-__all__ = ["DONE", "Marks", "Records"]
+__all__ = ["DONE", "BoundedRecords", "CompletionMarkers"]
 
-Mark = tuple[float, Record | None]
+CompletionMarker = tuple[float, Record | None]
 
 DONE = Record(phase="done")
 
 
-class Records:
+class BoundedRecords:
     """A bounded number of records, each kept *ttl* seconds after its last write.
 
     A new key beyond the capacity is refused, or takes the place of the least recently used one
@@ -121,15 +121,15 @@ def _used(kept: OrderedDict[str, Any], key: str) -> None:
         kept.move_to_end(key)
 
 
-class Marks(TLRUCache[str, Mark]):
+class CompletionMarkers(TLRUCache[str, CompletionMarker]):
     """Marks, each kept as long as it says (seconds), with its record if it has one."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
         super().__init__(math.inf, lambda _key, mark, now: now + mark[0], timer)
 
     def pop(  # type: ignore[override]  # the default has no type of its own here
-        self, key: str, default: Mark | None = None
-    ) -> Mark | None:
+        self, key: str, default: CompletionMarker | None = None
+    ) -> CompletionMarker | None:
         """Forget a mark; time stands still, or one could end between look and removal."""
         with self.timer:
             return super().pop(key, default)

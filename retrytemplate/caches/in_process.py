@@ -19,7 +19,7 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
 
-__all__ = ["ClaimsInProcess", "refuse_connection"]
+__all__ = ["InProcessClaims", "refuse_connection"]
 
 
 def refuse_connection(cache: object, connection: object) -> None:
@@ -30,13 +30,13 @@ def refuse_connection(cache: object, connection: object) -> None:
         )
 
 
-class Fresh(Claim):
+class ForcedClaim(Claim):
     """A claim that began without what is kept under its key, which may be there still."""
 
     __slots__ = ()
 
 
-class ClaimsInProcess(ABC):
+class InProcessClaims(ABC):
     """A context cache whose claims this object keeps; a subclass keeps the records.
 
     What the subclass does is done under the lock.
@@ -75,7 +75,7 @@ class ClaimsInProcess(ABC):
     ) -> Claim:
         """Load or create the record, count the attempt and take the key, in one step."""
         # What a fresh start replaces stays until the first write: it may be given back.
-        claim = Fresh(key, worker, None, 0) if fresh else Claim(key, worker, None, 0)
+        claim = ForcedClaim(key, worker, None, 0) if fresh else Claim(key, worker, None, 0)
         with self._lock:
             # In one step: a key that is new may be taken without the lock.
             held = self._claims.setdefault(key, claim)
@@ -135,7 +135,7 @@ class ClaimsInProcess(ABC):
             try:
                 if remember is not None:
                     self._mark(claim, remember, record)
-                elif claim.version or type(claim) is Fresh:  # else there is nothing under the key
+                elif claim.version or type(claim) is ForcedClaim:  # else the key is empty
                     self._drop(claim.key)
             finally:  # last: who takes the key now, sees what was left
                 self._claims.pop(claim.key, None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrytemplate._internal.validation import duration, limit_or_none, whole
 from retrytemplate.caches.base import Claim
-from retrytemplate.caches.in_process import ClaimsInProcess
+from retrytemplate.caches.in_process import InProcessClaims
 from retrytemplate.caches.snapshot import load
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.clock import given_or_system
@@ -42,7 +42,7 @@ class NewClaim(Claim):
         return worker_name(self.number)
 
 
-class MemoryRetryContextCache(ClaimsInProcess):
+class MemoryRetryContextCache(InProcessClaims):
     """Contexts in memory: they outlive the execution, not the process.
 
     :param capacity: how many failed keys are kept; a new one beyond that is refused or evicts.
@@ -143,16 +143,16 @@ class MemoryRetryContextCache(ClaimsInProcess):
     def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
         self._records.pop(claim.key, None)
         if type(self._marks) is dict:
-            from retrytemplate.caches.bounded import Marks
+            from retrytemplate.caches.bounded import CompletionMarkers
 
-            self._marks = self._marked_keys = Marks(self._timer)
+            self._marks = self._marked_keys = CompletionMarkers(self._timer)
         self._marks[claim.key] = remember, record
 
     def _store(self, key: str, record: Record) -> None:
         if type(self._records) is dict:
-            from retrytemplate.caches.bounded import Records
+            from retrytemplate.caches.bounded import BoundedRecords
 
-            self._records = Records(
+            self._records = BoundedRecords(
                 self.capacity,
                 self.ttl,
                 self._timer,

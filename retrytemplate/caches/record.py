@@ -49,16 +49,16 @@ class Record:
     """A context at rest: counts, text and JSON values; no live object.
 
     ``failures`` counts what failed, ``attempts`` what began (of a shared record: in the execution
-    that wrote it); ``verdict`` is a deciding policy's answer about the next attempt; ``worker``
-    holds the key, None: nobody; ``fence`` only grows per key; ``not_before`` is the earliest time
-    of the next attempt (seconds since the epoch).
+    that wrote it); ``retry_allowed`` is a deciding policy's answer about the next attempt;
+    ``worker`` holds the key, None: nobody; ``fence`` only grows per key; ``not_before`` is the
+    earliest time of the next attempt (seconds since the epoch).
     """
 
     phase: Phase = "idle"
     name: str | None = None
     failures: int = 0
     attempts: int = 0
-    verdict: bool = True
+    retry_allowed: bool = True
     no_recovery: bool = False
     gave_up: bool = False
     max_attempts: int | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["RECORD_LIMIT", "check_record_limit", "fitting"]
+__all__ = ["RECORD_LIMIT", "check_record_limit", "truncate_to_limit"]
 
 RECORD_LIMIT = 64 * 1024
 """Bytes, where a durable cache is told nothing else."""
@@ -34,7 +34,7 @@ def check_record_limit(limit: object) -> None:
     whole("record_limit", limit, LEAST_LIMIT)
 
 
-def fitting(record: Record, limit: int) -> Record:
+def truncate_to_limit(record: Record, limit: int) -> Record:
     """The record, its past given up as far as its JSON would take more than *limit* bytes.
 
     The oldest of the middle of the history goes first, then the tracebacks, then all but the
@@ -43,7 +43,7 @@ def fitting(record: Record, limit: int) -> Record:
     :raises ValueError: what stays does not fit; the error names the largest part and its size.
     """
     smaller, size = record, 0
-    for smaller in _ever_smaller(record):
+    for smaller in _truncation_steps(record):
         size = len(to_text(smaller))
         if size <= limit:
             return smaller
@@ -54,7 +54,7 @@ def fitting(record: Record, limit: int) -> Record:
     )
 
 
-def _ever_smaller(record: Record) -> Iterator[Record]:
+def _truncation_steps(record: Record) -> Iterator[Record]:
     yield record
     history = record.history
     while len(history) > HISTORY_FIRST + 1:

@@ -77,7 +77,7 @@ RECORD: Mapping[str, Field] = {
     "name": or_null(TEXT),
     "failures": COUNT,
     "attempts": COUNT,
-    "verdict": FLAG,
+    "retry_allowed": FLAG,
     "no_recovery": FLAG,
     "gave_up": FLAG,
     "max_attempts": or_null(COUNT),

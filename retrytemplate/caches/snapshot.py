@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from retrytemplate.caches.worker_id import host_name, place_of
+from retrytemplate.caches.worker_id import host_name, parse_worker_id
 from retrytemplate.errors import AttemptLostError, RecordedFailure
 from retrytemplate.history import RESTORED, to_recorded_failure
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from retrytemplate.caches.record import Phase, Record
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["changeable", "load", "refresh", "restore", "snapshot"]
+__all__ = ["load", "mutable_state", "refresh", "restore", "snapshot"]
 
 
 def load() -> None:
@@ -49,13 +49,13 @@ def snapshot(
     last, claim, cache = context._last_failure, context._claim, context._plan.cache
     redact = getattr(cache, "redact", None)
     if last is not None and context._last_stamp is not RESTORED:
-        context._keep(_at_rest(context._records(), last, redact))
+        context._keep(_serializable_history(context._records(), last, redact))
     record = Record(
         phase=phase,
         name=None if context.name is None else str(context.name),
         failures=context.retry_count,
         attempts=context.attempt,
-        verdict=bool(context._retry_allowed),
+        retry_allowed=bool(context._retry_allowed),
         no_recovery=bool(context.no_recovery),
         gave_up=bool(context.gave_up),
         max_attempts=_count(context.max_attempts),
@@ -74,9 +74,9 @@ def snapshot(
     limit = getattr(cache, "record_limit", None)
     if limit is None:
         return record
-    from retrytemplate.caches.record_limit import fitting
+    from retrytemplate.caches.record_limit import truncate_to_limit
 
-    return fitting(record, limit)
+    return truncate_to_limit(record, limit)
 
 
 def _count(number: Any) -> int | None:
@@ -87,7 +87,7 @@ def _count(number: Any) -> int | None:
         return None
 
 
-def _at_rest(
+def _serializable_history(
     records: tuple[AttemptRecord, ...], last: BaseException, redact: Callable[[str], str] | None
 ) -> tuple[AttemptRecord, ...]:
     """The records as a cache keeps them; the last one with its traceback."""
@@ -103,7 +103,7 @@ def _place_of(failure: BaseException) -> dict[str, Any]:
     """Where the attempt ran: a lost one where its worker did, not where it was missed."""
     if not isinstance(failure, AttemptLostError):
         return _here()
-    host, process = place_of(failure.worker or "")
+    host, process = parse_worker_id(failure.worker or "")
     return {"host": host, "process": process}
 
 
@@ -122,7 +122,7 @@ def _redacted(failure: RecordedFailure, redact: Callable[[str], str] | None) -> 
     )
 
 
-def changeable(context: RetryContext) -> Any:
+def mutable_state(context: RetryContext) -> Any:
     """What changes of a context besides failures and the policy's state."""
     from retrytemplate.caches.record import json_copy
 
@@ -160,5 +160,5 @@ def refresh(context: RetryContext, record: Record) -> None:
     if context._last_failure is None:
         context._last_failure = None if record.last is None else _redacted(record.last, None)
         context._last_stamp, context._repeat_count = RESTORED, 0
-    context._retry_allowed = record.verdict
+    context._retry_allowed = record.retry_allowed
     context._policy_state = record.policy_state

@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from itertools import count
 
-__all__ = ["host_name", "next_number", "place_of", "worker_name"]
+__all__ = ["host_name", "next_number", "parse_worker_id", "worker_name"]
 
 
 @lru_cache
@@ -21,7 +21,7 @@ def host_name() -> str:
 MOST_DIGITS = 19
 
 next_number = count(1).__next__
-_place = ""
+_worker_prefix = ""
 
 
 def worker_name(number: int | None = None) -> str:
@@ -29,10 +29,10 @@ def worker_name(number: int | None = None) -> str:
 
     :param number: the one that ``next_number()`` gave; None: it is asked now.
     """
-    return f"{_place or _here()}{next_number() if number is None else number}"
+    return f"{_worker_prefix or _make_worker_prefix()}{next_number() if number is None else number}"
 
 
-def place_of(worker: str) -> tuple[str, int | None]:
+def parse_worker_id(worker: str) -> tuple[str, int | None]:
     """The machine and the process in a worker's name; of another name nothing.
 
     >>> place_of("host-3:4711:17"), place_of("me")
@@ -44,17 +44,17 @@ def place_of(worker: str) -> tuple[str, int | None]:
     return host, int(numbers[0])
 
 
-def _here() -> str:
-    global _place
+def _make_worker_prefix() -> str:
+    global _worker_prefix
     # In a container that is started again the machine and the process are those that died.
-    _place = f"{host_name()}:{os.getpid()}:{os.urandom(4).hex()}-"
-    return _place
+    _worker_prefix = f"{host_name()}:{os.getpid()}:{os.urandom(4).hex()}-"
+    return _worker_prefix
 
 
-def _elsewhere() -> None:
-    global _place
-    _place = ""
+def _reset_after_fork() -> None:
+    global _worker_prefix
+    _worker_prefix = ""
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_elsewhere)
+    os.register_at_fork(after_in_child=_reset_after_fork)

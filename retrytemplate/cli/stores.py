@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
-    from retrytemplate.backends.inspection import Entries
+    from retrytemplate.backends.inspection import ContextInspector
     from retrytemplate.batch import JobRepository
 
 __all__ = [
@@ -70,7 +70,7 @@ def options(prefix: str = "retry", of: str = "its cache") -> ArgumentParser:
 
 
 @contextmanager
-def open_entries(args: Namespace) -> Iterator[Entries]:
+def open_entries(args: Namespace) -> Iterator[ContextInspector]:
     """The store that the arguments name; nothing is made in it.
 
     :raises UsageError: there is no URL, or none that can serve.
@@ -95,9 +95,9 @@ def store_url(args: Namespace, allowed: str = ALLOWED) -> str:
     return url
 
 
-def _entries(url: str, prefix: str) -> Entries:
+def _entries(url: str, prefix: str) -> ContextInspector:
     family, driven = parse_store_url(url)
-    kind: Callable[[str, str], Entries]
+    kind: Callable[[str, str], ContextInspector]
     if family == SQL:
         from retrytemplate.backends.sql.inspection import SQLEntries as kind
     else:

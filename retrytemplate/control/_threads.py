@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from retrytemplate._internal.awaitables import in_trio
-from retrytemplate._storage.cancellation import whole
+from retrytemplate._storage.cancellation import run_to_completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ async def run_in_thread(fn: Callable[..., T], /, *args: object) -> T:
         return value
     import asyncio
 
-    return await whole(asyncio.to_thread(fn, *args))
+    return await run_to_completion(asyncio.to_thread(fn, *args))
 
 
 async def run_in_thread_shielded(fn: Callable[..., T], /, *args: object) -> T:

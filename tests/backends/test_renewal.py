@@ -28,37 +28,37 @@ def held(key=KEY, lease=30.0):
 def test_a_lease_is_due_when_a_third_of_it_is_over():
     leases = Leases()
     claim = held()
-    assert leases.took(claim, 100.0) == 110.0
-    assert leases.due(109.9) == []
-    assert leases.due(110.0) == [claim]
+    assert leases.add(claim, 100.0) == 110.0
+    assert leases.due_for_renewal(109.9) == []
+    assert leases.due_for_renewal(110.0) == [claim]
 
 
 def test_the_next_one_due_is_the_first():
     leases = Leases()
     assert leases.next() is None
-    leases.took(held("a", 30.0), 0.0)
-    leases.took(held("b", 3.0), 0.0)
+    leases.add(held("a", 30.0), 0.0)
+    leases.add(held("b", 3.0), 0.0)
     assert leases.next() == 1.0
 
 
 def test_while_claims_come_and_go_it_looks_when_the_next_could_be_due():
     leases, claim = Leases(), held()
-    assert leases.look(0.0) is None
-    leases.took(claim, 0.0)
+    assert leases.next_wakeup(0.0) is None
+    leases.add(claim, 0.0)
     leases.drop(claim)
-    assert leases.look(5.0) == 15.0
-    leases.took(claim, 6.0)
-    assert leases.look(15.0) == 16.0
+    assert leases.next_wakeup(5.0) == 15.0
+    leases.add(claim, 6.0)
+    assert leases.next_wakeup(15.0) == 16.0
     leases.drop(claim)
-    leases.took(claim, 17.0)
+    leases.add(claim, 17.0)
     leases.drop(claim)
-    assert leases.look(18.0) == 28.0
-    assert leases.look(28.0) is None
+    assert leases.next_wakeup(18.0) == 28.0
+    assert leases.next_wakeup(28.0) is None
 
 
 def test_a_renewal_that_failed_is_tried_again_until_the_lease_is_over():
     leases, claim = Leases(), held()
-    leases.took(claim, 0.0)
+    leases.add(claim, 0.0)
     tried = []
     while leases.has(claim):
         now = leases.next()
@@ -69,8 +69,8 @@ def test_a_renewal_that_failed_is_tried_again_until_the_lease_is_over():
 
 def test_a_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
     leases, first, second = Leases(), held(), held()
-    leases.took(first, 0.0)
-    leases.took(second, 0.0)
+    leases.add(first, 0.0)
+    leases.add(second, 0.0)
     leases.drop(first)
     assert leases.has(second)
 
@@ -78,9 +78,9 @@ def test_a_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
 def test_a_claim_that_nobody_has_any_more_is_not_renewed():
     leases, kept = Leases(), held("kept")
     for claim in (kept, held("left behind")):
-        leases.took(claim, 0.0)
+        leases.add(claim, 0.0)
     del claim
-    assert leases.due(10.0) == [kept]
+    assert leases.due_for_renewal(10.0) == [kept]
     leases.drop(kept)
     assert leases.next() is None
 

@@ -269,7 +269,7 @@ def test_connections_that_are_cut_while_they_rest_are_replaced(valkey, step):
     """What is sent once goes over one that was asked; what may be sent twice needs no third."""
     cache = valkey.cache()
     taken = [cache._pool.get_connection() for _ in range(3)]
-    cache._connections._ready.extend(taken)
+    cache._connections._idle.extend(taken)
     assert valkey.client.client_kill_filter(_type="normal", skipme=True) >= 3
     for _ in range(3):
         getattr(cache, step)(KEY)
@@ -282,10 +282,10 @@ def with_one_connection(url):
 def test_there_are_no_more_connections_than_the_url_allows(valkey):
     url = with_one_connection(valkey.url)
     with blocking(url, prefix=valkey.prefix, timeout=0.3) as cache:
-        turn = cache._connections._turns.get()
+        turn = cache._connections._permits.get()
         with pytest.raises(CacheUnavailableError) as caught:
             cache.peek(KEY)
-        cache._connections._turns.put(turn)
+        cache._connections._permits.put(turn)
         assert str(caught.value).endswith("no connection is free")
         assert cache.peek(KEY) is None
 
@@ -293,7 +293,7 @@ def test_there_are_no_more_connections_than_the_url_allows(valkey):
 async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valkey):
     url = with_one_connection(valkey.url)
     async with awaited(url, prefix=valkey.prefix, timeout=0.3) as cache:
-        async with cache._connections._turns:
+        async with cache._connections._permits:
             with pytest.raises(CacheUnavailableError, match="no answer in time"):
                 await cache.peek(KEY)
         assert await cache.peek(KEY) is None
@@ -414,7 +414,7 @@ async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
 
 
 def asking(cache):
-    return not cache._connections._ready
+    return not cache._connections._idle
 
 
 # -- a server that becomes a replica ---------------------------------------------------------------
@@ -452,6 +452,6 @@ def fill_pool(cache, number):
         async def take():
             return [await cache.cache._pool.get_connection() for _ in range(number)]
 
-        cache.cache._connections._ready.extend(cache.run(take()))
+        cache.cache._connections._idle.extend(cache.run(take()))
     else:
-        cache._connections._ready.extend(cache._pool.get_connection() for _ in range(number))
+        cache._connections._idle.extend(cache._pool.get_connection() for _ in range(number))

@@ -9,7 +9,7 @@ from sqlalchemy import event
 
 from retrytemplate import NeverRetryPolicy
 from retrytemplate._internal.threads import Threads
-from retrytemplate._storage.cancellation import wait_shielded, whole
+from retrytemplate._storage.cancellation import run_to_completion, wait_shielded
 from retrytemplate.batch import ForwardReader, JobRepository, JobRepositoryError, Runs, SkipPolicy
 from retrytemplate.batch.journal import engines
 from retrytemplate.batch.runner.signals import run_uninterrupted
@@ -38,7 +38,7 @@ async def test_a_step_on_the_database_is_waited_for_however_often_it_is_cancelle
         await go_on.wait()
         ended.append(1)
 
-    task = await cancelled(whole(step()))
+    task = await cancelled(run_to_completion(step()))
     assert not task.done()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -57,7 +57,7 @@ async def test_what_is_cut_off_is_cancelled_once_and_waited_for():
             seen.append(asyncio.current_task().cancelling())
             raise
 
-    task = await cancelled(whole(step(), cut=True))
+    task = await cancelled(run_to_completion(step(), cut=True))
     assert not task.done()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -73,16 +73,16 @@ async def test_a_cancellation_stays_one_where_what_was_cut_off_takes_no_notice()
             return "done"
 
     with pytest.raises(asyncio.CancelledError):
-        await (await cancelled(whole(step(), cut=True), times=1))
+        await (await cancelled(run_to_completion(step(), cut=True), times=1))
 
 
 async def test_what_a_step_gives_or_raises_comes_out():
     async def gives():
         return 7
 
-    assert await whole(gives()) == 7
+    assert await run_to_completion(gives()) == 7
     with pytest.raises(Bad):
-        await whole(raises())
+        await run_to_completion(raises())
 
 
 async def raises():
@@ -96,7 +96,7 @@ async def test_what_a_step_raises_while_it_is_cancelled_is_nobodys():
         await go_on.wait()
         raise Bad
 
-    task = await cancelled(whole(step()))
+    task = await cancelled(run_to_completion(step()))
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -107,7 +107,7 @@ async def test_a_step_that_is_cancelled_by_somebody_else_is_cancelled():
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await whole(step())
+        await run_to_completion(step())
 
 
 async def test_several_tasks_are_over_before_the_cancellation_goes_on():

@@ -22,7 +22,7 @@ def test_what_was_written_in_format_1_is_read():
 
     assert (record.phase, record.worker, record.name) == ("recovering", "host-4:4712:3", "charge")
     assert (record.failures, record.attempts, record.max_attempts) == (2, 2, 3)
-    assert (record.verdict, record.no_recovery, record.gave_up) == (False, False, True)
+    assert (record.retry_allowed, record.no_recovery, record.gave_up) == (False, False, True)
     assert (record.version, record.fence) == (5, 1795273757000001)
     assert (record.policy_state, record.backoff_state) == ({"started": 12.5}, 0.4)
     assert (record.backoff_started, record.not_before) == (True, 1795273760.75)

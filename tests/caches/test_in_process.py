@@ -11,7 +11,7 @@ from retrytemplate import (
     MemoryRetryContextCache,
 )
 from retrytemplate.caches.base import Claim
-from retrytemplate.caches.in_process import ClaimsInProcess
+from retrytemplate.caches.in_process import InProcessClaims
 from retrytemplate.caches.record import Record
 from retrytemplate.testing import CacheConformance
 
@@ -38,7 +38,7 @@ class Guarded(dict):
     )
 
 
-class Dictionary(ClaimsInProcess):
+class Dictionary(InProcessClaims):
     """The records in a dictionary."""
 
     def __init__(self):
@@ -167,7 +167,7 @@ class Interrupted(MemoryRetryContextCache):
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_key_that_is_being_begun_under_the_lock_is_taken_by_nobody_without_it(fresh):
     cache = Interrupted()
-    claim = ClaimsInProcess.begin(cache, "k", worker="one", fresh=fresh)
+    claim = InProcessClaims.begin(cache, "k", worker="one", fresh=fresh)
     assert not cache.met
     assert cache.holds(claim)
     assert cache.begin("other", worker="one").fence > claim.fence
@@ -184,6 +184,6 @@ def test_who_finds_a_success_remembered_leaves_the_key_of_others_alone():
     cache = Ending()
     cache.succeed(cache.begin("k", worker="one"), remember=10)
     with pytest.raises(AlreadyCompletedError):
-        ClaimsInProcess.begin(cache, "k", worker="two")
+        InProcessClaims.begin(cache, "k", worker="two")
     assert not cache.met
     assert "k" not in cache._claims

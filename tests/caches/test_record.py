@@ -60,7 +60,7 @@ RECORDS = st.builds(
     name=st.none() | TEXTS,
     failures=COUNTS,
     attempts=COUNTS,
-    verdict=st.booleans(),
+    retry_allowed=st.booleans(),
     no_recovery=st.booleans(),
     gave_up=st.booleans(),
     max_attempts=st.none() | COUNTS,
@@ -135,7 +135,7 @@ def test_what_an_older_version_left_out_has_its_default():
 def test_a_record_of_nothing_is_that_of_a_key_that_never_failed():
     record = from_json({"format": 1, "last": None, "history": []})
     assert (record.failures, record.attempts, record.fence, record.version) == (0, 0, 0, 1)
-    assert (record.phase, record.verdict, record.backoff_started) == ("idle", True, False)
+    assert (record.phase, record.retry_allowed, record.backoff_started) == ("idle", True, False)
     assert (record.gave_up, record.no_recovery) == (False, False)
 
 
@@ -201,7 +201,7 @@ def cause_with(**changes):
         (record_with(failures=-1), "failures must be an int >= 0, got -1"),
         (record_with(attempts=1.5), "attempts must be an int >= 0, got 1.5"),
         (record_with(attempts=True), "attempts must be an int >= 0, got True"),
-        (record_with(verdict="yes"), "verdict must be true or false, got 'yes'"),
+        (record_with(retry_allowed="yes"), "retry_allowed must be true or false, got 'yes'"),
         (record_with(no_recovery=None), "no_recovery must be true or false, got None"),
         (record_with(gave_up=1), "gave_up must be true or false, got 1"),
         (record_with(max_attempts="3"), "max_attempts must be an int >= 0 or null, got '3'"),

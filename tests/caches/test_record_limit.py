@@ -17,7 +17,7 @@ from retrytemplate import (
     SimpleRetryPolicy,
 )
 from retrytemplate.caches.record import Record, from_json, to_text
-from retrytemplate.caches.record_limit import LEAST_LIMIT, RECORD_LIMIT, fitting
+from retrytemplate.caches.record_limit import LEAST_LIMIT, RECORD_LIMIT, truncate_to_limit
 
 LONG = 8 * 1024
 
@@ -48,26 +48,26 @@ def kept(fitted, field):
 
 def test_a_record_that_fits_is_left_as_it_is():
     whole = record(16)
-    assert fitting(whole, len(to_text(whole))) is whole
+    assert truncate_to_limit(whole, len(to_text(whole))) is whole
 
 
 def test_a_byte_more_costs_the_oldest_attempt_of_the_middle():
     whole = record(20)
-    fitted = fitting(whole, len(to_text(whole)) - 1)
+    fitted = truncate_to_limit(whole, len(to_text(whole)) - 1)
 
     assert numbers(whole) == [1, 2, 3, *range(8, 21)]
     assert numbers(fitted) == [1, 2, 3, *range(9, 21)]
 
 
 def test_the_middle_goes_before_any_traceback():
-    fitted = fitting(record(20, "m", "t" * LONG), 4 * LONG + 8192)
+    fitted = truncate_to_limit(record(20, "m", "t" * LONG), 4 * LONG + 8192)
 
     assert numbers(fitted) == [1, 2, 3, 20]
     assert kept(fitted, "traceback") == [1, 2, 3, 20]
 
 
 def test_the_tracebacks_go_next_the_oldest_first():
-    fitted = fitting(record(20, "m", "t" * LONG), 2 * LONG + 4096)
+    fitted = truncate_to_limit(record(20, "m", "t" * LONG), 2 * LONG + 4096)
 
     assert numbers(fitted) == [1, 2, 3, 20]
     assert kept(fitted, "traceback") == [3, 20]
@@ -75,7 +75,7 @@ def test_the_tracebacks_go_next_the_oldest_first():
 
 
 def test_messages_are_cut_when_no_traceback_is_left():
-    fitted = fitting(record(20, "m" * LONG, "t" * LONG), 5 * LONG)
+    fitted = truncate_to_limit(record(20, "m" * LONG, "t" * LONG), 5 * LONG)
 
     assert numbers(fitted) == [1, 2, 3, 20]
     assert kept(fitted, "traceback") == []
@@ -85,14 +85,14 @@ def test_messages_are_cut_when_no_traceback_is_left():
 
 def test_a_long_cause_is_cut_before_a_first_failure_goes():
     last = RecordedFailure("OSError", "short", RecordedFailure("KeyError", "c" * LONG))
-    fitted = fitting(evolve(record(20), last=last), LEAST_LIMIT)
+    fitted = truncate_to_limit(evolve(record(20), last=last), LEAST_LIMIT)
 
     assert numbers(fitted) == [1, 2, 3, 20]
     assert (fitted.last.message, len(fitted.last.cause.message)) == ("short", 182)
 
 
 def test_the_causes_and_the_first_failures_go_last():
-    fitted = fitting(record(20, "𝄞" * LONG, "t" * LONG), LEAST_LIMIT)
+    fitted = truncate_to_limit(record(20, "𝄞" * LONG, "t" * LONG), LEAST_LIMIT)
 
     assert numbers(fitted) == [20]
     assert fitted.last.message == fitted.history[0].message
@@ -101,7 +101,7 @@ def test_the_causes_and_the_first_failures_go_last():
 
 def test_short_tracebacks_and_messages_are_left_as_they_are():
     whole = record(4, "short", "", attributes={"fill": "x" * LEAST_LIMIT})
-    fitted = fitting(whole, len(to_text(whole)) - 1)
+    fitted = truncate_to_limit(whole, len(to_text(whole)) - 1)
     assert {(each.message, each.traceback) for each in fitted.history} == {("short", "")}
 
 
@@ -116,7 +116,7 @@ TEXTS = st.text(st.characters(exclude_categories=()), max_size=12).map(lambda te
 )
 def test_what_failed_always_fits_and_the_counts_stay(attempts, message, traceback, limit):
     whole = record(attempts, message, traceback, name="charge", version=7, fence=5, worker="one")
-    fitted = fitting(whole, limit)
+    fitted = truncate_to_limit(whole, limit)
 
     assert len(to_text(fitted).encode()) <= limit
     assert (fitted.failures, fitted.attempts, fitted.worker) == (attempts, attempts, "one")
@@ -135,13 +135,13 @@ def test_an_attribute_that_alone_is_beyond_the_limit_is_named_with_its_size():
         r"9\d\d\d, its past given up; record_limit is 8192"
     )
     with pytest.raises(ValueError, match=says):
-        fitting(whole, 8192)
+        truncate_to_limit(whole, 8192)
 
 
 def test_of_attributes_that_are_too_much_together_the_largest_is_named():
     whole = record(1, attributes={f"part {n}": "x" * (n * 1000) for n in range(1, 6)})
     with pytest.raises(ValueError, match=r"attribute 'part 5' .* takes 5014 bytes as JSON"):
-        fitting(whole, 8192)
+        truncate_to_limit(whole, 8192)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_of_attributes_that_are_too_much_together_the_largest_is_named():
 )
 def test_a_state_that_is_beyond_the_limit_is_named(field, part):
     with pytest.raises(ValueError, match=f"{part} of a stateful context takes 9002 bytes"):
-        fitting(record(5, **{field: "x" * 9000}), 8192)
+        truncate_to_limit(record(5, **{field: "x" * 9000}), 8192)
 
 
 # -- in memory -----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
-from retrytemplate._storage.fork_safety import follow
+from retrytemplate._storage.fork_safety import register
 from retrytemplate.backends.leases import LeasedClaim, RenewingThread
 from retrytemplate.control import (
     Bulkhead,
@@ -353,7 +353,7 @@ class Renewals:
 
     def __init__(self):
         self._forked()
-        follow(self)
+        register(self)
 
     def _forked(self):
         self.renewer, self.claim = RenewingThread(self.renew, time.monotonic, well), held(1e-6)

@@ -3,7 +3,7 @@
 import os
 from itertools import count
 
-from retrytemplate._storage.column_keys import stored
+from retrytemplate._storage.column_keys import to_column_key
 from tests.support import valkey
 from tests.support.cache_kinds import awaited, blocking
 
@@ -35,7 +35,7 @@ class ValkeyStore:
         return awaited(self.url, **{"prefix": self.prefix} | settings)
 
     def name(self, key):
-        return f"{self.prefix}:{{{stored(key)}}}"
+        return f"{self.prefix}:{{{to_column_key(key)}}}"
 
     def names(self):
         return list(self.client.scan_iter(f"{self.prefix}:*", count=1000))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._internal.validation import seconds
 from retrytemplate._storage import redis_connection
-from retrytemplate._storage.column_keys import from_stored
+from retrytemplate._storage.column_keys import from_column_key
 from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate._storage.redis_connection import AsyncConnections, Connections
 from retrytemplate.backends.durable import KEY_PREFIXES, AwaitedCache, BlockingCache, DurableCache
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
@@ -118,17 +118,17 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
         cursor = None
         while cursor != END:
             cursor, page = self._perform(self._page(cursor or END))
-            yield from map(from_stored, page)
+            yield from map(from_column_key, page)
 
     def _made(self) -> tuple[Any, Connections]:
         pool = redis_connection.pool(self._url, self.timeout)
         return pool, Connections(pool, self.timeout)
 
-    def _perform(self, step: Step[T], connection: Any = None) -> T:
+    def _perform(self, step: Operation[T], connection: Any = None) -> T:
         return perform(step, self._connections.ask)
 
     def _disconnect(self) -> None:
-        self._connections.let_go()
+        self._connections.release_idle()
         if isinstance(self._url, str):  # else they are another's
             self._pool.disconnect()
 
@@ -150,18 +150,18 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
         while cursor != END:
             cursor, page = await self._perform(self._page(cursor or END))
             for key in page:
-                yield from_stored(key)
+                yield from_column_key(key)
 
     def _made(self) -> tuple[Any, AsyncConnections]:
         pool = redis_connection.async_pool(self._url, self.timeout)
         return pool, AsyncConnections(pool, self.timeout)
 
-    async def _perform(self, step: Step[T], connection: Any = None) -> T:
+    async def _perform(self, step: Operation[T], connection: Any = None) -> T:
         self._check_loop()
         return await perform_async(step, self._connections.ask)
 
     async def _disconnect(self) -> None:
-        await self._connections.let_go()
+        await self._connections.release_idle()
         if isinstance(self._url, str):  # else they are another's
             await self._pool.disconnect()
         self._connect()  # nothing of this loop is left for the next one

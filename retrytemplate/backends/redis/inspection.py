@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage.column_keys import from_stored, stored
-from retrytemplate._storage.redis_script import repeated
-from retrytemplate.backends.inspection import Entries, Entry, entry
+from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.redis_script import send_idempotent
+from retrytemplate.backends.inspection import ContextInspector, Entry, entry
 from retrytemplate.backends.redis import scripts
 from retrytemplate.backends.redis.cache import RedisRetryContextCache
 from retrytemplate.backends.redis.operations import Steps, moment, readable
@@ -14,7 +14,7 @@ from retrytemplate.backends.redis.operations import Steps, moment, readable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
 
 __all__ = ["RedisEntries"]
 
@@ -22,22 +22,22 @@ __all__ = ["RedisEntries"]
 class _LookingSteps(Steps):
     """Steps that read what the others do not."""
 
-    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]:
-        keys = yield from self._first(limit, after, scripts.LIST_ALL, stored(prefix))
+    def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]:
+        keys = yield from self._first(limit, after, scripts.LIST_ALL, to_column_key(prefix))
         entries = []
         for key in keys:
-            found = yield from self.search(from_stored(key))
+            found = yield from self.search(from_column_key(key))
             if found is not None:  # it is not forgotten in the meantime
                 entries.append(found)
         return entries
 
-    def search(self, key: str) -> Step[Entry | None]:
-        answer = yield from self._run(repeated, scripts.LOOK, key)
+    def search(self, key: str) -> Operation[Entry | None]:
+        answer = yield from self._run(send_idempotent, scripts.LOOK, key)
         now, text, phase, fence, worker, lease, expires = answer
         if phase is None:
             return None
         return entry(
-            from_stored(stored(key)),
+            from_column_key(to_column_key(key)),
             text,
             phase=readable(phase),
             fence=_as(int, fence),
@@ -56,7 +56,7 @@ def _as(kind: Callable[[bytes], Any], text: bytes | None) -> Any:
         return readable(text or b"")
 
 
-class RedisEntries(Entries):
+class RedisEntries(ContextInspector):
     """The entries of a context cache on Redis or Valkey.
 
     :param url: of the server, as ``RedisRetryContextCache`` takes it.

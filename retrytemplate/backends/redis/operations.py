@@ -10,8 +10,8 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage.column_keys import from_stored, stored
-from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.redis import scripts
 from retrytemplate.caches.claim_errors import completed, in_progress, lost, parsed
@@ -19,7 +19,7 @@ from retrytemplate.caches.record import to_text
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.redis_script import Asked, Script
     from retrytemplate.caches.record import Record
 
@@ -49,11 +49,13 @@ class Steps:
         self._calls = count(1)
         self._origin = os.urandom(6).hex()
 
-    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[LeasedClaim]:
+    def begin(
+        self, key: str, worker: str, lease: float | None, fresh: bool
+    ) -> Operation[LeasedClaim]:
         """Take the key, or say why not."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
-        reply = yield from self._run(repeated, scripts.BEGIN, key, *arguments)
+        reply = yield from self._run(send_idempotent, scripts.BEGIN, key, *arguments)
         if reply is None:
             raise completed(key)
         if isinstance(reply, list):
@@ -74,12 +76,12 @@ class Steps:
                 raise
         return claim
 
-    def renew(self, claim: LeasedClaim) -> Step[None]:
+    def renew(self, claim: LeasedClaim) -> Operation[None]:
         """Extend the lease by what it was at first."""
         ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
         claim.lease_until = moment(ends)
 
-    def fail(self, claim: LeasedClaim, record: Record) -> Step[None]:
+    def fail(self, claim: LeasedClaim, record: Record) -> Operation[None]:
         """Write the record; hold on to the key if the record says so."""
         held = record.worker is not None
         times = (claim.lease, self._ttl, int(held))
@@ -93,7 +95,7 @@ class Steps:
         remember: float | None,
         connection: None,
         record: Record | None,
-    ) -> Step[None]:
+    ) -> Operation[None]:
         """Leave no more than the fence, or a mark."""
         if remember is None:
             yield from self._held(scripts.FINISH, claim)
@@ -101,46 +103,46 @@ class Steps:
             kept = () if record is None else _columns(record)[:2]
             yield from self._held(scripts.REMEMBER, claim, min(remember, MOST), *kept)
 
-    def release(self, claim: LeasedClaim) -> Step[None]:
+    def release(self, claim: LeasedClaim) -> Operation[None]:
         """Leave the key as it was found."""
         yield from self._of(scripts.GIVE_BACK, claim, self._ttl)
 
-    def holds(self, claim: LeasedClaim) -> Step[bool]:
+    def holds(self, claim: LeasedClaim) -> Operation[bool]:
         """Whether the key names the claim, and its lease is not over."""
         return bool((yield from self._of(scripts.HOLDS, claim)))
 
-    def forget(self, key: str) -> Step[None]:
+    def forget(self, key: str) -> Operation[None]:
         """Leave no more than the fence, whether the key is held or not."""
-        yield from self._run(once, scripts.FORGET, key)
+        yield from self._run(send_once, scripts.FORGET, key)
 
-    def peek(self, key: str) -> Step[Record | None]:
+    def peek(self, key: str) -> Operation[Record | None]:
         """The record, if there is one."""
-        text = yield from repeated(key, ("HGET", self._name(key), "record"))
+        text = yield from send_idempotent(key, ("HGET", self._name(key), "record"))
         return None if text is None else parsed(key, text)
 
-    def swap(self, key: str, record: Record, version: int) -> Step[bool]:
+    def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
         """Write the record where the version still is the one that was read."""
         arguments = (version, self._ttl, *_columns(record))
-        return bool((yield from self._run(once, scripts.SWAP, key, *arguments)))
+        return bool((yield from self._run(send_once, scripts.SWAP, key, *arguments)))
 
     def page(
         self, cursor: str, script: Script = scripts.LIST, beginning: str = ""
-    ) -> Step[tuple[str, list[str]]]:
+    ) -> Operation[tuple[str, list[str]]]:
         """Some of the keys that have a record, and the cursor of the rest."""
         arguments = (cursor, f"{self._opening}{SPECIAL.sub(ESCAPED, beginning)}*", AT_ONCE)
-        following, names = yield from evaluated(repeated, script, None, 0, *arguments)
+        following, names = yield from eval_script(send_idempotent, script, None, 0, *arguments)
         return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
 
-    def keys(self, after: str, limit: int) -> Step[list[str]]:
+    def keys(self, after: str, limit: int) -> Operation[list[str]]:
         """The keys that have a record, in order, from the one after *after* on."""
         found = yield from self._first(limit, after, scripts.LIST)
-        return [from_stored(key) for key in found]
+        return [from_column_key(key) for key in found]
 
     def _first(
         self, limit: int, after: str, script: Script, beginning: str = ""
-    ) -> Step[list[str]]:
+    ) -> Operation[list[str]]:
         """So many keys in order: of all, since a server keeps them in none."""
-        behind, found, cursor = stored(after), set[str](), END
+        behind, found, cursor = to_column_key(after), set[str](), END
         while True:
             cursor, page = yield from self.page(cursor, script, beginning)
             found.update(key for key in page if key > behind)
@@ -148,29 +150,29 @@ class Steps:
             if cursor == END:
                 return sorted(found)
 
-    def purge(self) -> Step[int]:
+    def purge(self) -> Operation[int]:
         """Nothing: the server itself deletes what is over."""
         yield from ()
         return 0
 
     # -- commands --------------------------------------------------------------------------------
 
-    def _held(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Step[Any]:
+    def _held(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
         """What a write of the claim answers; an error where it is not the one in force."""
         answer = yield from self._of(script, claim, *arguments)
         if answer is None:
             raise lost(claim)
         return answer
 
-    def _of(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Step[Any]:
+    def _of(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
         mine = (claim.worker, claim.fence, self._token())
-        return (yield from self._run(repeated, script, claim.key, *mine, *arguments))
+        return (yield from self._run(send_idempotent, script, claim.key, *mine, *arguments))
 
-    def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Step[Any]:
-        return (yield from evaluated(asked, script, key, 1, self._name(key), *arguments))
+    def _run(self, asked: Asked, script: Script, key: str, *arguments: Any) -> Operation[Any]:
+        return (yield from eval_script(asked, script, key, 1, self._name(key), *arguments))
 
     def _name(self, key: str) -> bytes:
-        return f"{self._opening}{stored(key)}}}".encode()
+        return f"{self._opening}{to_column_key(key)}}}".encode()
 
     def _token(self) -> str:
         return f"{self._origin}.{next(self._calls)}"

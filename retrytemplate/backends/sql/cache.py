@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
@@ -73,7 +73,7 @@ class _OnSQL(DurableCache, Generic[E]):
 
     def _reconnect(self) -> object:
         engine: Any = self._engine
-        return sql_engine.let_go(getattr(engine, "sync_engine", engine))
+        return sql_engine.detach_pool(getattr(engine, "sync_engine", engine))
 
 
 class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
@@ -113,7 +113,7 @@ class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
             yield from page
             after = page[-1]
 
-    def _perform(self, step: Step[T], connection: Any = None) -> T:
+    def _perform(self, step: Operation[T], connection: Any = None) -> T:
         return perform(step, partial(sql_connection.run, self._engine, connection))
 
     def _check_connection(self, connection: Any) -> None:
@@ -150,7 +150,7 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
                 yield key
             after = page[-1]
 
-    async def _perform(self, step: Step[T], connection: Any = None) -> T:
+    async def _perform(self, step: Operation[T], connection: Any = None) -> T:
         self._check_loop()
         return await perform_async(
             step, partial(sql_connection.run_async, self._engine, connection)

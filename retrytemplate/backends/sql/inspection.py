@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage.column_keys import from_stored, stored
-from retrytemplate.backends.inspection import Entries, Entry, entry
+from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate.backends.inspection import ContextInspector, Entry, entry
 from retrytemplate.backends.sql import statements as sql
 from retrytemplate.backends.sql.cache import SQLRetryContextCache
 from retrytemplate.backends.sql.operations import Steps
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
 
     T = TypeVar("T")
 
@@ -35,24 +35,24 @@ ONE = f"SELECT {COLUMNS} FROM ${{prefix}}_contexts AS c WHERE key = :key AND NOT
 class _LookingSteps(Steps):
     """Steps on tables that are there already."""
 
-    def listing(self, prefix: str, after: str, limit: int) -> Step[list[Entry]]:
+    def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]:
         yield from self._prepare()
-        first = stored(prefix)
-        bounds = {"after": stored(after), "first": first, "last": first + BEHIND_ALL}
+        first = to_column_key(prefix)
+        bounds = {"after": to_column_key(after), "first": first, "last": first + BEHIND_ALL}
         rows = yield self._order(PAGE, **bounds, limit=limit, ttl=self.ttl)
         return [_entry(*row) for row in rows]
 
-    def search(self, key: str) -> Step[Entry | None]:
+    def search(self, key: str) -> Operation[Entry | None]:
         yield from self._prepare()
-        rows = yield self._order(ONE, key=stored(key), ttl=self.ttl)
+        rows = yield self._order(ONE, key=to_column_key(key), ttl=self.ttl)
         return _entry(*rows[0]) if rows else None
 
-    def _prepare(self) -> Step[None]:
+    def _prepare(self) -> Operation[None]:
         if not (yield from self._tables.found()):
             raise CacheUnavailableError(f"the database has no tables {self.prefix}_*")
 
 
-class SQLEntries(Entries):
+class SQLEntries(ContextInspector):
     """The entries in the tables of a context cache on SQL.
 
     :param url: of the database, as ``SQLRetryContextCache`` takes it.
@@ -66,7 +66,7 @@ class SQLEntries(Entries):
             cache, _LookingSteps(cache._engine.dialect.name, prefix, cache.lease, None)
         )
 
-    def _perform(self, step: Step[T]) -> T:
+    def _perform(self, step: Operation[T]) -> T:
         missing = missing_file(self._url)
         if missing:
             raise CacheUnavailableError(f"there is no file {missing}")
@@ -88,4 +88,4 @@ def missing_file(url: URL) -> str | None:
 
 def _entry(key: str, text: str | None, *columns: Any) -> Entry:
     names = ("phase", "fence", "worker", "lease_until", "updated", "expires", "now")
-    return entry(from_stored(key), text, **dict(zip(names, columns, strict=True)))
+    return entry(from_column_key(key), text, **dict(zip(names, columns, strict=True)))

@@ -7,8 +7,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from retrytemplate._storage.column_keys import from_stored, stored
-from retrytemplate._storage.operation_runner import AnswerLostError, twice
+from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.operation_runner import AnswerLostError, retry_once_if_answer_lost
 from retrytemplate._storage.sql_schema import LockedError, Schema, Tables
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.sql import statements as sql
@@ -19,12 +19,12 @@ from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.sql_schema import Order, Rows
     from retrytemplate.caches.base import Claim
     from retrytemplate.caches.record import Record
 
-__all__ = ["SQLClaim", "Steps", "follow"]
+__all__ = ["SQLClaim", "Steps", "track_rollback"]
 
 
 CONTEXTS = Schema("schema", sql.SCHEMA, sql.schema)
@@ -61,16 +61,18 @@ class Steps:
         self._tables = Tables(dialect, prefix, CONTEXTS)
         self._order = self._tables.order
 
-    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Step[SQLClaim]:
+    def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Operation[SQLClaim]:
         """Take the key, or say why not."""
         yield from self._prepare()
         if next(self._begun) % SWEEP_EVERY == 0:
             yield from self._sweep()
         seconds = self.lease if lease is None else lease
-        wanted = {"key": stored(key), "worker": worker, "lease": seconds, "fresh": fresh}
+        wanted = {"key": to_column_key(key), "worker": worker, "lease": seconds, "fresh": fresh}
         try:
             # By the same worker, the second time: the claim is one, and its fence the last.
-            rows = yield from twice(self._order(sql.BEGIN, **wanted, ttl=self.ttl))
+            rows = yield from retry_once_if_answer_lost(
+                self._order(sql.BEGIN, **wanted, ttl=self.ttl)
+            )
         except LockedError as exc:  # by its holder, maybe, whose attempt ends in a transaction
             raise ((yield from self._refusal(key)) or exc) from exc.__cause__
         if not rows:
@@ -94,21 +96,25 @@ class Steps:
                 raise
         return claim
 
-    def _refusal(self, key: str) -> Step[Exception | None]:
+    def _refusal(self, key: str) -> Operation[Exception | None]:
         """Why the key cannot be taken; None where nothing speaks against it any more."""
-        rows = yield from twice(self._order(sql.REFUSAL, key=stored(key)))
+        rows = yield from retry_once_if_answer_lost(
+            self._order(sql.REFUSAL, key=to_column_key(key))
+        )
         worker, lease_until, held, done = rows[0] if rows else (None, None, False, False)
         if held:
             error = damaged(key, worker=worker, lease_until=lease_until)
             return error or in_progress(key, worker, lease_until)
         return completed(key) if done else None
 
-    def renew(self, claim: SQLClaim) -> Step[None]:
+    def renew(self, claim: SQLClaim) -> Operation[None]:
         """Extend the lease by what it was at first."""
-        rows = yield from twice(self._order(sql.RENEW, **_mine(claim), lease=claim.lease))
+        rows = yield from retry_once_if_answer_lost(
+            self._order(sql.RENEW, **_mine(claim), lease=claim.lease)
+        )
         claim.lease_until = _held(claim, rows)
 
-    def fail(self, claim: SQLClaim, record: Record) -> Step[None]:
+    def fail(self, claim: SQLClaim, record: Record) -> Operation[None]:
         """Write the record; hold on to the key if the record says so."""
         written, holder = _columns(record), record.worker
         order = self._order(
@@ -132,7 +138,7 @@ class Steps:
         remember: float | None,
         connection: Any,
         record: Record | None,
-    ) -> Step[None]:
+    ) -> Operation[None]:
         """Delete the key, or leave a mark."""
         if claim.undone and connection is None:
             return (yield from self._undo(claim))
@@ -143,9 +149,9 @@ class Steps:
             rows = yield self._order(sql.REMEMBER, **_mine(claim), **kept, remember=remember)
         _held(claim, rows)
         if connection is not None:
-            follow(claim, connection)
+            track_rollback(claim, connection)
 
-    def _undo(self, claim: SQLClaim) -> Step[None]:
+    def _undo(self, claim: SQLClaim) -> Operation[None]:
         """Give the key back if it is held: what was rolled back may not have been the end."""
         if (yield self._back(claim)):
             raise MisuseError(
@@ -153,44 +159,46 @@ class Steps:
                 "let an error leave the callback; the key is left as it was"
             )
 
-    def release(self, claim: SQLClaim) -> Step[None]:
+    def release(self, claim: SQLClaim) -> Operation[None]:
         """Leave the key as it was found."""
-        yield from twice(self._back(claim))
+        yield from retry_once_if_answer_lost(self._back(claim))
 
     def _back(self, claim: SQLClaim) -> Order:
         return self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
 
-    def holds(self, claim: SQLClaim) -> Step[bool]:
+    def holds(self, claim: SQLClaim) -> Operation[bool]:
         """Whether the row names the claim, and its lease is not over."""
-        return bool((yield from twice(self._order(sql.HOLDS, **_mine(claim)))))
+        return bool((yield from retry_once_if_answer_lost(self._order(sql.HOLDS, **_mine(claim)))))
 
-    def forget(self, key: str) -> Step[None]:
+    def forget(self, key: str) -> Operation[None]:
         """Delete the key, held or not."""
         yield from self._prepare()
-        yield self._order(sql.FORGET, key=stored(key))
+        yield self._order(sql.FORGET, key=to_column_key(key))
 
-    def peek(self, key: str) -> Step[Record | None]:
+    def peek(self, key: str) -> Operation[Record | None]:
         """The record, if there is one whose time is not over."""
         yield from self._prepare()
-        rows = yield from twice(self._order(sql.PEEK, key=stored(key), ttl=self.ttl))
+        rows = yield from retry_once_if_answer_lost(
+            self._order(sql.PEEK, key=to_column_key(key), ttl=self.ttl)
+        )
         return parsed(key, rows[0][0]) if rows else None
 
-    def swap(self, key: str, record: Record, version: int) -> Step[bool]:
+    def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
         """Write the record where the version still is the one that was read."""
         yield from self._prepare()
-        where = {"key": stored(key), "ttl": self.ttl, **_columns(record)}
+        where = {"key": to_column_key(key), "ttl": self.ttl, **_columns(record)}
         if version:
             return bool((yield self._order(sql.SWAP, **where, expected=version)))
         return bool((yield self._order(sql.SHARE, **where)))
 
-    def keys(self, after: str, limit: int) -> Step[list[str]]:
+    def keys(self, after: str, limit: int) -> Operation[list[str]]:
         """The keys that have a record, in order, from the one after *after* on."""
         yield from self._prepare()
-        order = self._order(sql.KEYS, after=stored(after), limit=limit, ttl=self.ttl)
-        rows = yield from twice(order)
-        return [from_stored(row[0]) for row in rows]
+        order = self._order(sql.KEYS, after=to_column_key(after), limit=limit, ttl=self.ttl)
+        rows = yield from retry_once_if_answer_lost(order)
+        return [from_column_key(row[0]) for row in rows]
 
-    def purge(self) -> Step[int]:
+    def purge(self) -> Operation[int]:
         """Delete what is over, so many keys a statement."""
         yield from self._prepare()
         deleted, after = 0, ""
@@ -201,18 +209,18 @@ class Steps:
             deleted += len(rows)
             after = max(row[0] for row in rows)
 
-    def _sweep(self) -> Step[None]:
+    def _sweep(self) -> Operation[None]:
         """Delete some of what is over, so that a table is not for ever what nobody purges."""
         # Another time will do as well, where the store has something against it now.
         with suppress(CacheUnavailableError):
             yield self._order(sql.SWEEP, limit=SWEPT, ttl=self.ttl)
 
-    def _prepare(self) -> Step[None]:
+    def _prepare(self) -> Operation[None]:
         yield from self._tables.prepare()
 
 
 def _mine(claim: Claim) -> dict[str, Any]:
-    return {"key": stored(claim.key), "fence": claim.fence, "worker": claim.worker}
+    return {"key": to_column_key(claim.key), "fence": claim.fence, "worker": claim.worker}
 
 
 def _held(claim: Claim, rows: Rows) -> Any:
@@ -236,7 +244,7 @@ def _kept(record: Record | None) -> dict[str, Any]:
 _ended: WeakKeyDictionary[Connection, list[SQLClaim]] = WeakKeyDictionary()
 
 
-def follow(claim: SQLClaim, connection: Any) -> None:
+def track_rollback(claim: SQLClaim, connection: Any) -> None:
     """Let a rollback be noted on the claim, which has been ended in this connection."""
     from sqlalchemy import event
 

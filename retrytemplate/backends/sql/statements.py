@@ -14,7 +14,7 @@ SCHEMA = 1
 
 CONTEXTS = """
 CREATE TABLE IF NOT EXISTS ${prefix}_contexts (
-    key text${exact} NOT NULL PRIMARY KEY,
+    key text${collate_c} NOT NULL PRIMARY KEY,
     record text,
     version bigint NOT NULL,
     fence bigint NOT NULL,
@@ -49,12 +49,12 @@ OVER = """coalesce(
 FREE = "(c.worker IS NULL OR c.lease_until <= ${now})"
 MINE = "key = :key AND fence = :fence AND worker = :worker"
 AFTER_TTL = "${now} + CAST(:ttl AS double precision)"
-FENCE = "${greatest}(CAST(${now} * 1000000 AS bigint), ${floor})"
+FENCE = "${greatest}(CAST(${now} * 1000000 AS bigint), ${min_fence})"
 
 BEGIN = f"""
 INSERT INTO ${{prefix}}_contexts AS c
     (key, version, fence, phase, worker, lease_until, updated)
-SELECT :key, 0, {FENCE}, 'attempting', :worker, ${{now}} + :lease, ${{now}} ${{turn}}
+SELECT :key, 0, {FENCE}, 'attempting', :worker, ${{now}} + :lease, ${{now}} ${{serialize_key}}
 ON CONFLICT (key) DO UPDATE SET
     record = CASE WHEN {OVER} THEN NULL ELSE c.record END,
     version = CASE WHEN {OVER} THEN 0 ELSE c.version END,
@@ -132,7 +132,7 @@ SWEEP = f"""
 DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
     SELECT key FROM ${{prefix}}_contexts
     WHERE expires <= (SELECT ${{now}}) AND worker IS NULL
-    ORDER BY expires LIMIT :limit ${{unlocked}}
+    ORDER BY expires LIMIT :limit ${{skip_locked}}
 ) AND {OVER} AND {FREE}"""
 
 

@@ -38,7 +38,7 @@ from retrytemplate.batch.events import EventFactory
 from retrytemplate.batch.journal.letters import Letter, joined
 from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
-from retrytemplate.caches.worker_id import place_of
+from retrytemplate.caches.worker_id import parse_worker_id
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, to_recorded_failure, type_name
 
@@ -499,7 +499,7 @@ class Machine:
         name = type_name(ProcessCrashedError)
         text = "the process died while this item was under way by itself"
         died = [
-            AttemptRecord(number, None, at, name, text, "", *place_of(worker))
+            AttemptRecord(number, None, at, name, text, "", *parse_worker_id(worker))
             for number, (worker, at) in enumerate(crashes, 1)
         ]
         self._dead_letter(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 
 from retrytemplate.caches.record import Record, brief, shortened
-from retrytemplate.caches.record_limit import fitting
+from retrytemplate.caches.record_limit import truncate_to_limit
 from retrytemplate.caches.record_schema import ATTEMPT, OF_EVERY_ATTEMPT, objects
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import AttemptRecord, truncate_history
@@ -88,7 +88,7 @@ class RecordLimits:
         """The history and the failure as they are stored; the history is redacted already."""
         name = shortened(failure.type_name, NAME_LIMIT)
         last = RecordedFailure(name, self.text(failure.message), None)
-        record = fitting(Record(last=last, history=tuple(history)), self.limit)
+        record = truncate_to_limit(Record(last=last, history=tuple(history)), self.limit)
         assert record.last is not None
         return record.history, record.last
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import waiting
-from retrytemplate._storage.cancellation import whole
+from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate.backends.durable import check_records
 from retrytemplate.batch import validation
 from retrytemplate.batch.errors import JobRepositoryError
@@ -162,7 +162,7 @@ class JobRepository:
         try:
             yield made
         finally:
-            await whole(made.dispose())
+            await run_to_completion(made.dispose())
 
     def create(self, connection: Connection) -> None:
         """Create the tables where they are missing."""

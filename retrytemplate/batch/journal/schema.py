@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._internal.imports import extra
-from retrytemplate._storage.sql_dialect import WORDS
+from retrytemplate._storage.sql_dialect import DIALECT_FRAGMENTS
 from retrytemplate.batch.errors import JobRepositoryError
 
 if TYPE_CHECKING:
@@ -219,4 +219,4 @@ def clock(dialect: str) -> Any:
     """The same for a kind of database."""
     from sqlalchemy import literal_column
 
-    return literal_column(WORDS[dialect]["now"])
+    return literal_column(DIALECT_FRAGMENTS[dialect]["now"])

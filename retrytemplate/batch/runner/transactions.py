@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field
 
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
-from retrytemplate._storage.cancellation import whole
+from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate.batch.engine.effects import Fatal
 from retrytemplate.batch.errors import RunLostError
 from retrytemplate.batch.journal import runs
@@ -138,7 +138,7 @@ class AsyncTransactions:
         """A statement of the journal in a transaction of its own."""
         repository = self.repository
         with repository.translate_errors():
-            answer = await whole(self._run_in_transaction(does, arguments))
+            answer = await run_to_completion(self._run_in_transaction(does, arguments))
             repository.created = True
             return answer
 
@@ -527,7 +527,7 @@ class AsyncAttempts(_Attempts):
             if not (self._committed or (self.commit_unknown and await self._check_committed())):
                 self._attempts_made += 1
                 # What it cuts off in the writer is over before the connection is another's.
-                await whole(self._write_in_transaction(), cut=True)
+                await run_to_completion(self._write_in_transaction(), cut=True)
         except ENDING as error:
             return error
         return self._written
@@ -545,7 +545,7 @@ class AsyncAttempts(_Attempts):
             commit_unknown, done = self.commit_unknown, await self._check_committed()
         if self.transactions.database is not None:
             with self.transactions.repository.translate_errors(ITEM_DATABASE):
-                await whole(self._reach(self.transactions.database))
+                await run_to_completion(self._reach(self.transactions.database))
         return self._succeeded(outcome) if commit_unknown and done else outcome
 
     async def _reach(self, database: AsyncEngine) -> None:
@@ -553,7 +553,7 @@ class AsyncAttempts(_Attempts):
             pass
 
     async def _check_committed(self) -> bool:
-        done: bool = await whole(self._applied())
+        done: bool = await run_to_completion(self._applied())
         self.commit_unknown = False
         return done
 
@@ -583,7 +583,7 @@ class AsyncAttempts(_Attempts):
             else:
                 await self._write_and_update_journal(connection)
             self.commit_unknown = True
-            await whole(connection.commit())
+            await run_to_completion(connection.commit())
             self.commit_unknown, self._committed = False, True
         except BaseException:
             if self._must_end_transaction(connection):
@@ -595,8 +595,8 @@ class AsyncAttempts(_Attempts):
         if self._open is None:
             connection = self._open = self.transactions.engine.connect()
             try:
-                await whole(connection.start())
-                await whole(connection.begin().start())
+                await run_to_completion(connection.start())
+                await run_to_completion(connection.begin().start())
             except BaseException:
                 await self.close()
                 raise
@@ -610,7 +610,7 @@ class AsyncAttempts(_Attempts):
         update = connection.run_sync(
             close, self.transactions.repository.tables, self.run, self.journal_update
         )
-        await whole(update)
+        await run_to_completion(update)
 
     async def _write_items(self, connection: AsyncConnection) -> None:
         items, processor = self.effect.items, self.transactions.processor
@@ -634,7 +634,7 @@ class AsyncAttempts(_Attempts):
         connection, self._open = self._open, None
         if connection is not None:
             with suppress(Exception):
-                await whole(_end_async(connection))
+                await run_to_completion(_end_async(connection))
 
     async def reserve(self, context: Any, delay: float) -> None:
         """No transaction stays open during a wait."""
@@ -677,8 +677,8 @@ class AsyncShared(_Shared):
         if self._open is None:
             engine = self.transactions.database or self.transactions.engine
             connection = self._open = engine.connect()
-            await whole(connection.start())
-            await whole(connection.begin().start())
+            await run_to_completion(connection.start())
+            await run_to_completion(connection.begin().start())
             await connection.run_sync(_begin_driver_transaction)
         return self._open  # type: ignore[no-any-return]  # of both kinds
 
@@ -691,14 +691,14 @@ class AsyncShared(_Shared):
             return False
         await self.verify()
         try:
-            await whole(self._commit(self._with_messages(update)))
+            await run_to_completion(self._commit(self._with_messages(update)))
             return True
         except RunLostError:
             raise
         except Exception:  # of the database: perhaps it has committed all the same
             await self.close()
             with self.transactions.repository.translate_errors():
-                return await whole(self._applied())
+                return await run_to_completion(self._applied())
 
     async def _commit(self, update: JournalUpdate) -> None:
         tables = self.transactions.repository.tables
@@ -723,4 +723,4 @@ class AsyncShared(_Shared):
         connection, self._open = self._open, None
         if connection is not None:
             with suppress(Exception):
-                await whole(_end_async(connection))
+                await run_to_completion(_end_async(connection))

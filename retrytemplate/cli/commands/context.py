@@ -17,7 +17,7 @@ from retrytemplate.cli.tables import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence, Sized
 
-    from retrytemplate.backends.inspection import Entries, Entry
+    from retrytemplate.backends.inspection import ContextInspector, Entry
     from retrytemplate.errors import RecordedFailure
 
 __all__ = ["Screen", "add_parser", "run"]
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         return {"list": _list, "show": _show, "forget": _forget}[args.action](args, entries)
 
 
-def _list(args: argparse.Namespace, entries: Entries) -> int:
+def _list(args: argparse.Namespace, entries: ContextInspector) -> int:
     found = entries.page(prefix=args.prefix, after=args.after, limit=args.limit + 1)
     page, more = found[: args.limit], len(found) > args.limit
     if args.json:
@@ -125,7 +125,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in ("history", "attributes")}
 
 
-def _show(args: argparse.Namespace, entries: Entries) -> int:
+def _show(args: argparse.Namespace, entries: ContextInspector) -> int:
     entry = entries.find(args.key)
     if entry is None:
         raise CommandFailed(f"nothing is kept under {args.key!r}")
@@ -136,7 +136,7 @@ def _show(args: argparse.Namespace, entries: Entries) -> int:
     return 0
 
 
-def _forget(args: argparse.Namespace, entries: Entries) -> int:
+def _forget(args: argparse.Namespace, entries: ContextInspector) -> int:
     asked = {key: entries.find(key) for key in args.keys}
     found = {key: entry for key, entry in asked.items() if entry is not None}
     if found and not args.yes and not confirm(f"Forget {_keys(found)}?", _facts(found)):
@@ -245,7 +245,7 @@ def _phase(entry: Entry) -> str:
     record = entry.record
     if entry.lost:
         return "attempting, lost: the worker did not report before its lease was over"
-    if entry.phase == "idle" and (not record.verdict or record.gave_up):
+    if entry.phase == "idle" and (not record.retry_allowed or record.gave_up):
         return "idle, no attempt left: the next delivery recovers"
     return entry.phase
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.final_error import with_context
 from retrytemplate.caches.record import Record, json_value
-from retrytemplate.caches.record_limit import fitting
+from retrytemplate.caches.record_limit import truncate_to_limit
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import (
     AlreadyCompletedError,
@@ -276,6 +276,6 @@ class Reservation:
         )
         limit = getattr(self._cache, "record_limit", None)
         try:
-            return record if limit is None else fitting(record, limit)
+            return record if limit is None else truncate_to_limit(record, limit)
         except ValueError as exc:
             raise ValueError(f"the operation {self.key!r} cannot be kept: {exc}") from exc

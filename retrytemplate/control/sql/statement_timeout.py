@@ -126,9 +126,9 @@ class StatementLimit:
         return self
 
     async def __aexit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
-        from retrytemplate._storage.cancellation import whole
+        from retrytemplate._storage.cancellation import run_to_completion
 
-        await whole(self._async.run_sync(self._exit, exception))
+        await run_to_completion(self._async.run_sync(self._exit, exception))
         self._translate_error(exception)
 
     def _enter(self, connection: Connection) -> None:

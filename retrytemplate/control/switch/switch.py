@@ -18,7 +18,7 @@ from retrytemplate._internal.validation import (
     text,
     whole,
 )
-from retrytemplate._storage.fork_safety import follow
+from retrytemplate._storage.fork_safety import register
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._poller import BackgroundPoller
 from retrytemplate.control.events import as_listeners, check_listeners, notify_listeners
@@ -351,7 +351,7 @@ class KillSwitch(SwitchCommands):
         period = min(max(max_age / 2, MIN_POLL_INTERVAL), MAX_POLL_INTERVAL)
         self._poller = BackgroundPoller(self._poll, period, name="retrytemplate-switch")
         self._scope_checks = {}
-        follow(self)
+        register(self)
 
     # Checks.
 

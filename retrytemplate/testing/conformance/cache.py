@@ -52,7 +52,7 @@ def rich_record() -> Record:
         phase="idle",
         failures=2,
         attempts=2,
-        verdict=False,
+        retry_allowed=False,
         no_recovery=True,
         gave_up=True,
         max_attempts=5,

@@ -12,12 +12,12 @@ from attrs import astuple, frozen
 
 from retrytemplate._internal.validation import seconds, waiting
 from retrytemplate._storage import redis_connection
-from retrytemplate._storage.column_keys import from_stored, stored
-from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import perform
 from retrytemplate._storage.redis_connection import Connections
-from retrytemplate._storage.redis_script import evaluated, once, repeated
-from retrytemplate._storage.store_role import Owner
+from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
+from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.backends.durable import KEY_PREFIXES
 from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST, SPECIAL
 from retrytemplate.control.breaker.redis import lua
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from retrytemplate._internal.validation import Seconds as Duration
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.redis_script import Script
     from retrytemplate.control.breaker.backend import CircuitBackend
     from retrytemplate.control.breaker.redis.record import CircuitRecord
@@ -41,7 +41,7 @@ __all__ = ["CircuitKey", "RedisCircuitStore", "TransitionCommand"]
 
 Mode = Literal["strict", "cached"]
 OnStoreError = Literal["local", "raise"]
-OWNER = Owner("circuit breaker")
+OWNER = StoreRole("circuit breaker")
 WEEK = 7 * 86400
 """Seconds after which a circuit that nobody uses is forgotten, unless it was put so by hand."""
 THOUSAND, MILLION = 1000, 1_000_000
@@ -139,7 +139,7 @@ class RedisCircuitStore:
         self._url = url
         self._opening = f"{prefix}:circuit:{{"
         self._connect()
-        follow(self)
+        register(self)
 
     def __repr__(self) -> str:
         where = redis_connection.where(self._pool)
@@ -147,7 +147,7 @@ class RedisCircuitStore:
 
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
-        self._connections.let_go()
+        self._connections.release_idle()
         if isinstance(self._url, str):  # else they are another's
             self._pool.disconnect()
 
@@ -253,10 +253,10 @@ class RedisCircuitStore:
         return decode_record(name, reply)
 
     def _name(self, key: bytes) -> str:
-        return from_stored(key.decode()[len(self._opening) : -1])
+        return from_column_key(key.decode()[len(self._opening) : -1])
 
     def _keys(self, name: str) -> tuple[bytes, ...]:
-        circuit = f"{self._opening}{stored(name)}}}"
+        circuit = f"{self._opening}{to_column_key(name)}}}"
         return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
 
     def _connect(self) -> None:
@@ -265,7 +265,7 @@ class RedisCircuitStore:
 
     def _forked(self) -> None:
         """In a child process: leave the connections to the parent."""
-        keep((self._pool, self._connections))
+        retain((self._pool, self._connections))
         self._connect()
 
 
@@ -295,15 +295,15 @@ def _window(rules: CircuitConfig) -> tuple[str, int]:
 
 def call(
     again: bool, script: Script, name: str, keys: tuple[bytes, ...], arguments: Sequence[Any]
-) -> Step[Any]:
+) -> Operation[Any]:
     """Run a script about a circuit; its name is in the messages."""
-    asked = repeated if again else once
-    return (yield from evaluated(asked, script, name, len(keys), *keys, *arguments))
+    asked = send_idempotent if again else send_once
+    return (yield from eval_script(asked, script, name, len(keys), *keys, *arguments))
 
 
-def scan(cursor: str, pattern: str) -> Step[tuple[str, list[bytes]]]:
+def scan(cursor: str, pattern: str) -> Operation[tuple[str, list[bytes]]]:
     """Some of the keys, and the cursor of the rest."""
-    following, keys = yield from repeated(
+    following, keys = yield from send_idempotent(
         None, ("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", "hash")
     )
     return following.decode(), keys

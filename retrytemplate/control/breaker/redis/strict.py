@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.locks import Monitor, Reentered
-from retrytemplate._storage.fork_safety import follow
+from retrytemplate._storage.fork_safety import register
 from retrytemplate.control._poller import BackgroundPoller
 from retrytemplate.control.breaker.backend import CircuitSnapshot, LocalBackend, next_jitter
 from retrytemplate.control.breaker.events import CircuitStoreLost, CircuitStoreRecovered
@@ -71,7 +71,7 @@ class StrictRedisBackend:
             self.poll, store.stale_after / 2, name="retrytemplate-circuit"
         )
         self._begin()
-        follow(self)
+        register(self)
 
     def _begin(self) -> None:
         self.pending_events: list[Any] = []

@@ -11,9 +11,9 @@ from attrs import define, frozen
 
 from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._internal.validation import waiting
-from retrytemplate._storage.fork_safety import follow, keep
+from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
-from retrytemplate._storage.store_role import Owner
+from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.durable import Prefixes
     from retrytemplate.clock import Clock
 
@@ -208,7 +208,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-KILL_SWITCH = Owner(
+KILL_SWITCH = StoreRole(
     "kill switch",
     "for what is stopped in one process use MemorySwitchStore",
     "give the switch a file of its own",
@@ -218,24 +218,24 @@ KILL_SWITCH = Owner(
 class StoreOperations(Protocol):
     """What a store does, step by step."""
 
-    def load(self, known: int | None) -> Step[tuple[int, str] | None]: ...
+    def load(self, known: int | None) -> Operation[tuple[int, str] | None]: ...
 
     def commit(
         self, expected: int, document: str, records: Sequence[str], again: bool
-    ) -> Step[bool]:
+    ) -> Operation[bool]:
         """Write, if the version is as expected.
 
         :param again: it may have been written before, and then counts as written now.
         """
         ...
 
-    def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]: ...
+    def records(self, before: int | None, limit: int) -> Operation[list[StoredRecord]]: ...
 
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
-    ) -> Step[list[StoredRecord]]: ...
+    ) -> Operation[list[StoredRecord]]: ...
 
-    def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]: ...
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> Operation[None]: ...
 
 
 class DurableSwitchStore(ABC):
@@ -312,11 +312,11 @@ class DurableSwitchStore(ABC):
         """Where the store is, without a password."""
 
     @abstractmethod
-    def _perform(self, step: Step[T]) -> T:
+    def _perform(self, step: Operation[T]) -> T:
         """Run a step that is one order."""
 
     @abstractmethod
-    def _in_transaction(self, step: Step[T]) -> T:
+    def _in_transaction(self, step: Operation[T]) -> T:
         """Run a step whose orders are done all or not at all."""
 
     @abstractmethod
@@ -324,11 +324,11 @@ class DurableSwitchStore(ABC):
         """Have connections of one's own from now on; those before, which nobody closes."""
 
     def _register_fork_hook(self) -> None:
-        follow(self)
+        register(self)
 
     def _forked(self) -> None:
         """In a child process: leave the connections to the parent."""
-        keep(self._reconnect())
+        retain(self._reconnect())
 
 
 @contextmanager

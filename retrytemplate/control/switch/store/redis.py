@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from retrytemplate._storage import redis_connection
 from retrytemplate._storage.operation_runner import perform
 from retrytemplate._storage.redis_connection import Connections
-from retrytemplate._storage.redis_script import evaluated, once, repeated
+from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate.backends.durable import KEY_PREFIXES
 from retrytemplate.backends.redis.operations import MOST
 from retrytemplate.control.switch.store import lua
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.redis_script import Asked, Script
     from retrytemplate.control.switch.store.base import StoredRecord
 
@@ -63,7 +63,7 @@ class RedisSwitchStore(DurableSwitchStore):
 
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
-        self._connections.let_go()
+        self._connections.release_idle()
         if isinstance(self._url, str):  # else they are another's
             self._pool.disconnect()
 
@@ -79,7 +79,7 @@ class RedisSwitchStore(DurableSwitchStore):
         self._connect()
         return before
 
-    def _perform(self, step: Step[T]) -> T:
+    def _perform(self, step: Operation[T]) -> T:
         return perform(step, self._connections.ask)
 
     _in_transaction = _perform
@@ -93,8 +93,8 @@ class _RedisOperations:
         switch = f"{{{prefix}}}:switch"
         self._names = (4, switch, f"{switch}:audit", f"{switch}:pending", f"{switch}:claims")
 
-    def load(self, known: int | None) -> Step[tuple[int, str] | None]:
-        found = yield from self._run(repeated, lua.LOAD, "" if known is None else known)
+    def load(self, known: int | None) -> Operation[tuple[int, str] | None]:
+        found = yield from self._run(send_idempotent, lua.LOAD, "" if known is None else known)
         if found is None:
             return None
         try:
@@ -105,14 +105,16 @@ class _RedisOperations:
 
     def commit(
         self, expected: int, document: str, records: Sequence[str], again: bool
-    ) -> Step[bool]:
+    ) -> Operation[bool]:
         texts = [text.encode() for text in (document, *records)]
-        answer = yield from self._run(once, lua.COMMIT, expected, expected + 1, int(again), *texts)
+        answer = yield from self._run(
+            send_once, lua.COMMIT, expected, expected + 1, int(again), *texts
+        )
         return answer is not None
 
-    def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]:
+    def records(self, before: int | None, limit: int) -> Operation[list[StoredRecord]]:
         below = "" if before is None else before
-        lowest, found, numbers = yield from self._run(repeated, lua.RECORDS, below, limit)
+        lowest, found, numbers = yield from self._run(send_idempotent, lua.RECORDS, below, limit)
         pending = set(map(int, numbers))
         records = [
             _record(number, text, number not in pending)
@@ -122,16 +124,16 @@ class _RedisOperations:
 
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
-    ) -> Step[list[StoredRecord]]:
+    ) -> Operation[list[StoredRecord]]:
         arguments = (worker.encode(), min(lease, MOST), limit)
-        found = yield from self._run(repeated, lua.CLAIM, *arguments)
+        found = yield from self._run(send_idempotent, lua.CLAIM, *arguments)
         return [_record(int(number), text, False) for number, text in found]
 
-    def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]:
-        yield from self._run(once, lua.MARK_NOTIFIED, worker.encode(), *numbers)
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> Operation[None]:
+        yield from self._run(send_once, lua.MARK_NOTIFIED, worker.encode(), *numbers)
 
-    def _run(self, asked: Asked, script: Script, *arguments: Any) -> Step[Any]:
-        return (yield from evaluated(asked, script, None, *self._names, *arguments))
+    def _run(self, asked: Asked, script: Script, *arguments: Any) -> Operation[Any]:
+        return (yield from eval_script(asked, script, None, *self._names, *arguments))
 
 
 def _record(number: int, entry: bytes | None, notified: bool) -> StoredRecord:

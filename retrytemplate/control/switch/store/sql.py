@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from retrytemplate._storage import sql_connection, sql_engine
-from retrytemplate._storage.operation_runner import perform, twice
+from retrytemplate._storage.operation_runner import perform, retry_once_if_answer_lost
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 from retrytemplate._storage.sql_schema import Schema, Tables
 from retrytemplate.backends.durable import TABLE_PREFIXES
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Step
+    from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.control.switch.store.base import StoredRecord
 
 __all__ = [
@@ -102,14 +102,14 @@ class SQLSwitchStore(DurableSwitchStore):
         return sql_engine.where(self._engine)
 
     def _reconnect(self) -> object:
-        return sql_engine.let_go(self._engine)
+        return sql_engine.detach_pool(self._engine)
 
-    def _perform(self, step: Step[T]) -> T:
+    def _perform(self, step: Operation[T]) -> T:
         return perform(step, partial(sql_connection.run, self._engine, None, owner=KILL_SWITCH))
 
-    def _in_transaction(self, step: Step[T]) -> T:
+    def _in_transaction(self, step: Operation[T]) -> T:
         self._perform(self._prepare())
-        return sql_connection.together(self._transaction_engine, step, KILL_SWITCH)
+        return sql_connection.run_in_transaction(self._transaction_engine, step, KILL_SWITCH)
 
 
 class _SQLOperations:
@@ -120,12 +120,12 @@ class _SQLOperations:
         self._order = tables.order
         self.prepare, self._found = tables.prepare, tables.found
 
-    def exists(self) -> Step[bool]:
+    def exists(self) -> Operation[bool]:
         return (yield from self._found())
 
-    def load(self, known: int | None) -> Step[tuple[int, str] | None]:
+    def load(self, known: int | None) -> Operation[tuple[int, str] | None]:
         yield from self.prepare()
-        rows = yield from twice(self._order(sql.LOAD, known=known))
+        rows = yield from retry_once_if_answer_lost(self._order(sql.LOAD, known=known))
         version, document = rows[0] if rows else (None, None)
         if not isinstance(version, int) or not isinstance(document, str):
             raise unreadable_error("what is stopped")
@@ -133,7 +133,7 @@ class _SQLOperations:
 
     def commit(
         self, expected: int, document: str, records: Sequence[str], again: bool
-    ) -> Step[bool]:
+    ) -> Operation[bool]:
         """In one transaction: the lock on the row is held until the records are there."""
         version = expected + 1
         changed = self._order(sql.CHANGE, expected=expected, version=version, document=document)
@@ -143,7 +143,9 @@ class _SQLOperations:
             yield self._order(sql.APPEND, version=version, record=record)
         return True
 
-    def _was_committed(self, version: int, document: str, records: Sequence[str]) -> Step[bool]:
+    def _was_committed(
+        self, version: int, document: str, records: Sequence[str]
+    ) -> Operation[bool]:
         """Whether it is these that have made the version."""
         if not records:
             rows = yield self._order(sql.LOAD, known=None)
@@ -151,20 +153,23 @@ class _SQLOperations:
         rows = yield self._order(sql.OF_VERSION, version=version)
         return [row[0] for row in rows] == list(records)
 
-    def records(self, before: int | None, limit: int) -> Step[list[StoredRecord]]:
+    def records(self, before: int | None, limit: int) -> Operation[list[StoredRecord]]:
         yield from self.prepare()
-        rows = yield from twice(self._order(sql.RECORDS, before=before, limit=limit))
+        rows = yield from retry_once_if_answer_lost(
+            self._order(sql.RECORDS, before=before, limit=limit)
+        )
         return [to_stored_record(*row) for row in rows]
 
     def claim_pending_notifications(
         self, worker: str, lease: float, limit: int
-    ) -> Step[list[StoredRecord]]:
+    ) -> Operation[list[StoredRecord]]:
         yield from self.prepare()
         order = self._order(sql.CLAIM, worker=worker, lease=lease, limit=limit)
-        rows = yield from twice(order)  # the second time they are this worker's already
+        # The second time they are this worker's already.
+        rows = yield from retry_once_if_answer_lost(order)
         return sorted((to_stored_record(*row) for row in rows), key=lambda record: record.number)
 
-    def mark_notified(self, numbers: Sequence[int], worker: str) -> Step[None]:
+    def mark_notified(self, numbers: Sequence[int], worker: str) -> Operation[None]:
         for number in numbers:
             yield self._order(sql.MARK_NOTIFIED, number=number, worker=worker)
 
@@ -213,7 +218,7 @@ FREE = "notified IS NULL AND (worker IS NULL OR worker = :worker OR lease_until 
 CLAIM = f"""
 WITH free AS MATERIALIZED (
     SELECT number FROM ${{prefix}}_switch_audit WHERE {FREE}
-    ORDER BY number LIMIT :limit ${{unlocked}}
+    ORDER BY number LIMIT :limit ${{skip_locked}}
 )
 UPDATE ${{prefix}}_switch_audit SET worker = :worker, lease_until = ${{now}} + :lease
 WHERE number IN (SELECT number FROM free) AND {FREE}
