@@ -176,7 +176,7 @@ def test_a_run_that_was_stopped_suspects_nobody(mills, forked):
     mill, turn = mills["sync"], next(turns)
     plan = Plan(deadly={3: "is killed"}, max_crashes=9)
     suspect(forked, mill, plan, turn)
-    step = mill.step(Plan(), turn, mill.read_only)
+    step = mill.step(Plan(), turn, mill.looking)
     step.stop()
     assert step.run({"turn": turn}).status == "stopped"
     assert blames_nobody(mill, turn)

@@ -373,7 +373,7 @@ def shown(world, capsys):
 
 def test_runs_have_a_line_each_the_newest_first(shown):
     head, rule, *lines = shown("status")
-    assert head.split() == "run step state share written dead-lettered rate age parameters".split()
+    assert head.split() == "run step state share written letters rate age parameters".split()
     assert set(rule) == {"─"}
     assert [line.split()[:3] for line in lines] == [
         ["3", "copy", "abandoned"],

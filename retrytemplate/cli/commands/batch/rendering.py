@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchScreen"]
 
-HEADS = ("run", "step", "state", "share", "written", "dead-lettered", "rate", "age", "parameters")
-NUMBERS = ("run", "share", "written", "dead-lettered", "rate", "age")
+HEADS = ("run", "step", "state", "share", "written", "letters", "rate", "age", "parameters")
+NUMBERS = ("run", "share", "written", "letters", "rate", "age")
 STEP = HEADS.index("step")
 RESTART_HINT = "run it again to go on"
 HINTS = {
