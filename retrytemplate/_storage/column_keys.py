@@ -17,7 +17,7 @@ ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
 def to_column_key(key: str) -> str:
     r"""The key with what no column takes written out; of a long one the beginning and a digest.
 
-    >>> stored("charge/s:order-17"), stored("nul\0")
+    >>> to_column_key("charge/s:order-17"), to_column_key("nul\0")
     ('charge/s:order-17', 'nul\\u0000')
     """
     if PLAIN.fullmatch(key) is None:

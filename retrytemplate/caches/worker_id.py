@@ -35,7 +35,7 @@ def worker_name(number: int | None = None) -> str:
 def parse_worker_id(worker: str) -> tuple[str, int | None]:
     """The machine and the process in a worker's name; of another name nothing.
 
-    >>> place_of("host-3:4711:17"), place_of("me")
+    >>> parse_worker_id("host-3:4711:17"), parse_worker_id("me")
     (('host-3', 4711), ('', None))
     """
     host, *numbers = worker.rsplit(":", 2)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def iter_causes(exc: BaseException | None) -> Iterator[BaseException]:
     """The exception, its ``__cause__``, the cause's cause ...; a cycle ends where it closes.
 
-    >>> [type(e).__name__ for e in causes(ValueError())]
+    >>> [type(e).__name__ for e in iter_causes(ValueError())]
     ['ValueError']
     """
     seen = set()
@@ -55,7 +55,7 @@ def iter_leaf_exceptions(
     :param whole: says of which groups nothing is to be taken out.
 
     >>> nested = ExceptionGroup("all", [OSError(), ExceptionGroup("some", [ValueError()])])
-    >>> [type(e).__name__ for e in leaves(nested)]
+    >>> [type(e).__name__ for e in iter_leaf_exceptions(nested)]
     ['OSError', 'ValueError']
     """
     waiting = [exc]

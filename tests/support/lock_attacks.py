@@ -365,7 +365,7 @@ class Renewals:
         for lease in (3600.0, 1e-6):  # one that outlives a failure, and one that is over at once
             self.claim = claim = held(lease)
             self.renewer.add(claim)
-            self.renewer._turn(claim)  # of the thread, whose instructions are not traced
+            self.renewer._renew_one(claim)  # of the thread, whose instructions are not traced
             self.renewer.drop(claim)
 
     def attack(self):

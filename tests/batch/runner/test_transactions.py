@@ -248,7 +248,7 @@ def test_commit_that_failed_is_looked_up_once(sqlite):
 
     event.listen(sqlite.jobs.engine, "begin", begun.append)
     event.listen(sqlite.jobs.engine, "commit", commit)
-    settings = searching(retry=SimpleRetryPolicy(3), isolation="none")
+    settings = searching(retry=SimpleRetryPolicy(3), rollback="none")
     report = sqlite.step([1], write=write, **settings).run()
     # The run is taken, the first attempt, the look-up, two attempts in one transaction, the end.
     assert len(begun) == 5
