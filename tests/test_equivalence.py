@@ -433,7 +433,9 @@ def test_deliveries_of_one_key_come_to_the_same_in_threads_and_tasks(
             except BaseException as exc:
                 ends.append((type(exc), str(exc), getattr(exc, "__notes__", [])))
             record = template.cache.peek(template.scoped_key("key"))
-            ends.append(record and (record.failures, record.phase, record.retry_allowed, record.worker))
+            ends.append(
+                record and (record.failures, record.phase, record.retry_allowed, record.worker)
+            )
         return ends, template.clock.sleeps
 
     first, *others = [deliver(way) for way in WAYS]

@@ -33,7 +33,7 @@ def to_column_key(key: str) -> str:
 def from_column_key(text: str) -> str:
     r"""The key again; of a long one what *stored* leaves as it is.
 
-    >>> from_stored("nul\\u0000") == "nul\0"
+    >>> from_column_key("nul\\u0000") == "nul\0"
     True
     """
     return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)

@@ -79,7 +79,7 @@ def is_control_flow(kind: type) -> bool:
     cancellation, or the interrupts and jumps of a LangGraph graph.
 
     >>> from concurrent.futures import CancelledError
-    >>> is_signal(CancelledError), is_signal(OSError)
+    >>> is_control_flow(CancelledError), is_control_flow(OSError)
     (True, False)
     """
     return any(
