@@ -55,7 +55,7 @@ def _public_names(namespace: dict[str, Any]) -> None:
 
 docstrings = Sybil(
     parsers=[rest.DocTestParser(), rest.PythonCodeBlockParser()],
-    patterns=["retrytemplate/**/*.py", "retrytemplate/*.py"],
+    patterns=[f"retrytemplate{'/*' * depth}/*.py" for depth in range(4)],  # ** is one folder
     path=".",
     setup=_public_names,
 )

@@ -116,7 +116,7 @@ def attempts_from(data: Any) -> tuple[AttemptRecord, ...]:
 def sanitize_text(text: str) -> str:
     """The text with what not every database takes told in ASCII: halves of characters, and NUL.
 
-    >>> storable("a\\ud800b")
+    >>> sanitize_text("a\\ud800b")
     'a\\\\ud800b'
     """
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
@@ -130,7 +130,7 @@ def digest(text: str) -> str:
 def indexable_text(text: str) -> str:
     """The text as a column with an index keeps it: of a long one the beginning, and its digest.
 
-    >>> sought("order-1"), len(sought("order" * 1000))
+    >>> indexable_text("order-1"), len(indexable_text("order" * 1000))
     ('order-1', 500)
     """
     kept = sanitize_text(text)

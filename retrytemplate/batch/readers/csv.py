@@ -50,6 +50,7 @@ class CsvReader(Reader):
     ...         position = cursor.position
     ...     with CsvReader(path).open(position) as cursor:
     ...         records = cursor.read(10)
+    [{'id': '17', 'customer': 'Sato'}]
     >>> records.items
     ['18,Ito,Ltd\\n', {'id': '19', 'customer': 'Abe'}]
     >>> str(records.broken[0]).rpartition("/")[2]
