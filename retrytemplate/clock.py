@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import in_trio
-from retrytemplate._internal.validation import has_methods
+from retrytemplate._internal.validation import check_methods
 
 if TYPE_CHECKING:
     import threading
@@ -77,7 +77,7 @@ class Clock(Protocol):
 
 def check_clock(name: str, value: Any) -> None:
     """Raise unless the value is a clock."""
-    has_methods(name, value, "monotonic", "time", "sleep", "sleep_async")
+    check_methods(name, value, "monotonic", "time", "sleep", "sleep_async")
 
 
 class StoppedError(Exception):
@@ -86,7 +86,7 @@ class StoppedError(Exception):
 
 def _event_or_none(instance: Any, attribute: Any, value: Any) -> None:
     if value is not None:
-        has_methods("stop", value, "is_set", "wait")
+        check_methods("stop", value, "is_set", "wait")
 
 
 @frozen

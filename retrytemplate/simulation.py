@@ -123,7 +123,7 @@ class Simulation:
 
         Only of the runs that came so far.
         """
-        validation.whole("number", number, 1)
+        validation.check_int("number", number, 1)
         runs = self.sequences
         return tuple(sorted(run[number - 1] for run in runs if len(run) >= number))
 
@@ -177,8 +177,8 @@ def simulate(
     Source: ``RetrySimulator`` of Spring Retry.
     """
     _check_pair(policy, backoff)
-    validation.whole("runs", runs, 1)
-    validation.whole("max_attempts_per_run", max_attempts_per_run, 1)
+    validation.check_int("runs", runs, 1)
+    validation.check_int("max_attempts_per_run", max_attempts_per_run, 1)
     seconds = _attempt_seconds(attempt_duration)
     failure = _failure(failure)
     chance = random if random is not None else _chance()
@@ -325,8 +325,8 @@ def _check_pair(policy: Any, backoff: Any) -> None:
 
 
 def _attempt_seconds(value: validation.Seconds) -> float:
-    seconds = validation.duration(value)
-    validation.delay("attempt_duration", seconds)
+    seconds = validation.to_seconds(value)
+    validation.check_delay("attempt_duration", seconds)
     return float(seconds)
 
 

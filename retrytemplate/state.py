@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import is_async
-from retrytemplate._internal.validation import duration, limit_or_none
+from retrytemplate._internal.validation import check_limit_or_none, to_seconds
 from retrytemplate._internal.values import Value
 from retrytemplate.errors import InconsistentKeyError
 
@@ -133,8 +133,8 @@ class RetryState(Value):
                 f"defer_backoff must be None, 'wait' or 'raise', got {defer_backoff!r}"
             )
         if remember is not None:
-            remember = duration(remember)
-            limit_or_none("remember", remember)
+            remember = to_seconds(remember)
+            check_limit_or_none("remember", remember)
         fields = self.__dict__
         fields["key"] = key
         fields["force_refresh"] = force_refresh

@@ -17,10 +17,10 @@ from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.suggestions import check_names
 from retrytemplate._internal.validation import (
     SECONDS,
+    check_methods,
+    check_text_or_none,
     checked_by,
-    has_methods,
     instance_of,
-    text_or_none,
 )
 from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.caches.base import METHODS
@@ -104,7 +104,7 @@ def _tuple(name: str, value: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _name(instance: Any, attribute: Any, value: Any) -> None:
-    text_or_none("name", value)
+    check_text_or_none("name", value)
     if value is None and getattr(instance.cache, "durable", False):
         raise ValueError("name is required with a durable cache: it is the scope of the keys")
 
@@ -474,10 +474,10 @@ class RetryTemplate(RetryOperations[Never]):
         if self.cache is None:
             store(self, "cache", MemoryRetryContextCache(clock=self.clock))
         else:
-            has_methods("cache", self.cache, *METHODS)
+            check_methods("cache", self.cache, *METHODS)
             load()
         if self.random is not None:
-            has_methods("random", self.random, "random")
+            check_methods("random", self.random, "random")
         store(self, "_scope", scope_of(self.name))
         store(self, "label", self.name)
         store(self, "_monitor", Monitor())
@@ -604,7 +604,7 @@ class BoundTemplate(RetryOperations[R_co]):
     template: RetryTemplate  # pyright: ignore[reportIncompatibleMethodOverride]  # a field here
     recovery: Callable[[RetryContext], Any] | None = field(default=None, validator=_recovery)
     state: RetryState | None = field(default=None, validator=_state)
-    label: str | None = field(default=None, validator=checked_by(text_or_none))
+    label: str | None = field(default=None, validator=checked_by(check_text_or_none))
 
     @property
     def _plan(self) -> ExecutionPlan:

@@ -14,7 +14,13 @@ from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.cancel_scope import cancel_after
 from retrytemplate._internal.formatting import subject
 from retrytemplate._internal.threads import Threads, uninterrupted
-from retrytemplate._internal.validation import checked_by, duration, instance_of, late_result, span
+from retrytemplate._internal.validation import (
+    check_late_result,
+    check_span,
+    checked_by,
+    instance_of,
+    to_seconds,
+)
 from retrytemplate.errors import AttemptTimeoutError
 
 if TYPE_CHECKING:
@@ -63,12 +69,12 @@ class AttemptTimeout:
     0
     """
 
-    seconds: float = field(converter=duration, validator=checked_by(span))
+    seconds: float = field(converter=to_seconds, validator=checked_by(check_span))
     in_thread: bool = field(
         default=False, kw_only=True, validator=instance_of(bool, "True or False")
     )
     on_late_result: Literal["return", "discard"] = field(
-        default="return", kw_only=True, validator=checked_by(late_result)
+        default="return", kw_only=True, validator=checked_by(check_late_result)
     )
     _abandoned: list[int] = field(factory=lambda: [0], init=False, repr=False, eq=False)
 

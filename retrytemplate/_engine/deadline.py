@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._engine import context as _context
 from retrytemplate._engine.context import CURRENT, DEADLINE, enclosing_frame, exit_frame
 from retrytemplate._internal.cancel_scope import cancel_after
-from retrytemplate._internal.validation import duration, limit, text_or_none
+from retrytemplate._internal.validation import check_limit, check_text_or_none, to_seconds
 from retrytemplate.clock import fast_monotonic, given_or_system
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, MisuseError
 from retrytemplate.guards import excluding
@@ -63,11 +63,11 @@ class Deadline:
         floor: Seconds = 0.0,
         clock: Clock | None = None,
     ) -> None:
-        self.seconds: float = duration(seconds)
-        limit("seconds", self.seconds)
-        self.floor: float = duration(floor)
-        limit("floor", self.floor)
-        text_or_none("kind", kind)
+        self.seconds: float = to_seconds(seconds)
+        check_limit("seconds", self.seconds)
+        self.floor: float = to_seconds(floor)
+        check_limit("floor", self.floor)
+        check_text_or_none("kind", kind)
         self.kind = kind
         self.limit = self.granted = self.seconds  # of whichever is in force, and what it left
         self._monotonic_source = fast_monotonic(given_or_system(clock))
@@ -157,8 +157,8 @@ class Deadline:
 
         >>> Deadline(2.0).ensure(minimum=0.5)
         """
-        least = duration(minimum)
-        limit("minimum", least)
+        least = to_seconds(minimum)
+        check_limit("minimum", least)
         left = self.remaining()
         if left < least or left <= 0:
             raise self.error(f"{left:.3g} seconds are left, and {least:g} are needed")

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SECONDS",
-    "at_least_one",
     "check_at_least",
+    "check_at_least_one",
+    "check_delay",
+    "check_function",
+    "check_int",
+    "check_late_result",
+    "check_limit",
+    "check_limit_or_none",
+    "check_methods",
+    "check_seconds",
+    "check_span",
+    "check_span_or_none",
+    "check_text",
+    "check_text_or_none",
+    "check_wait",
     "checked_by",
-    "delay",
-    "duration",
-    "has_methods",
     "instance_of",
-    "late_result",
-    "limit",
-    "limit_or_none",
     "number_or_callable",
-    "plain",
-    "read",
-    "seconds",
-    "span",
-    "span_or_none",
-    "text",
-    "text_or_none",
-    "waiting",
-    "whole",
+    "read_number",
+    "to_seconds",
 ]
 
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 SECONDS = "a number of seconds or a datetime.timedelta"
 
 
-def duration(value: Any) -> Any:
+def to_seconds(value: Any) -> Any:
     """Turn a ``timedelta`` into seconds, leave everything else to the validator."""
     datetime = sys.modules.get("datetime")  # not loaded: then there is no timedelta
     if datetime is not None and isinstance(value, datetime.timedelta):
@@ -82,30 +82,30 @@ def check_at_least(
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def limit(name: str, value: Any) -> None:
+def check_limit(name: str, value: Any) -> None:
     """Raise unless *value* is a number of seconds of at least zero; infinity is no limit."""
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0")
 
 
-def limit_or_none(name: str, value: Any) -> None:
+def check_limit_or_none(name: str, value: Any) -> None:
     """Raise unless *value* is a limit or None."""
     if value is not None:
         check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0, or None")
 
 
-def delay(name: str, value: Any) -> None:
+def check_delay(name: str, value: Any) -> None:
     """Raise unless *value* is a finite number of seconds of at least zero."""
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0 and finite", finite=True)
 
 
-def span(name: str, value: Any) -> None:
+def check_span(name: str, value: Any) -> None:
     """Raise unless *value* is a number of seconds above zero."""
     _number(name, value, f"{SECONDS} > 0")
     if value <= 0:
         raise ValueError(f"{name} must be {SECONDS} > 0, got {value!r}")
 
 
-def span_or_none(name: str, value: Any) -> None:
+def check_span_or_none(name: str, value: Any) -> None:
     """Raise unless *value* is a span or None."""
     if value is not None:
         allowed = f"{SECONDS} > 0, or None"
@@ -114,7 +114,7 @@ def span_or_none(name: str, value: Any) -> None:
             raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def whole(name: str, value: Any, minimum: int) -> None:
+def check_int(name: str, value: Any, minimum: int) -> None:
     """Raise unless *value* is an int of at least *minimum*."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int >= {minimum}, got {value!r}")
@@ -122,31 +122,31 @@ def whole(name: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{name} must be an int >= {minimum}, got {value!r}")
 
 
-def at_least_one(name: str, value: Any) -> None:
+def check_at_least_one(name: str, value: Any) -> None:
     """Raise unless the value is an int of at least one."""
-    whole(name, value, 1)
+    check_int(name, value, 1)
 
 
-def late_result(name: str, value: Any) -> None:
+def check_late_result(name: str, value: Any) -> None:
     """Raise unless *value* says how a value is used that was returned after its limit."""
     if value not in ("return", "discard"):
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{name} must be 'return' or 'discard', got {value!r}")
 
 
-def text(name: str, value: Any) -> None:
+def check_text(name: str, value: Any) -> None:
     """Raise unless *value* is a text that says something."""
     if not isinstance(value, str) or not value.strip():
         raise TypeError(f"{name} must be a text that is not empty, got {value!r}")
 
 
-def text_or_none(name: str, value: Any) -> None:
+def check_text_or_none(name: str, value: Any) -> None:
     """Raise unless *value* is a text that says something, or None."""
     if value is not None and (not isinstance(value, str) or not value):
         raise TypeError(f"{name} must be a non-empty str or None, got {value!r}")
 
 
-def has_methods(name: str, value: Any, *methods: str) -> None:
+def check_methods(name: str, value: Any, *methods: str) -> None:
     """Raise unless *value* is an object (no class) with these methods."""
     missing = [each for each in methods if not callable(getattr(value, each, None))]
     if missing or isinstance(value, type):
@@ -179,14 +179,14 @@ def number_or_callable(check: Check) -> Validator:
 
     def check_either(name: str, value: Any) -> None:
         if callable(value) and not isinstance(value, type):
-            plain(name, value)
+            check_function(name, value)
         else:
             check(name, value)
 
     return checked_by(check_either)
 
 
-def plain(name: str, value: Any) -> None:
+def check_function(name: str, value: Any) -> None:
     """Raise unless *value* is a callable that answers by itself.
 
     What a class or a generator function gives is true whatever was asked; ``bool`` is a question.
@@ -202,10 +202,10 @@ def plain(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a plain function, got the class {value!r}")
 
 
-def read(name: str, value: Any, check: Check) -> Any:
+def read_number(name: str, value: Any, check: Check) -> Any:
     """The number itself, or what its callable gives now, checked alike."""
     if callable(value):
-        value = duration(value())
+        value = to_seconds(value())
         check(name, value)
     return value
 
@@ -214,17 +214,17 @@ MIN_SECONDS = 0.01
 MAX_WAIT_SECONDS = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
 
 
-def seconds(name: str, value: Any) -> float:
+def check_seconds(name: str, value: Any) -> float:
     """The seconds of a duration that has to last a while, and to end."""
-    made: float = duration(value)
+    made: float = to_seconds(value)
     allowed = f"{SECONDS} >= {MIN_SECONDS} and finite"
     check_at_least(name, made, MIN_SECONDS, allowed=allowed, finite=True)
     return made
 
 
-def waiting(name: str, value: Any) -> float:
+def check_wait(name: str, value: Any) -> float:
     """The seconds of a duration that a driver is to wait, in whatever it counts them."""
-    made: float = duration(value)
+    made: float = to_seconds(value)
     allowed = f"{SECONDS} from {MIN_SECONDS} to {MAX_WAIT_SECONDS}"
     check_at_least(name, made, MIN_SECONDS, allowed=allowed)
     if made > MAX_WAIT_SECONDS:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from retrytemplate._internal.formatting import one_line
 from retrytemplate._internal.imports import extra
-from retrytemplate._internal.validation import waiting, whole
+from retrytemplate._internal.validation import check_int, check_wait
 from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError
@@ -91,9 +91,9 @@ def _check_options(url: str, parsers: Any) -> None:
                 message = f"{name} in url must be as redis-py has it, got {text!r}"
                 raise ValueError(message) from None
             if name in WAITS:
-                waiting(f"{name} in url", value)
+                check_wait(f"{name} in url", value)
             elif name in LEAST:
-                whole(f"{name} in url", value, LEAST[name])
+                check_int(f"{name} in url", value, LEAST[name])
         elif name not in TEXTS and not name.startswith("ssl_"):
             raise ValueError(f"url must have options that redis-py knows, got {name!r}")
 

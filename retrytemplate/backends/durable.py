@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 from attrs import frozen
 
 from retrytemplate._engine.drivers import perform, perform_async
-from retrytemplate._internal.validation import plain, seconds, waiting, whole
+from retrytemplate._internal.validation import (
+    check_function,
+    check_int,
+    check_seconds,
+    check_wait,
+)
 from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask, RenewingThread
 from retrytemplate.caches.base import Claim
@@ -90,9 +95,9 @@ class Settings:
         clock: Clock | None,
         on_store_error: OnStoreError,
     ) -> None:
-        self.lease: float = seconds("lease", lease)
+        self.lease: float = check_seconds("lease", lease)
         self.prefix: str = self.prefixes.checked(prefix)
-        self.timeout: float = waiting("timeout", timeout)
+        self.timeout: float = check_wait("timeout", timeout)
         check_records(redact, record_limit)
         self.redact = redact
         self.record_limit = record_limit
@@ -107,7 +112,7 @@ class Settings:
 def check_records(redact: Any, record_limit: Any) -> None:
     """Raise unless these say what is stored of failures, and how much of it."""
     if redact is not None:
-        plain("redact", redact)
+        check_function("redact", redact)
     check_record_limit(record_limit)
 
 
@@ -262,7 +267,7 @@ class BlockingCache(DurableCache):
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
     ) -> Claim:
         """Load or create the record, count the attempt and take the key: one round trip."""
-        held_for = None if lease is None else seconds("lease", lease)
+        held_for = None if lease is None else check_seconds("lease", lease)
         if self._left:
             self._end_left()
         claim = self._perform(self._steps.begin(key, worker, held_for, fresh))
@@ -326,7 +331,7 @@ class BlockingCache(DurableCache):
 
     def keys(self, *, after: str = "", limit: int = PAGE) -> list[str]:
         """The keys that have a record, in order: at most *limit*, from the one after *after*."""
-        whole("limit", limit, 1)
+        check_int("limit", limit, 1)
         return self._perform(self._steps.keys(after, limit))
 
     def __contains__(self, key: object) -> bool:
@@ -381,7 +386,7 @@ class AwaitedCache(DurableCache):
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
     ) -> Claim:
         """Load or create the record, count the attempt and take the key: one round trip."""
-        held_for = None if lease is None else seconds("lease", lease)
+        held_for = None if lease is None else check_seconds("lease", lease)
         if self._left:
             await self._end_left()
         claim = await self._perform(self._steps.begin(key, worker, held_for, fresh))
@@ -445,7 +450,7 @@ class AwaitedCache(DurableCache):
 
     async def keys(self, *, after: str = "", limit: int = PAGE) -> list[str]:
         """The keys that have a record, in order: at most *limit*, from the one after *after*."""
-        whole("limit", limit, 1)
+        check_int("limit", limit, 1)
         return await self._perform(self._steps.keys(after, limit))
 
     def _check_loop(self) -> None:

@@ -98,7 +98,7 @@ MAX_DELAY = sys.float_info.max
 
 def as_float(value: validation.Seconds | Callable[..., validation.Seconds]) -> Any:
     """A ``timedelta`` or an int as a float; everything else is left to the check."""
-    number: Any = validation.duration(value)
+    number: Any = validation.to_seconds(value)
     if isinstance(number, int) and not isinstance(number, bool):
         try:
             return float(number)
@@ -114,4 +114,4 @@ def check_factor(name: str, value: Any) -> None:
 
 def current_number(name: str, value: Any, check: Callable[[str, Any], None]) -> float:
     """The number itself, or what its callable gives now."""
-    return float(validation.read(name, value, check))
+    return float(validation.read_number(name, value, check))

@@ -60,7 +60,7 @@ class ExponentialBackoff(Backoff):
     initial: Any = field(
         default=0.1,
         converter=base.as_float,
-        validator=validation.number_or_callable(validation.delay),
+        validator=validation.number_or_callable(validation.check_delay),
     )
     multiplier: Any = field(
         default=2.0,
@@ -70,7 +70,7 @@ class ExponentialBackoff(Backoff):
     maximum: Any = field(
         default=30.0,
         converter=base.as_float,
-        validator=validation.number_or_callable(validation.limit),
+        validator=validation.number_or_callable(validation.check_limit),
     )
     jitter: Jitter | None = field(default=None, validator=_known_jitter)
     never_waits: bool = field(init=False, eq=False, repr=False)
@@ -83,7 +83,7 @@ class ExponentialBackoff(Backoff):
 
     def start(self) -> JSON:
         """The next step, in seconds before the cap; decorrelated: the previous delay."""
-        return base.current_number("initial", self.initial, validation.delay)
+        return base.current_number("initial", self.initial, validation.check_delay)
 
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
@@ -123,9 +123,9 @@ class ExponentialBackoff(Backoff):
             return self
         return evolve(
             self,
-            initial=base.current_number("initial", self.initial, validation.delay),
+            initial=base.current_number("initial", self.initial, validation.check_delay),
             multiplier=base.current_number("multiplier", self.multiplier, base.check_factor),
-            maximum=base.current_number("maximum", self.maximum, validation.limit),
+            maximum=base.current_number("maximum", self.maximum, validation.check_limit),
         )
 
 

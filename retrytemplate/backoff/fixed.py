@@ -30,9 +30,9 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 def _zero_or_two_parameters(name: str, value: Any) -> None:
     if not callable(value):
-        validation.delay(name, value)
+        validation.check_delay(name, value)
         return
-    validation.plain(name, value)
+    validation.check_function(name, value)
     if not _takes(value, 2) and not _takes(value, 0):
         raise TypeError(
             f"{name} must be a number, or a callable that takes nothing or (failures, exception), "
@@ -80,7 +80,7 @@ class FixedBackoff(Backoff):
         if self._asked:
             failures = (state or 0) + 1
             delay = base.as_float(self.delay(failures, failure))
-            validation.delay("delay", delay)
+            validation.check_delay("delay", delay)
             return delay, failures
         if self._dynamic:
             return self.resolved().next(state, failure, random)
@@ -93,7 +93,7 @@ class FixedBackoff(Backoff):
     def resolved(self) -> FixedBackoff:
         if not self._dynamic:
             return self
-        return FixedBackoff(base.current_number("delay", self.delay, validation.delay))
+        return FixedBackoff(base.current_number("delay", self.delay, validation.check_delay))
 
 
 @frozen(eq=False, repr=False)
@@ -115,12 +115,12 @@ class UniformRandomBackoff(Backoff):
     minimum: Any = field(
         default=0.5,
         converter=base.as_float,
-        validator=validation.number_or_callable(validation.delay),
+        validator=validation.number_or_callable(validation.check_delay),
     )
     maximum: Any = field(
         default=1.5,
         converter=base.as_float,
-        validator=validation.number_or_callable(validation.delay),
+        validator=validation.number_or_callable(validation.check_delay),
     )
     never_waits: bool = field(init=False, eq=False, repr=False)
     _dynamic: bool = field(init=False, eq=False, repr=False)
@@ -154,6 +154,6 @@ class UniformRandomBackoff(Backoff):
         if not self._dynamic:
             return self
         return UniformRandomBackoff(
-            base.current_number("minimum", self.minimum, validation.delay),
-            base.current_number("maximum", self.maximum, validation.delay),
+            base.current_number("minimum", self.minimum, validation.check_delay),
+            base.current_number("maximum", self.maximum, validation.check_delay),
         )

@@ -79,7 +79,7 @@ class RetryAfterBackoff(Backoff):
     give_up_above: Any = field(
         default=None,
         converter=_float_or_none,
-        validator=validation.checked_by(validation.limit_or_none),
+        validator=validation.checked_by(validation.check_limit_or_none),
     )
     jitter: float = field(default=0.1, validator=validation.checked_by(_check_jitter))
     clock: Clock = field(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import asdict, field, frozen
 
 from retrytemplate._internal.validation import (
-    at_least_one,
+    check_at_least_one,
+    check_int,
+    check_methods,
+    check_text_or_none,
     checked_by,
-    has_methods,
     instance_of,
-    text_or_none,
-    whole,
 )
 from retrytemplate.batch import validation
 from retrytemplate.batch.errors import JobRepositoryError
@@ -135,8 +135,8 @@ class LetterFilter:
     step: str | None = field(default=None, validator=validation.text_or_none)
     run: int | None = field(default=None, validator=checked_by(validation.number_or_none))
     state: State | None = field(default=None, validator=validation.one_of_or_none(*STATES))
-    error: str | None = field(default=None, validator=checked_by(text_or_none))
-    key: str | None = field(default=None, validator=checked_by(text_or_none))
+    error: str | None = field(default=None, validator=checked_by(check_text_or_none))
+    key: str | None = field(default=None, validator=checked_by(check_text_or_none))
     phase: Phase | None = field(default=None, validator=validation.one_of_or_none(*PHASES))
 
     def conditions(self, tables: Tables) -> list[ColumnElement[bool]]:
@@ -211,8 +211,8 @@ class DeadLetters:
 
         :param after: only those behind the letter of this number: the next page.
         """
-        whole("after", after, 0)
-        at_least_one("limit", limit)
+        check_int("after", after, 0)
+        check_at_least_one("limit", limit)
         for name, value in (("after", after), ("limit", limit)):
             validation.number(name, value)
         conditions = LetterFilter(**filters).conditions(self.repository.tables)
@@ -265,7 +265,7 @@ class DeadLetters:
 
     def export(self, stream: TextIO, **filters: Any) -> int:
         """Write them as JSON, a letter a line; how many there were."""
-        has_methods("stream", stream, "write")
+        check_methods("stream", stream, "write")
         written = 0
         for letter in self.each(**filters):
             stream.write(json.dumps(letter.as_json()) + "\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, evolve, field, frozen
 
-from retrytemplate._internal.validation import at_least_one, checked_by, whole
+from retrytemplate._internal.validation import check_at_least_one, check_int, checked_by
 from retrytemplate.backoff.base import NoBackoff
 from retrytemplate.batch.events import StepListener
 from retrytemplate.batch.journal.repository import JobRepository
@@ -29,7 +29,7 @@ def _failures(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping of items to what they raise, got {value!r}")
     for item, failures in value.items():
-        whole(f"each item of {name}", item, 1)
+        check_int(f"each item of {name}", item, 1)
         planned = [failures] if isinstance(failures, BaseException) else failures
         listed = isinstance(planned, Sequence)
         if not (listed and all(isinstance(each, BaseException) for each in planned)):
@@ -42,7 +42,7 @@ def _items(name: str, value: Any) -> None:
     if not isinstance(value, Collection) or isinstance(value, str | bytes):
         raise TypeError(f"{name} must be a list of items, got {value!r}")
     for item in value:
-        whole(f"each item of {name}", item, 1)
+        check_int(f"each item of {name}", item, 1)
 
 
 @frozen
@@ -59,7 +59,7 @@ class Scenario:
     3
     """
 
-    items: int = field(default=3, validator=checked_by(at_least_one))
+    items: int = field(default=3, validator=checked_by(check_at_least_one))
     process: Mapping[int, Failures] = field(factory=dict, validator=checked_by(_failures))
     write: Mapping[int, Failures] = field(factory=dict, validator=checked_by(_failures))
     filtered: Collection[int] = field(default=(), validator=checked_by(_items))

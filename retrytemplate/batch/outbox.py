@@ -9,7 +9,12 @@ from uuid import uuid4
 from attrs import asdict, field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
-from retrytemplate._internal.validation import at_least_one, checked_by, instance_of, whole
+from retrytemplate._internal.validation import (
+    check_at_least_one,
+    check_int,
+    checked_by,
+    instance_of,
+)
 from retrytemplate.batch import validation
 from retrytemplate.batch.engine.effects import FindUnsent, SendOutbox
 from retrytemplate.batch.errors import JobRepositoryError
@@ -183,8 +188,8 @@ class UnsentMessages:
         :param after: only those behind this ``number``: the next page.
         :param limit: at most this many, at least 1.
         """
-        whole("after", after, 0)
-        at_least_one("limit", limit)
+        check_int("after", after, 0)
+        check_at_least_one("limit", limit)
         for name, value in (("after", after), ("limit", limit)):
             validation.number(name, value)
         table = self.repository.tables.messages

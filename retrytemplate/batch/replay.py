@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, field, frozen
 
-from retrytemplate._internal.validation import checked_by, text_or_none
+from retrytemplate._internal.validation import check_text_or_none, checked_by
 from retrytemplate.batch import validation
 from retrytemplate.batch.dead_letters import LetterFilter, audit_from
 from retrytemplate.batch.engine.effects import (
@@ -146,7 +146,7 @@ class ReplayRequest:
 
     step: str
     limits: RecordLimits
-    by: str = field(converter=_or_worker_name, validator=checked_by(text_or_none))
+    by: str = field(converter=_or_worker_name, validator=checked_by(check_text_or_none))
     letter: ReplayCandidate | None = None
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from attrs import asdict, field, frozen
 
-from retrytemplate._internal.validation import at_least_one, checked_by, instance_of
+from retrytemplate._internal.validation import check_at_least_one, checked_by, instance_of
 from retrytemplate.batch import validation
 from retrytemplate.batch.engine.checkpoint import Checkpoint
 from retrytemplate.batch.errors import JobRepositoryError
@@ -169,7 +169,7 @@ class Runs:
         :param status: only those whose row has it; that of a run that died is "running".
         :param before: only those that are older than the run of this number: the next page.
         """
-        at_least_one("limit", limit)
+        check_at_least_one("limit", limit)
         validation.number("limit", limit)
         runs = self.repository.tables.runs
         return self._read(_Wanted(step, status, before).conditions(runs), limit)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import check_at_least, checked_by, whole
+from retrytemplate._internal.validation import check_at_least, check_int, checked_by
 from retrytemplate._internal.values import Value
 from retrytemplate.errors import MisuseError
 from retrytemplate.policies.simple import (
@@ -24,7 +24,7 @@ __all__ = ["SkipPolicy"]
 
 def _limit(name: str, value: Any) -> None:
     if value is not None:
-        whole(name, value, 0)
+        check_int(name, value, 0)
 
 
 def _rate(name: str, value: Any) -> None:
@@ -36,7 +36,7 @@ def _rate(name: str, value: Any) -> None:
 
 
 def _after(name: str, value: Any) -> None:
-    whole(name, value, 0)
+    check_int(name, value, 0)
 
 
 @frozen(eq=False, repr=False)

@@ -58,7 +58,7 @@ def _storable(name: str, value: str) -> None:
 
 
 def _text_or_none(name: str, value: Any) -> None:
-    validation.text_or_none(name, value)
+    validation.check_text_or_none(name, value)
     if value is not None:
         _storable(name, value)
 
@@ -149,12 +149,12 @@ def tuple_of(value: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _codec(name: str, value: Any) -> None:
-    validation.has_methods(name, value, "encode", "decode")
+    validation.check_methods(name, value, "encode", "decode")
 
 
 def _listeners(name: str, value: Any) -> None:
     for each in value:
-        validation.has_methods(name, each, "on_event")
+        validation.check_methods(name, each, "on_event")
 
 
 def skip_policy(value: Any) -> Any:
@@ -175,7 +175,7 @@ function_or_none = checked_by(_function_or_none)
 codec = checked_by(_codec)
 listeners = checked_by(_listeners)
 database = checked_by(_database)
-at_least_one = checked_by(validation.at_least_one)
+at_least_one = checked_by(validation.check_at_least_one)
 text_or_none = checked_by(_text_or_none)
 key = checked_by(_key)
 ids_or_none = checked_by(_ids_or_none)

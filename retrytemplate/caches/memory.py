@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrytemplate._internal.validation import duration, limit_or_none, whole
+from retrytemplate._internal.validation import check_int, check_limit_or_none, to_seconds
 from retrytemplate.caches.base import Claim
 from retrytemplate.caches.in_process import InProcessClaims
 from retrytemplate.caches.snapshot import load
@@ -73,9 +73,9 @@ class MemoryRetryContextCache(InProcessClaims):
         redact: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__(redact)
-        whole("capacity", capacity, 1)
-        seconds: float | None = duration(ttl)
-        limit_or_none("ttl", seconds)
+        check_int("capacity", capacity, 1)
+        seconds: float | None = to_seconds(ttl)
+        check_limit_or_none("ttl", seconds)
         if when_full not in ("raise", "evict"):
             raise ValueError(f"when_full must be 'raise' or 'evict', got {when_full!r}")
         self.capacity = capacity

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from retrytemplate._internal.validation import whole
+from retrytemplate._internal.validation import check_int
 from retrytemplate.caches.record import MARK, shortened, to_json, to_text
 from retrytemplate.errors import RecordedFailure
 from retrytemplate.history import HISTORY_FIRST
@@ -31,7 +31,7 @@ SHORT = 160 + MARK
 
 def check_record_limit(limit: object) -> None:
     """Raise unless the limit is one that a record without attributes can keep."""
-    whole("record_limit", limit, LEAST_LIMIT)
+    check_int("record_limit", limit, LEAST_LIMIT)
 
 
 def truncate_to_limit(record: Record, limit: int) -> Record:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
-from retrytemplate._internal.validation import has_methods
+from retrytemplate._internal.validation import check_methods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def check_listeners(name: str, value: Any) -> None:
     if not isinstance(value, tuple):
         raise TypeError(f"{name} must be a list or tuple of listeners, got {value!r}")
     for each in value:
-        has_methods(f"{name}: each", each, "on_event")
+        check_methods(f"{name}: each", each, "on_event")
         if is_async(each.on_event):
             raise TypeError(f"{name}: on_event must not have to be awaited, got {each!r}")
 

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from retrytemplate._engine.final_error import safe_repr
 from retrytemplate._internal.awaitables import is_async, is_awaitable
 from retrytemplate._internal.locks import Monitor
-from retrytemplate._internal.validation import checked_by, plain, text
+from retrytemplate._internal.validation import check_function, check_text, checked_by
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
@@ -79,7 +79,7 @@ def _check_fallbacks(name: str, value: Any) -> None:
 
 def _check_or_none(name: str, value: Any) -> None:
     if value is not None:
-        plain(name, value)
+        check_function(name, value)
 
 
 @immutable()
@@ -135,7 +135,7 @@ class Fallback(StrategyBase):
         clock: Clock | None = None,
     ) -> None:
         _check_or_none("accept", accept)
-        text("name", name)
+        check_text("name", name)
         listeners = as_listeners(listeners)
         check_listeners("listeners", listeners)
         covers, clock = exception_predicate("on", on), given_or_system(clock)

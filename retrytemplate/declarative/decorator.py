@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never
 from retrytemplate._engine.wrapping import RetryWith, descriptor, wrap
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.formatting import qualified_name
-from retrytemplate._internal.validation import text_or_none
+from retrytemplate._internal.validation import check_text_or_none
 from retrytemplate.backoff.base import NoBackoff
 from retrytemplate.declarative.arguments import ArgumentAdapter, call_of, signature_of
 from retrytemplate.declarative.recovery_methods import (
@@ -180,7 +180,7 @@ class Settings:
             )
         if key is not None and (not callable(key) or is_async(key)):
             raise TypeError(f"key must be a plain function of the call's arguments, got {key!r}")
-        text_or_none("label", label)
+        check_text_or_none("label", label)
         self.template = template
         self.own = own
         self.key = key

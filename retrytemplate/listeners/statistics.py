@@ -103,8 +103,8 @@ class RollingStatistics:
     clock: Clock = field(factory=SystemClock, validator=validation.checked_by(check_clock))
     window: float = field(
         default=15.0,
-        converter=validation.duration,
-        validator=validation.checked_by(validation.span),
+        converter=validation.to_seconds,
+        validator=validation.checked_by(validation.check_span),
     )
     name: str = ""
     _counts: dict[Kind, int] = field(init=False, repr=False, factory=_zeros)

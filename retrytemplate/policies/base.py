@@ -144,7 +144,9 @@ class MaxAttemptsMixin(RetryPolicy):
     def resolved(self) -> Self:
         if not self.dynamic:
             return self
-        number = validation.read("max_attempts", self._max_attempts, validation.at_least_one)
+        number = validation.read_number(
+            "max_attempts", self._max_attempts, validation.check_at_least_one
+        )
         return evolve(self, max_attempts=number)  # type: ignore[misc]  # all are attrs classes
 
 

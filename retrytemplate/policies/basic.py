@@ -83,7 +83,7 @@ class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
     _max_attempts: int | Callable[[], int] = field(
         default=3,
         alias="max_attempts",
-        validator=validation.number_or_callable(validation.at_least_one),
+        validator=validation.number_or_callable(validation.check_at_least_one),
     )
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
@@ -110,7 +110,7 @@ class PredicateRetryPolicy(RetryPolicy):
     """
 
     predicate: Callable[[BaseException], Any] = field(
-        validator=validation.checked_by(validation.plain)
+        validator=validation.checked_by(validation.check_function)
     )
     _rules: ExceptionRules = field(init=False, eq=False, repr=False)
 
@@ -131,7 +131,7 @@ class PredicateRetryPolicy(RetryPolicy):
 
 def seconds(value: validation.Seconds | Callable[[], validation.Seconds]) -> Any:
     """A ``timedelta`` as seconds."""
-    return validation.duration(value)
+    return validation.to_seconds(value)
 
 
 @frozen(eq=False, repr=False)
@@ -155,7 +155,7 @@ class TimeoutRetryPolicy(StatefulRetryPolicy):
     """
 
     timeout: Any = field(
-        converter=seconds, validator=validation.number_or_callable(validation.limit)
+        converter=seconds, validator=validation.number_or_callable(validation.check_limit)
     )
 
     def start(self, now: float) -> JSON:
@@ -181,4 +181,6 @@ class TimeoutRetryPolicy(StatefulRetryPolicy):
     def resolved(self) -> TimeoutRetryPolicy:
         if not self.dynamic:
             return self
-        return evolve(self, timeout=validation.read("timeout", self.timeout, validation.limit))
+        return evolve(
+            self, timeout=validation.read_number("timeout", self.timeout, validation.check_limit)
+        )

@@ -61,12 +61,12 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     open_timeout: Any = field(
         default=5.0,
         converter=seconds,
-        validator=validation.number_or_callable(validation.limit),
+        validator=validation.number_or_callable(validation.check_limit),
     )
     reset_timeout: Any = field(
         default=20.0,
         converter=seconds,
-        validator=validation.number_or_callable(validation.limit),
+        validator=validation.number_or_callable(validation.check_limit),
     )
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
 
@@ -114,7 +114,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
         return {**state, "open": not allowed}
 
     def _seconds(self, name: str) -> float:
-        return float(validation.read(name, getattr(self, name), validation.limit))
+        return float(validation.read_number(name, getattr(self, name), validation.check_limit))
 
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float

@@ -49,7 +49,9 @@ class ResultRetryPolicy(StatefulRetryPolicy):
     (True, False)
     """
 
-    retry_if: Callable[[Any], Any] = field(validator=validation.checked_by(validation.plain))
+    retry_if: Callable[[Any], Any] = field(
+        validator=validation.checked_by(validation.check_function)
+    )
     policy: RetryPolicy = field(
         factory=SimpleRetryPolicy,
         validator=validation.instance_of(RetryPolicy, "a RetryPolicy"),

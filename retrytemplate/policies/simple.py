@@ -44,7 +44,7 @@ def _exception_types(name: str, value: Any, *, others: str = "") -> None:
 def check_retryable(name: str, value: Any) -> None:
     """Raise unless these are exceptions that can be worth another try, or a predicate of them."""
     if callable(value):
-        validation.plain(name, value)
+        validation.check_function(name, value)
         return
     if isinstance(value, ExceptionClassifier):
         raise TypeError(
@@ -106,7 +106,7 @@ class SimpleRetryPolicy(MaxAttemptsMixin):
     _max_attempts: int | Callable[[], int] = field(
         default=3,
         alias="max_attempts",
-        validator=validation.number_or_callable(validation.at_least_one),
+        validator=validation.number_or_callable(validation.check_at_least_one),
     )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
         default=EVERY_EXCEPTION,

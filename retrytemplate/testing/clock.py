@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import in_trio
-from retrytemplate._internal.validation import check_at_least, duration, whole
+from retrytemplate._internal.validation import check_at_least, check_int, to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ class VirtualClock:
         self._now = _length("start", start)
         self._to_epoch = _length("epoch", epoch) - self._now
         if interrupt_at is not None:
-            whole("interrupt_at", interrupt_at, 1)
+            check_int("interrupt_at", interrupt_at, 1)
         self._interrupt_at = interrupt_at
         self._interrupt_with = interrupt_with
         self._lock = threading.RLock()
@@ -106,7 +106,7 @@ class VirtualClock:
         >>> clock.monotonic(), clock.sleeps
         (1.5, [])
         """
-        step = _length("seconds", duration(seconds))
+        step = _length("seconds", to_seconds(seconds))
         with self._lock:
             if self._trio is None:
                 self._now += step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from retrytemplate._internal.validation import seconds
+from retrytemplate._internal.validation import check_seconds
 from retrytemplate._storage import redis_connection
 from retrytemplate._storage.column_keys import from_column_key
 from retrytemplate._storage.operation_runner import perform, perform_async
@@ -57,7 +57,7 @@ class _OnRedis(DurableCache, Generic[C]):
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._url = url
-        self.ttl: float = seconds("ttl", ttl)
+        self.ttl: float = check_seconds("ttl", ttl)
         self._connect()
         self._begin_life()
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from retrytemplate._internal.validation import duration, limit_or_none
+from retrytemplate._internal.validation import check_limit_or_none, to_seconds
 from retrytemplate._storage import sql_connection, sql_engine
 from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate.backends.durable import (
@@ -59,8 +59,8 @@ class _OnSQL(DurableCache, Generic[E]):
         super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
         self._engine: E = self._engine_of(url)
         self._others = self._engine.pool is getattr(url, "pool", None)
-        self.ttl: float | None = duration(ttl)
-        limit_or_none("ttl", self.ttl)
+        self.ttl: float | None = to_seconds(ttl)
+        check_limit_or_none("ttl", self.ttl)
         self._steps = Steps(self._engine.dialect.name, self.prefix, self.lease, self.ttl)
         self._begin_life()
 

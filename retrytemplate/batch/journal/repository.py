@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.imports import extra
-from retrytemplate._internal.validation import waiting
+from retrytemplate._internal.validation import check_wait
 from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate.backends.durable import check_records
 from retrytemplate.batch import validation
@@ -70,8 +70,8 @@ class JobRepository:
         redact: Callable[[str], str] | None = None,
         record_limit: int = RECORD_LIMIT,
     ) -> None:
-        self.lease: float = waiting("lease", lease)
-        self.timeout: float = waiting("timeout", timeout)
+        self.lease: float = check_wait("lease", lease)
+        self.timeout: float = check_wait("timeout", timeout)
         self.prefix = _prefix(prefix)
         check_records(redact, record_limit)
         self.limits = RecordLimits(redact, record_limit)

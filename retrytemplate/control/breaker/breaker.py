@@ -11,15 +11,15 @@ from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import (
-    at_least_one,
     check_at_least,
+    check_at_least_one,
+    check_methods,
+    check_span,
+    check_text,
+    check_text_or_none,
     checked_by,
-    duration,
-    has_methods,
     instance_of,
-    span,
-    text,
-    text_or_none,
+    to_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
@@ -68,7 +68,7 @@ def _rate(name: str, value: Any) -> None:
 
 def _span_or_none(name: str, value: Any) -> None:
     if value is not None:
-        span(name, value)
+        check_span(name, value)
 
 
 def _jitter(name: str, value: Any) -> None:
@@ -83,7 +83,7 @@ def _growth(name: str, value: Any) -> None:
 
 def _random(name: str, value: Any) -> None:
     if value is not None:
-        has_methods(name, value, "random")
+        check_methods(name, value, "random")
 
 
 def _store(name: str, value: Any) -> None:
@@ -173,26 +173,30 @@ class CircuitBreaker(StrategyBase):
     Source: ``CircuitBreaker`` of Resilience4j and Polly, with what is wrong there mended.
     """
 
-    name: str = field(kw_only=False, validator=checked_by(text))
+    name: str = field(kw_only=False, validator=checked_by(check_text))
     window: Calls | Seconds | Consecutive = field(
         default=Calls(50),
         validator=instance_of((Calls, Seconds, Consecutive), "Calls, Seconds or Consecutive"),
     )
-    minimum_calls: int = field(default=MINIMUM_CALLS, validator=checked_by(at_least_one))
+    minimum_calls: int = field(default=MINIMUM_CALLS, validator=checked_by(check_at_least_one))
     failure_rate: float = field(default=FAILURE_RATE, validator=checked_by(_rate))
     failures: Any = (Exception,)
     slow_call: float | None = field(
-        default=None, converter=duration, validator=checked_by(_span_or_none)
+        default=None, converter=to_seconds, validator=checked_by(_span_or_none)
     )
     slow_rate: float = field(default=SLOW_RATE, validator=checked_by(_rate))
-    reset_timeout: float = field(default=30.0, converter=duration, validator=checked_by(span))
+    reset_timeout: float = field(
+        default=30.0, converter=to_seconds, validator=checked_by(check_span)
+    )
     reset_jitter: float = field(default=0.2, validator=checked_by(_jitter))
     reset_growth: float = field(default=1.0, validator=checked_by(_growth))
-    reset_maximum: float = field(default=3600.0, converter=duration, validator=checked_by(span))
-    half_open_calls: int = field(default=3, validator=checked_by(at_least_one))
-    required_successes: int = field(default=3, validator=checked_by(at_least_one))
+    reset_maximum: float = field(
+        default=3600.0, converter=to_seconds, validator=checked_by(check_span)
+    )
+    half_open_calls: int = field(default=3, validator=checked_by(check_at_least_one))
+    required_successes: int = field(default=3, validator=checked_by(check_at_least_one))
     permit_timeout: float | None = field(
-        default=None, converter=duration, validator=checked_by(_span_or_none)
+        default=None, converter=to_seconds, validator=checked_by(_span_or_none)
     )
     listeners: tuple[Any, ...] = field(
         default=(), converter=as_listeners, validator=checked_by(check_listeners)
@@ -574,14 +578,14 @@ class CircuitBreaker(StrategyBase):
 
     def reset(self, *, by: str | None = None, reason: str | None = None) -> None:
         """Close it, as if it were new."""
-        text_or_none("by", by)
-        text_or_none("reason", reason)
+        check_text_or_none("by", by)
+        check_text_or_none("reason", reason)
         self._set_state("closed", by, reason, None)
 
     def _force_state(self, state: State, by: str, reason: str, seconds: Duration | None) -> None:
-        text("by", by)
-        text("reason", reason)
-        length = duration(seconds)
+        check_text("by", by)
+        check_text("reason", reason)
+        length = to_seconds(seconds)
         _span_or_none("seconds", length)
         self._set_state(state, by, reason, length)
 

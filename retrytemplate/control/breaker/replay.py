@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import define, evolve, field, fields, frozen
 
-from retrytemplate._internal.validation import check_at_least, checked_by, delay, duration
+from retrytemplate._internal.validation import check_at_least, check_delay, checked_by, to_seconds
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.breaker.events import CircuitChanged
 from retrytemplate.control.breaker.permit import Permit
@@ -65,7 +65,7 @@ class RecordedCall:
     """
 
     time: float = field(validator=checked_by(_moment))
-    duration: float = field(converter=duration, validator=checked_by(delay))
+    duration: float = field(converter=to_seconds, validator=checked_by(check_delay))
     outcome: Ended = field(validator=checked_by(_ended))
 
 

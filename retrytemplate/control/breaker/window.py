@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
-from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
+from retrytemplate._internal.validation import (
+    check_at_least_one,
+    check_span,
+    checked_by,
+    to_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +74,7 @@ class Calls:
     (3, 0)
     """
 
-    number: int = field(validator=checked_by(at_least_one))
+    number: int = field(validator=checked_by(check_at_least_one))
 
     def counter(self) -> Counter:
         """An empty window."""
@@ -93,7 +98,7 @@ class Seconds:
     (None, 0)
     """
 
-    seconds: float = field(converter=duration, validator=checked_by(span))
+    seconds: float = field(converter=to_seconds, validator=checked_by(check_span))
 
     def counter(self) -> Counter:
         """An empty window."""
@@ -114,7 +119,7 @@ class Consecutive:
     2
     """
 
-    number: int = field(validator=checked_by(at_least_one))
+    number: int = field(validator=checked_by(check_at_least_one))
 
     def counter(self) -> Counter:
         """An empty row."""

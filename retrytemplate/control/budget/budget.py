@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from retrytemplate._internal.locks import Monitor, Reentered
-from retrytemplate._internal.validation import check_at_least, duration, span, text
+from retrytemplate._internal.validation import check_at_least, check_span, check_text, to_seconds
 from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._strategy import immutable
@@ -106,8 +106,8 @@ class RetryBudget(Guard):
     ) -> None:
         check_at_least("ratio", ratio, 0.0, finite=True)
         check_at_least("min_per_second", min_per_second, 0.0, finite=True)
-        length: float = duration(ttl)
-        span("ttl", length)
+        length: float = to_seconds(ttl)
+        check_span("ttl", length)
         if not ratio and not min_per_second:
             raise ValueError("ratio and min_per_second are both 0: no retry would ever be granted")
         accounting = RatioBudget(ratio, min_per_second * length, length)
@@ -163,7 +163,7 @@ class RetryBudget(Guard):
     ) -> None:
         if not isinstance(parent, RetryBudget | None):
             raise TypeError(f"parent must be a RetryBudget or None, got {parent!r}")
-        text("name", name)
+        check_text("name", name)
         heard = as_listeners(listeners)
         check_listeners("listeners", heard)
         clock = given_or_system(clock)

@@ -12,13 +12,13 @@ from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
 from retrytemplate._internal.validation import (
-    at_least_one,
     check_at_least,
+    check_at_least_one,
+    check_delay,
+    check_int,
+    check_text,
     checked_by,
-    delay,
-    duration,
-    text,
-    whole,
+    to_seconds,
 )
 from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
 from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
@@ -51,12 +51,12 @@ def _wait(name: str, value: Any) -> None:
 
 
 def _whole_from_0(name: str, value: Any) -> None:
-    whole(name, value, 0)
+    check_int(name, value, 0)
 
 
 def _per_key(name: str, value: Any) -> None:
     if value is not None:
-        at_least_one(name, value)
+        check_at_least_one(name, value)
 
 
 def _as_tuple(value: Any) -> Any:
@@ -70,7 +70,7 @@ def _names(name: str, value: Any) -> None:
     if not value:
         raise ValueError(f"{name} must have at least one, got {value!r}")
     for each in value:
-        text(f"{name}: each", each)
+        check_text(f"{name}: each", each)
     if len(set(value)) < len(value):
         raise ValueError(f"{name} must differ, got {value!r}")
 
@@ -137,11 +137,11 @@ class Bulkhead(StrategyBase):
     17
     """
 
-    name: str = field(validator=checked_by(text))
-    limit: int = field(default=50, kw_only=True, validator=checked_by(at_least_one))
+    name: str = field(validator=checked_by(check_text))
+    limit: int = field(default=50, kw_only=True, validator=checked_by(check_at_least_one))
     queue: int = field(default=100, kw_only=True, validator=checked_by(_whole_from_0))
     max_wait: float = field(
-        default=1.0, kw_only=True, converter=duration, validator=checked_by(_wait)
+        default=1.0, kw_only=True, converter=to_seconds, validator=checked_by(_wait)
     )
     per_key: int | None = field(default=None, kw_only=True, validator=checked_by(_per_key))
     priorities: tuple[str, ...] = field(
@@ -278,9 +278,9 @@ class Bulkhead(StrategyBase):
         >>> llm.snapshot().limit
         2
         """
-        at_least_one("limit", limit)
-        length = duration(over)
-        delay("over", length)
+        check_at_least_one("limit", limit)
+        length = to_seconds(over)
+        check_delay("over", length)
         self._monitor.post(self._resize, limit, self._monotonic.now(), length)
 
     def _resize(self, limit: int, now: float, length: float) -> None:

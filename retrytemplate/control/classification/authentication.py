@@ -11,7 +11,7 @@ from uuid import uuid4
 from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
-from retrytemplate._internal.validation import checked_by, instance_of, plain
+from retrytemplate._internal.validation import check_function, checked_by, instance_of
 from retrytemplate.classify.exceptions import (
     ExceptionClassifier,
     iter_causes,
@@ -105,7 +105,7 @@ class AuthenticationAlert(RetryListener):
     1
     """
 
-    notify: Callable[[AuthenticationFailed], Any] = field(validator=checked_by(plain))
+    notify: Callable[[AuthenticationFailed], Any] = field(validator=checked_by(check_function))
     failures: ExceptionClassifier = field(
         default=AUTHENTICATION_ERRORS,
         kw_only=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import checked_by, plain
+from retrytemplate._internal.validation import check_function, checked_by
 from retrytemplate.backoff.retry_after import header
 from retrytemplate.classify.exceptions import iter_causes, safe_getattr
 from retrytemplate.control.classification.codes import (
@@ -86,7 +86,7 @@ class OverridingClassifier(DelegatingClassifier):
     """
 
     override: Callable[[BaseException], bool | None] = field(
-        kw_only=True, validator=checked_by(plain)
+        kw_only=True, validator=checked_by(check_function)
     )
 
     def transform(self, value: Any, exc: BaseException | None) -> Any:

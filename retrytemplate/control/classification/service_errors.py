@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import is_awaitable
-from retrytemplate._internal.validation import checked_by, plain
+from retrytemplate._internal.validation import check_function, checked_by
 from retrytemplate.classify.exceptions import is_exception_class, iter_causes
 from retrytemplate.control._strategy import StrategyBase, reject_awaitable
 from retrytemplate.control.classification.timeouts import timeout_kind
@@ -39,7 +39,7 @@ def _check_rule(name: str, value: Any) -> None:
             f"{name} must be an exception and whether it is worth a retry, got {value!r}"
         )
     if not is_exception_class(value[0]):
-        plain(f"{name}: the exception", value[0])
+        check_function(f"{name}: the exception", value[0])
     elif not issubclass(value[0], Exception):
         raise ValueError(f"{name} must be a subclass of Exception, got {value[0].__name__}")
 

@@ -11,11 +11,11 @@ from attrs import field, frozen
 
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.validation import (
-    at_least_one,
     check_at_least,
+    check_at_least_one,
+    check_delay,
     checked_by,
-    delay,
-    duration,
+    to_seconds,
 )
 
 __all__ = ["Quantile"]
@@ -30,7 +30,7 @@ def _between(name: str, value: Any) -> None:
 
 def _delay_or_none(name: str, value: Any) -> None:
     if value is not None:
-        delay(name, value)
+        check_delay(name, value)
 
 
 @frozen(eq=False)
@@ -59,12 +59,12 @@ class Quantile:
 
     q: float = field(validator=checked_by(_between))
     initial: float | None = field(
-        default=None, kw_only=True, converter=duration, validator=checked_by(_delay_or_none)
+        default=None, kw_only=True, converter=to_seconds, validator=checked_by(_delay_or_none)
     )
-    minimum: int = field(default=20, kw_only=True, validator=checked_by(at_least_one))
-    window: int = field(default=1000, kw_only=True, validator=checked_by(at_least_one))
+    minimum: int = field(default=20, kw_only=True, validator=checked_by(check_at_least_one))
+    window: int = field(default=1000, kw_only=True, validator=checked_by(check_at_least_one))
     floor: float = field(
-        default=0.001, kw_only=True, converter=duration, validator=checked_by(delay)
+        default=0.001, kw_only=True, converter=to_seconds, validator=checked_by(check_delay)
     )
     _last: deque[float] = field(init=False, factory=deque, repr=False)
     _sorted: list[float] = field(init=False, factory=list, repr=False)

@@ -9,12 +9,12 @@ from attrs import Factory, field, frozen
 
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.validation import (
-    at_least_one,
+    check_at_least_one,
+    check_delay,
+    check_methods,
+    check_text,
     checked_by,
-    delay,
-    duration,
-    has_methods,
-    text,
+    to_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import SystemClock, check_clock
@@ -65,7 +65,7 @@ class HedgeOutcome(Outcome[T]):
 def _delay(name: str, value: Any) -> None:
     if not isinstance(value, Quantile):
         try:
-            delay(name, value)
+            check_delay(name, value)
         except (TypeError, ValueError) as exc:
             raise type(exc)(str(exc).replace(", got", ", or a Quantile, got", 1)) from None
 
@@ -82,7 +82,7 @@ def _idempotent(name: str, value: Any) -> None:
 def _pool(name: str, value: Any) -> None:
     if value is None:
         return
-    has_methods(name, value, "submit")
+    check_methods(name, value, "submit")
     processes = sys.modules.get("concurrent.futures.process")
     if processes is not None and isinstance(value, processes.ProcessPoolExecutor):
         raise TypeError(
@@ -131,13 +131,15 @@ class Hedge(StrategyBase):
     ('rain in Oslo', 2, 2)
     """
 
-    delay: float | Quantile = field(default=0.05, converter=duration, validator=checked_by(_delay))
-    max_hedges: int = field(default=1, validator=checked_by(at_least_one))
+    delay: float | Quantile = field(
+        default=0.05, converter=to_seconds, validator=checked_by(_delay)
+    )
+    max_hedges: int = field(default=1, validator=checked_by(check_at_least_one))
     idempotent: bool = field(kw_only=True, validator=checked_by(_idempotent))
     on: Any = field(default=(Exception,), kw_only=True)
     budget: RetryBudget | None = field(default=None, kw_only=True, validator=checked_by(_budget))
     executor: Any = field(default=None, kw_only=True, validator=checked_by(_pool))
-    name: str = field(default="hedge", kw_only=True, validator=checked_by(text))
+    name: str = field(default="hedge", kw_only=True, validator=checked_by(check_text))
     listeners: tuple[Any, ...] = field(
         default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.deadline import Deadline
-from retrytemplate._internal.validation import duration, limit, span_or_none
+from retrytemplate._internal.validation import check_limit, check_span_or_none, to_seconds
 
 if TYPE_CHECKING:
     import aiohttp
@@ -134,8 +134,8 @@ def aiohttp_timeout(
 def _limits(own: dict[str, Any], deadline: Deadline | None, minimum: Any) -> dict[str, Any]:
     """Each its own or what is left, whatever is less; None where nothing limits it."""
     for name in own:
-        own[name] = duration(own[name])
-        span_or_none(name, own[name])
+        own[name] = to_seconds(own[name])
+        check_span_or_none(name, own[name])
     left = remaining_time(deadline, minimum)
     nearest = {name: left if each is None else min(each, left) for name, each in own.items()}
     return {name: None if math.isinf(each) else each for name, each in nearest.items()}
@@ -145,8 +145,8 @@ def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
     """Seconds left of the deadline that is given, or in force; infinite where there is none."""
     if deadline is not None and not isinstance(deadline, Deadline):
         raise TypeError(f"deadline must be a Deadline or None, got {deadline!r}")
-    least = duration(minimum)
-    limit("minimum", least)
+    least = to_seconds(minimum)
+    check_limit("minimum", least)
     nearest = Deadline.current() if deadline is None else deadline
     if nearest is None:
         return math.inf

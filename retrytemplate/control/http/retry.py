@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import checked_by, instance_of, text
+from retrytemplate._internal.validation import check_text, checked_by, instance_of
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.backoff.exponential import ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff, header
@@ -141,7 +141,7 @@ class IdempotentRequestClassifier(DelegatingClassifier):
     """What another classifier finds retryable, where the request may be made again."""
 
     idempotent: bool = field(kw_only=True, validator=instance_of(bool, "True or False"))
-    key_header: str = field(kw_only=True, validator=checked_by(text))
+    key_header: str = field(kw_only=True, validator=checked_by(check_text))
 
     def transform(self, value: Any, exc: BaseException | None) -> Any:
         if not value or exc is None or self.idempotent:

@@ -12,7 +12,12 @@ from attrs import field, frozen
 
 from retrytemplate._engine.context import current_context
 from retrytemplate._internal.locks import Monitor
-from retrytemplate._internal.validation import checked_by, plain, text, text_or_none
+from retrytemplate._internal.validation import (
+    check_function,
+    check_text,
+    check_text_or_none,
+    checked_by,
+)
 from retrytemplate.control.events import (
     CallRejected,
     as_listeners,
@@ -74,8 +79,8 @@ def idempotency_key(label: str | None = None, *, source: Callable[[], str] = _ne
     >>> RetryTemplate().outcome(charge).attempts, len(set(keys))
     (3, 1)
     """
-    text_or_none("label", label)
-    plain("source", source)
+    check_text_or_none("label", label)
+    check_function("source", source)
     scope = _operation()
     enclosing = _enclosing_executions(scope)
     if enclosing and (scope is None or _is_keyed(enclosing[-1])):
@@ -221,7 +226,7 @@ class RequireIdempotency(Guard):
     """
 
     idempotent: Any = field(default=False, kw_only=True)
-    name: str = field(default="idempotency", kw_only=True, validator=checked_by(text))
+    name: str = field(default="idempotency", kw_only=True, validator=checked_by(check_text))
     listeners: tuple[Any, ...] = field(
         default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
@@ -229,7 +234,7 @@ class RequireIdempotency(Guard):
     @idempotent.validator
     def _check_idempotent(self, _: Any, value: Any) -> None:
         if not isinstance(value, bool):
-            plain("idempotent", value)
+            check_function("idempotent", value)
 
     def reserve(self, context: RetryContext, delay: float) -> None:
         """Whether the retry that follows may be made.

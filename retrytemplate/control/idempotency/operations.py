@@ -12,13 +12,13 @@ from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate._engine.entry import reject_blocking_cache
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import (
+    check_function,
+    check_methods,
+    check_span,
+    check_text,
     checked_by,
-    duration,
-    has_methods,
     instance_of,
-    plain,
-    span,
-    text,
+    to_seconds,
 )
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
@@ -46,7 +46,7 @@ __all__ = ["IdempotentExecution", "Operations"]
 
 
 def _check_cache(name: str, value: Any) -> None:
-    has_methods(name, value, *METHODS)
+    check_methods(name, value, *METHODS)
     parameters = signature(value.succeed).parameters
     if "record" not in parameters and not any(
         each.kind is each.VAR_KEYWORD for each in parameters.values()
@@ -60,7 +60,7 @@ def _or_in_memory(cache: Any) -> Any:
 
 def _check_lease(name: str, value: Any) -> None:
     if value is not None:
-        span(name, value)
+        check_span(name, value)
 
 
 def _check_lookup(name: str, value: Any) -> None:
@@ -70,7 +70,7 @@ def _check_lookup(name: str, value: Any) -> None:
 
 def _check_fingerprint(name: str, value: Any) -> None:
     if value is not None:
-        plain(name, value)
+        check_function(name, value)
 
 
 @frozen(eq=False)
@@ -101,12 +101,12 @@ class Operations:
         converter=_or_in_memory,
         validator=checked_by(_check_cache),
     )
-    ttl: float = field(default=86_400.0, converter=duration, validator=checked_by(span))
+    ttl: float = field(default=86_400.0, converter=to_seconds, validator=checked_by(check_span))
     lease: float | None = field(
-        default=None, kw_only=True, converter=duration, validator=checked_by(_check_lease)
+        default=None, kw_only=True, converter=to_seconds, validator=checked_by(_check_lease)
     )
     lookup: Any = field(default=None, kw_only=True, validator=checked_by(_check_lookup))
-    name: str = field(default="operations", kw_only=True, validator=checked_by(text))
+    name: str = field(default="operations", kw_only=True, validator=checked_by(check_text))
     listeners: tuple[Any, ...] = field(
         default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )
@@ -233,7 +233,7 @@ class IdempotentExecution(StrategyBase):
     """A strategy around calls that are operations: see ``Operations.idempotent``."""
 
     operations: Operations = field(validator=instance_of(Operations, "an Operations"))
-    key: Callable[..., Any] = field(validator=checked_by(plain))
+    key: Callable[..., Any] = field(validator=checked_by(check_function))
     fingerprint: Callable[..., Any] | None = field(
         default=None, validator=checked_by(_check_fingerprint)
     )

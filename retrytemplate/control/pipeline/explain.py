@@ -6,7 +6,7 @@ from functools import singledispatch
 from math import ceil, inf, isinf, prod
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.validation import delay, duration
+from retrytemplate._internal.validation import check_delay, to_seconds
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.breaker.window import Calls, Consecutive
@@ -54,8 +54,8 @@ def worst_case_duration(
     """
     each = inf
     if attempt_duration is not None:
-        each = duration(attempt_duration)
-        delay("attempt_duration", each)
+        each = to_seconds(attempt_duration)
+        check_delay("attempt_duration", each)
     inside = begun = each  # begun: what cannot be stopped once it has begun, without retries
     for layer in reversed(layers):
         late = begun if synchronous else 0.0

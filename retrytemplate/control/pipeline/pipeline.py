@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from attrs import frozen
 
 from retrytemplate._engine.wrapping import apply_to_callable, check_not_wrapped
-from retrytemplate._internal.validation import text
+from retrytemplate._internal.validation import check_text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._strategy import Strategy, apply, apply_async, immutable
@@ -109,7 +109,7 @@ class Pipeline:
         layers = _flat(layers)
         _check_layers(layers)
         _check_ends(layers)
-        text("name", name)
+        check_text("name", name)
         clock = given_or_system(clock)
         first, *inner = _entry_points(layers, "call", apply)
         first_async, *inner_async = _entry_points(layers, "call_async", apply_async)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from retrytemplate._internal.suggestions import did_you_mean
-from retrytemplate._internal.validation import text
+from retrytemplate._internal.validation import check_text
 from retrytemplate.control.classification.failure_kind import TRANSIENT_ERRORS
 from retrytemplate.control.classification.libraries import (
     MODEL_ERRORS,
@@ -91,7 +91,7 @@ def preset(name: str) -> Preset:
     >>> preset("fast-io") is FAST_IO
     True
     """
-    text("name", name)
+    check_text("name", name)
     try:
         return _known[_key(name)]
     except KeyError:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, field, frozen
 
 from retrytemplate._internal.validation import (
-    at_least_one,
+    check_at_least_one,
+    check_delay,
     checked_by,
-    delay,
-    duration,
     instance_of,
+    to_seconds,
 )
 from retrytemplate.backoff.base import JSON, Backoff
 
@@ -44,8 +44,8 @@ class AddedJitter(Backoff):
     """
 
     backoff: Backoff = field(validator=instance_of(Backoff, "a Backoff"))
-    jitter: float = field(validator=checked_by(delay))
-    maximum: float = field(validator=checked_by(delay))
+    jitter: float = field(validator=checked_by(check_delay))
+    maximum: float = field(validator=checked_by(check_delay))
 
     def start(self) -> JSON:
         return self.backoff.start()
@@ -95,11 +95,11 @@ def backoff_delay(
     >>> 24.0 <= backoff_delay(20) <= 30.0
     True
     """
-    at_least_one("attempt", attempt)
-    first: float = duration(base)
-    most: float = duration(maximum)
-    delay("base", first)
-    delay("maximum", most)
+    check_at_least_one("attempt", attempt)
+    first: float = to_seconds(base)
+    most: float = to_seconds(maximum)
+    check_delay("base", first)
+    check_delay("maximum", most)
     if random is None:
         import random
     shortest: float = min(first * 2.0 ** min(attempt - 1, DOUBLED), most / (1 + SHARE))

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 from attrs import evolve, field, fields, frozen
 
 from retrytemplate._internal.suggestions import check_names
-from retrytemplate._internal.validation import checked_by, delay, duration, instance_of, plain, text
+from retrytemplate._internal.validation import (
+    check_delay,
+    check_function,
+    check_text,
+    checked_by,
+    instance_of,
+    to_seconds,
+)
 from retrytemplate.backoff.exponential import JITTERS, ExponentialBackoff
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.classify.exceptions import ExceptionClassifier
@@ -88,14 +95,14 @@ def _check_jitter(name: str, value: Any) -> None:
         if value not in JITTERS:
             raise ValueError(f"{name} must be one of {names}, or seconds, got {value!r}")
     else:
-        delay(name, value)
+        check_delay(name, value)
 
 
 def _check_idempotent(name: str, value: Any) -> None:
     if isinstance(value, str) and value != BY_REQUEST:
         raise ValueError(f"{name} must be {BY_REQUEST!r}, where it is a text, got {value!r}")
     if value is not None and not isinstance(value, bool | str):
-        plain(name, value)
+        check_function(name, value)
 
 
 def _check_budget(name: str, value: Any) -> None:
@@ -134,7 +141,7 @@ class Preset:
     (5, 2.0)
     """
 
-    name: str = field(validator=checked_by(text))
+    name: str = field(validator=checked_by(check_text))
     retry_on: tuple[type[BaseException], ...] | ExceptionClassifier = field(
         default=(TimeoutError, OSError),
         converter=_classes,
@@ -142,13 +149,13 @@ class Preset:
     )
     max_attempts: int = 3
     attempt_timeout: Any = 2.0
-    initial: float = field(default=0.2, converter=duration)
+    initial: float = field(default=0.2, converter=to_seconds)
     multiplier: float = 2.0
-    maximum: float = field(default=2.0, converter=duration)
+    maximum: float = field(default=2.0, converter=to_seconds)
     jitter: float | Jitter | None = field(
-        default=0.1, converter=duration, validator=checked_by(_check_jitter)
+        default=0.1, converter=to_seconds, validator=checked_by(_check_jitter)
     )
-    give_up_above: float | None = field(default=2.0, converter=duration)
+    give_up_above: float | None = field(default=2.0, converter=to_seconds)
     idempotent: Any = field(default=None, validator=checked_by(_check_idempotent))
     budget: bool | RetryBudget = field(default=False, validator=checked_by(_check_budget))
     stream: StreamTimeout | None = field(
@@ -160,7 +167,7 @@ class Preset:
         self.template()
 
     def __repr__(self) -> str:
-        limit = duration(self.attempt_timeout)
+        limit = to_seconds(self.attempt_timeout)
         each = "" if limit is None else f" of up to {getattr(limit, 'seconds', limit):g} s"
         attempts = f"{self.max_attempts} attempts{each}"
         return (

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
 from retrytemplate._engine.plan import ExecutionPlan
-from retrytemplate._internal.validation import checked_by, text, whole
+from retrytemplate._internal.validation import check_int, check_text, checked_by
 from retrytemplate.control.events import (
     ControlEvent,
     as_listeners,
@@ -94,7 +94,7 @@ def _retries(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a sequence with a number for each depth, got {value!r}")
     for each in value:
         if each is not None:
-            whole(f"{name}: each but None", each, 0)
+            check_int(f"{name}: each but None", each, 0)
 
 
 def _tuple(value: Any) -> Any:
@@ -134,7 +134,7 @@ class NestedRetries(Guard):
     retries_by_depth: tuple[int | None, ...] = field(
         default=(None, 0), converter=_tuple, validator=checked_by(_retries)
     )
-    name: str = field(default="nesting", kw_only=True, validator=checked_by(text))
+    name: str = field(default="nesting", kw_only=True, validator=checked_by(check_text))
     listeners: tuple[Any, ...] = field(
         default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
     )

@@ -17,7 +17,12 @@ from retrytemplate._engine.context import (
     exit_frame,
 )
 from retrytemplate._engine.deadline import Deadline
-from retrytemplate._internal.validation import at_least_one, checked_by, duration, span
+from retrytemplate._internal.validation import (
+    check_at_least_one,
+    check_span,
+    checked_by,
+    to_seconds,
+)
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.propagation.headers import (
     collect_headers,
@@ -47,7 +52,7 @@ def _name(name: str, value: Any) -> None:
 
 def _span_or_none(name: str, value: Any) -> None:
     if value is not None:
-        span(name, value)
+        check_span(name, value)
 
 
 def _header(default: str) -> Any:
@@ -84,9 +89,9 @@ class Propagation:
     depth: str | None = _header("X-Retry-Depth")
     no_retry: str | None = _header("X-No-Retry")
     deadline: str | None = _header("X-Request-Timeout-Ms")
-    max_depth: int = field(default=16, kw_only=True, validator=checked_by(at_least_one))
+    max_depth: int = field(default=16, kw_only=True, validator=checked_by(check_at_least_one))
     max_timeout: float | None = field(
-        default=None, kw_only=True, converter=duration, validator=checked_by(_span_or_none)
+        default=None, kw_only=True, converter=to_seconds, validator=checked_by(_span_or_none)
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.deadline import Deadline
-from retrytemplate._internal.validation import duration, span_or_none
+from retrytemplate._internal.validation import check_span_or_none, to_seconds
 from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.control.classification.timeouts import DATABASE_STATEMENT, LOCK
 from retrytemplate.control.http.client_timeouts import MINIMUM, remaining_time
@@ -186,8 +186,8 @@ class StatementLimit:
 
 
 def _limit(name: str, value: Any) -> float:
-    seconds = duration(value)
-    span_or_none(name, seconds)
+    seconds = to_seconds(value)
+    check_span_or_none(name, seconds)
     return math.inf if seconds is None else float(seconds)
 
 

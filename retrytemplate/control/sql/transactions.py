@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import checked_by, plain
+from retrytemplate._internal.validation import check_function, checked_by
 from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.errors import MisuseError, Rejected
 from retrytemplate.guards import Guard
@@ -77,7 +77,7 @@ class OpenTransaction(Guard):
     >>> connection.close()
     """
 
-    current: Callable[[], Any] = field(validator=checked_by(plain))
+    current: Callable[[], Any] = field(validator=checked_by(check_function))
 
     def reserve(self, context: RetryContext, delay: float) -> None:
         failure = context.last_exception

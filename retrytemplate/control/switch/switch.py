@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from retrytemplate._internal.validation import (
-    delay,
-    duration,
-    has_methods,
-    plain,
-    span,
-    span_or_none,
-    text,
-    whole,
+    check_delay,
+    check_function,
+    check_int,
+    check_methods,
+    check_span,
+    check_span_or_none,
+    check_text,
+    to_seconds,
 )
 from retrytemplate._storage.fork_safety import register
 from retrytemplate.clock import given_or_system
@@ -109,7 +109,7 @@ class SwitchCommands(ABC):
         """
         scope = self._scope(everything, segment, feature, experiment)
         self._reason_policy.check_reason(reason)
-        text("by", by)
+        check_text("by", by)
         seconds = resolve_expiry(expires_in, permanent, when_expired)
         if when_expired is None:
             when_expired = "keep" if everything else "resume"
@@ -149,7 +149,7 @@ class SwitchCommands(ABC):
         """
         scope = self._scope(everything, segment, feature, experiment)
         self._reason_policy.check("justification", justification)
-        text("by", by)
+        check_text("by", by)
         if not isinstance(override, bool):
             raise TypeError(f"override must be True or False, got {override!r}")
         command = partial(
@@ -185,9 +185,9 @@ class SwitchCommands(ABC):
         """
         scope = self._scope(everything, segment, feature, experiment)
         self._reason_policy.check("justification", justification)
-        text("by", by)
+        check_text("by", by)
         if healthy is not None and not isinstance(healthy, bool):
-            plain("healthy", healthy)
+            check_function("healthy", healthy)
         seen = transitions.find_canary(self._writer.read().entries, scope)
         is_healthy, reason = evaluate_health(healthy, justification)
         command = partial(
@@ -217,9 +217,9 @@ class SwitchCommands(ABC):
         A canary that runs goes back to none.
         """
         scope = self._scope(False, segment, feature, experiment)
-        text("cause", cause)
+        check_text("cause", cause)
         rule = find_rule(self._triggers, cause, scope)
-        text("reason", reason)  # however short: nobody is there who could find a better one
+        check_text("reason", reason)  # however short: nobody is there who could find a better one
         seconds = trigger_duration(rule, cause, expires_in)
         by = f"automatic: {cause}"
         command = partial(
@@ -322,20 +322,20 @@ class KillSwitch(SwitchCommands):
     ) -> None:
         self._clock = given_or_system(clock)
         self.store = MemorySwitchStore(clock=clock) if store is None else store
-        has_methods("store", self.store, *STORE_METHODS)
-        max_age: float = duration(stale_after)
-        delay("stale_after", max_age)
-        text("name", name)
+        check_methods("store", self.store, *STORE_METHODS)
+        max_age: float = to_seconds(stale_after)
+        check_delay("stale_after", max_age)
+        check_text("name", name)
         if unknown not in UNKNOWN_VALUES:
             raise ValueError(f"unknown must be one of {', '.join(UNKNOWN_VALUES)}, got {unknown!r}")
         check_triggers("triggers", triggers)
         self.name, self._scopes, self._triggers = name, DeclaredScopes(scopes), dict(triggers)
         self._unknown = transitions.ALLOWED if unknown == "run" else STATE_UNKNOWN
         self._reason_policy = ReasonPolicy(reason_length, incident)
-        self._reminder_interval = duration(reminder_interval)
-        span("reminder_interval", self._reminder_interval)
-        age_limit = None if max_notification_age is None else duration(max_notification_age)
-        span_or_none("max_notification_age", age_limit)
+        self._reminder_interval = to_seconds(reminder_interval)
+        check_span("reminder_interval", self._reminder_interval)
+        age_limit = None if max_notification_age is None else to_seconds(max_notification_age)
+        check_span_or_none("max_notification_age", age_limit)
         self._listeners, receivers = as_listeners(listeners), as_listeners(notifiers)
         check_listeners("listeners", self._listeners)
         check_notifiers("notifiers", receivers)
@@ -485,7 +485,7 @@ class KillSwitch(SwitchCommands):
 
         :raises SwitchStoreError: the store does not answer.
         """
-        whole("limit", limit, 1)
+        check_int("limit", limit, 1)
         return tuple(map(read_record, call_store(self.store.records, limit=limit)))
 
     def snapshot(self) -> SwitchSnapshot:

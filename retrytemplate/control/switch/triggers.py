@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import checked_by, duration
+from retrytemplate._internal.validation import checked_by, to_seconds
 from retrytemplate.control.switch.model import NAMED_KINDS
 from retrytemplate.control.switch.validation import check_expires_in, check_when_expired
 from retrytemplate.errors import TriggerRefusedError
@@ -55,7 +55,7 @@ class Automatic:
 
     scopes: tuple[str, ...] = field(converter=_tuple, validator=checked_by(_scopes))
     expires_in: float = field(
-        default=86400.0, converter=duration, validator=checked_by(check_expires_in)
+        default=86400.0, converter=to_seconds, validator=checked_by(check_expires_in)
     )
     when_expired: str = field(default="resume", validator=checked_by(check_when_expired))
 
@@ -108,7 +108,7 @@ def trigger_duration(rule: Automatic, cause: str, expires_in: Any) -> float:
     """
     if expires_in is None:
         return rule.expires_in
-    seconds: float = duration(expires_in)
+    seconds: float = to_seconds(expires_in)
     check_expires_in("expires_in", seconds)
     if seconds > rule.expires_in:
         raise TriggerRefusedError(

@@ -7,7 +7,13 @@ from typing import Any
 
 from attrs import field, frozen
 
-from retrytemplate._internal.validation import SECONDS, checked_by, duration, span, whole
+from retrytemplate._internal.validation import (
+    SECONDS,
+    check_int,
+    check_span,
+    checked_by,
+    to_seconds,
+)
 from retrytemplate.errors import SwitchRefusedError
 
 __all__ = [
@@ -32,7 +38,7 @@ def _pattern(value: Any) -> re.Pattern[str] | None:
 
 
 def _at_least_one(name: str, value: Any) -> None:
-    whole(name, value, 1)
+    check_int(name, value, 1)
 
 
 @frozen
@@ -77,7 +83,7 @@ MAX_EXPIRY = 10 * 366 * 86400.0
 
 def check_expires_in(name: str, value: Any) -> None:
     """Raise unless it is a length that ends within a life."""
-    span(name, value)
+    check_span(name, value)
     if value > MAX_EXPIRY:
         raise ValueError(f"{name} must be {SECONDS} of ten years at most, got {value!r}")
 
@@ -111,6 +117,6 @@ def resolve_expiry(expires_in: Any, permanent: Any, when_expired: Any) -> float 
                 "when_expired='resume', or permanent=True without, got permanent=True with it"
             )
         return None
-    seconds: float = duration(expires_in)
+    seconds: float = to_seconds(expires_in)
     check_expires_in("expires_in", seconds)
     return seconds

@@ -8,7 +8,12 @@ from attrs import field, frozen
 
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.formatting import operation_of
-from retrytemplate._internal.validation import checked_by, duration, span_or_none, text
+from retrytemplate._internal.validation import (
+    check_span_or_none,
+    check_text,
+    checked_by,
+    to_seconds,
+)
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control.events import as_listeners, check_listeners
 from retrytemplate.control.timeout.timeout import Timeout, notify_timed_out
@@ -61,15 +66,15 @@ class StreamTimeout:
     """
 
     first: float | None = field(
-        default=30.0, converter=duration, validator=checked_by(span_or_none)
+        default=30.0, converter=to_seconds, validator=checked_by(check_span_or_none)
     )
     between: float | None = field(
-        default=15.0, converter=duration, validator=checked_by(span_or_none)
+        default=15.0, converter=to_seconds, validator=checked_by(check_span_or_none)
     )
     total: float | None = field(
-        default=None, converter=duration, validator=checked_by(span_or_none)
+        default=None, converter=to_seconds, validator=checked_by(check_span_or_none)
     )
-    name: str = field(default="stream", kw_only=True, validator=checked_by(text))
+    name: str = field(default="stream", kw_only=True, validator=checked_by(check_text))
     listeners: tuple[Any, ...] = field(
         default=(),
         kw_only=True,

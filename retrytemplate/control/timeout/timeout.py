@@ -12,7 +12,14 @@ from retrytemplate._engine.attempt_timeout import is_discarded, log_overrun
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
 from retrytemplate._internal.formatting import operation_of
-from retrytemplate._internal.validation import checked_by, duration, late_result, limit, span, text
+from retrytemplate._internal.validation import (
+    check_late_result,
+    check_limit,
+    check_span,
+    check_text,
+    checked_by,
+    to_seconds,
+)
 from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control._strategy import StrategyBase, apply, apply_async, reject_awaitable
 from retrytemplate.control.classification.timeouts import timeout_kind
@@ -98,11 +105,13 @@ class Timeout(StrategyBase):
     'no answer'
     """
 
-    seconds: float = field(converter=duration, validator=checked_by(span))
-    kind: str = field(default="request", kw_only=True, validator=checked_by(text))
+    seconds: float = field(converter=to_seconds, validator=checked_by(check_span))
+    kind: str = field(default="request", kw_only=True, validator=checked_by(check_text))
     on_timeout: Any = field(default=RERAISE, kw_only=True, repr=False)
-    floor: float = field(default=0.0, kw_only=True, converter=duration, validator=checked_by(limit))
-    name: str = field(default="timeout", kw_only=True, validator=checked_by(text))
+    floor: float = field(
+        default=0.0, kw_only=True, converter=to_seconds, validator=checked_by(check_limit)
+    )
+    name: str = field(default="timeout", kw_only=True, validator=checked_by(check_text))
     listeners: tuple[Any, ...] = field(
         default=(),
         kw_only=True,
@@ -111,7 +120,7 @@ class Timeout(StrategyBase):
         repr=False,
     )
     on_late_result: Literal["return", "discard"] = field(
-        default="return", kw_only=True, validator=checked_by(late_result), repr=False
+        default="return", kw_only=True, validator=checked_by(check_late_result), repr=False
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False

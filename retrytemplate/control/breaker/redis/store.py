@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import astuple, frozen
 
-from retrytemplate._internal.validation import seconds, waiting
+from retrytemplate._internal.validation import check_seconds, check_wait
 from retrytemplate._storage import redis_connection
 from retrytemplate._storage.column_keys import from_column_key, to_column_key
 from retrytemplate._storage.fork_safety import register, retain
@@ -130,9 +130,9 @@ class RedisCircuitStore:
         on_store_error: OnStoreError = "local",
     ) -> None:
         self.mode: Mode = _one_of("mode", mode, get_args(Mode))
-        self.stale_after: float = seconds("stale_after", stale_after)
+        self.stale_after: float = check_seconds("stale_after", stale_after)
         self.prefix: str = KEY_PREFIXES.checked(prefix)
-        self.timeout: float = waiting("timeout", timeout)
+        self.timeout: float = check_wait("timeout", timeout)
         self.on_store_error: OnStoreError = _one_of(
             "on_store_error", on_store_error, get_args(OnStoreError)
         )

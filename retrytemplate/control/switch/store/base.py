@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from attrs import define, frozen
 
 from retrytemplate._internal.locks import Monitor, Reentered
-from retrytemplate._internal.validation import waiting
+from retrytemplate._internal.validation import check_wait
 from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
 from retrytemplate._storage.store_role import StoreRole
@@ -248,7 +248,7 @@ class DurableSwitchStore(ABC):
 
     def __init__(self, prefix: Any, timeout: Seconds) -> None:
         self.prefix = self._prefixes.checked(prefix)
-        self.timeout = waiting("timeout", timeout)
+        self.timeout = check_wait("timeout", timeout)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._location()} prefix={self.prefix!r}>"
