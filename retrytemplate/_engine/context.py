@@ -6,19 +6,16 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.failure_text import NO_TEXT, message_of, to_recorded_failure, type_name
 from retrytemplate._internal.formatting import operation_of
 from retrytemplate.errors import CacheUnavailableError, MisuseError
 from retrytemplate.history import (
     HISTORY_FIRST,
     HISTORY_LAST,
     NO_FAILURES,
-    NO_TEXT,
     RESTORED,
     AttemptRecord,
-    message_of,
-    to_recorded_failure,
     truncate_history,
-    type_name,
 )
 
 if TYPE_CHECKING:

@@ -54,6 +54,7 @@ from retrytemplate._engine.key_claim import (
     update_shared_record,
 )
 from retrytemplate._engine.plan import admit_hook
+from retrytemplate._internal.failure_text import message_of, summary
 from retrytemplate._internal.formatting import one_line, with_text
 from retrytemplate.classify.exceptions import (
     KNOWN_RETRYABLE_TYPES,
@@ -69,7 +70,6 @@ from retrytemplate.errors import (
     Veto,
 )
 from retrytemplate.guards import excluding
-from retrytemplate.history import message_of, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

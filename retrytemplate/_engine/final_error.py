@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from retrytemplate._internal.failure_text import message_of, summary, type_name
 from retrytemplate._internal.formatting import one_line, printable, with_text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.errors import (
@@ -14,14 +15,7 @@ from retrytemplate.errors import (
     RetryError,
     TerminatedRetryError,
 )
-from retrytemplate.history import (
-    HISTORY_FIRST,
-    RESTORED,
-    STOP_REASON_TEXTS,
-    message_of,
-    summary,
-    type_name,
-)
+from retrytemplate.history import HISTORY_FIRST, RESTORED, STOP_REASON_TEXTS
 
 if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext

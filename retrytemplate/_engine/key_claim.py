@@ -15,6 +15,7 @@ from retrytemplate._engine.final_error import (
     with_context,
 )
 from retrytemplate._internal.cancel_scope import UnfinishedStepError, deferred_step
+from retrytemplate._internal.failure_text import summary
 from retrytemplate.caches.snapshot import mutable_state, refresh, restore, snapshot
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.classify.exceptions import is_never_retried
@@ -24,7 +25,6 @@ from retrytemplate.errors import (
     RetryContextCacheFullError,
     RetryError,
 )
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.formatting import one_line
 from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_int, check_wait
 from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from retrytemplate._storage.store_role import StoreRole

@@ -6,13 +6,13 @@ from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.imports import extra
 from retrytemplate._storage.operation_runner import AnswerLostError
 from retrytemplate._storage.sql_dialect import DIALECTS
 from retrytemplate._storage.sql_schema import LockedError
 from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

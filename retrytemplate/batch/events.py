@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define, frozen
 
+from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.history import to_recorded_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

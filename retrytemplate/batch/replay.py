@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, field, frozen
 
+from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import check_text_or_none, checked_by
 from retrytemplate.batch import validation
 from retrytemplate.batch.dead_letters import LetterFilter, audit_from
@@ -26,7 +27,7 @@ from retrytemplate.batch.journal.runs import Counts
 from retrytemplate.batch.journal.schema import now
 from retrytemplate.batch.outbox import add, deliver
 from retrytemplate.caches.worker_id import worker_name
-from retrytemplate.history import AttemptRecord, to_recorded_failure
+from retrytemplate.history import AttemptRecord
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence

@@ -14,6 +14,7 @@ from warnings import warn
 from attrs import Factory, define, evolve, field, frozen
 
 from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import instance_of
 from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.backoff.base import Backoff, NoBackoff
@@ -41,7 +42,6 @@ from retrytemplate.batch.runner.transactions import (
 from retrytemplate.batch.skip import SkipPolicy
 from retrytemplate.caches.worker_id import worker_name
 from retrytemplate.errors import MisuseError
-from retrytemplate.history import to_recorded_failure
 from retrytemplate.policies.base import RetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import RetryTemplate

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import asdict, frozen
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate.errors import CacheUnavailableError, RecordedFailure
-from retrytemplate.history import AttemptRecord, summary
+from retrytemplate.history import AttemptRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate.caches.worker_id import host_name, parse_worker_id
 from retrytemplate.errors import AttemptLostError, RecordedFailure
-from retrytemplate.history import RESTORED, to_recorded_failure
+from retrytemplate.history import RESTORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from retrytemplate._internal import validation
+from retrytemplate._internal.failure_text import summary
 from retrytemplate.classify.exceptions import ExceptionClassifier, copy_mapping, is_exception_class
 from retrytemplate.classify.http_status import StatusRule, http_status
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

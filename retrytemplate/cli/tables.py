@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.formatting import with_text
 from retrytemplate.cli.errors import console
 from retrytemplate.cli.formatting import clean, format_moment, truncate_end, truncate_middle
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.failure_text import summary
 from retrytemplate.cli.arguments import json_or_text
 from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.errors import MisuseError, RetryError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence

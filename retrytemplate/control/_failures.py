@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from retrytemplate._engine.final_error import set_note
-from retrytemplate.history import summary
+from retrytemplate._internal.failure_text import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrytemplate._internal.awaitables import is_async
+from retrytemplate._internal.failure_text import summary, type_name
 from retrytemplate.declarative.annotations import (
     UNKNOWN,
     accepts,
@@ -24,7 +25,6 @@ from retrytemplate.declarative.arguments import (
     signature_of,
 )
 from retrytemplate.errors import ExhaustedRetryError, MisuseError, RecordedFailure
-from retrytemplate.history import summary, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from retrytemplate._internal.failure_text import message_of, summary, type_name
 from retrytemplate._internal.formatting import one_line, printable, subject, with_text
 from retrytemplate.errors import Rejected
-from retrytemplate.history import STOP_REASON_TEXTS, message_of, summary, type_name
+from retrytemplate.history import STOP_REASON_TEXTS
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from attrs import asdict
 from sqlalchemy import insert
 
 from retrytemplate import SimpleRetryPolicy
+from retrytemplate._internal.failure_text import type_name
 from retrytemplate.batch import (
     DeadLetters,
     ForwardReader,
@@ -25,7 +26,6 @@ from retrytemplate.batch import (
 )
 from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges_of
 from retrytemplate.batch.journal import engines
-from retrytemplate.history import type_name
 from tests.support.step_fixture import World, accounted
 
 ITEMS = range(1, 7)

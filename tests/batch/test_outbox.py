@@ -13,6 +13,7 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
+from retrytemplate._internal.failure_text import type_name
 from retrytemplate.batch import (
     JobRepositoryError,
     Outbox,
@@ -22,7 +23,6 @@ from retrytemplate.batch import (
     UnsentMessages,
 )
 from retrytemplate.batch.journal.schema import now
-from retrytemplate.history import type_name
 from tests.batch.test_scenarios import Bad, Flaky
 from tests.support.step_fixture import run
 

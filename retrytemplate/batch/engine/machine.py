@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from retrytemplate._internal.failure_text import to_recorded_failure, type_name
 from retrytemplate.batch.engine.checkpoint import ranges_of
 from retrytemplate.batch.engine.chunk import Chunk
 from retrytemplate.batch.engine.effects import (
@@ -40,7 +41,7 @@ from retrytemplate.batch.outbox import deliver
 from retrytemplate.batch.readers.base import Records
 from retrytemplate.caches.worker_id import parse_worker_id
 from retrytemplate.errors import RecordedFailure
-from retrytemplate.history import AttemptRecord, to_recorded_failure, type_name
+from retrytemplate.history import AttemptRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Sequence

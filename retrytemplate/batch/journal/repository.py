@@ -7,6 +7,7 @@ import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_wait
 from retrytemplate._storage.cancellation import run_to_completion
@@ -18,7 +19,6 @@ from retrytemplate.batch.journal.letters import RecordLimits
 from retrytemplate.batch.journal.schema import check_tables, create, tables
 from retrytemplate.caches.record_limit import RECORD_LIMIT
 from retrytemplate.errors import MisuseError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

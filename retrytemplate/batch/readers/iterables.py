@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.base import (
     JSON,
@@ -16,7 +17,6 @@ from retrytemplate.batch.readers.base import (
     checked_name,
     part,
 )
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from asyncio import CancelledError

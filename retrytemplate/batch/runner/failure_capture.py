@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from retrytemplate._internal.failure_text import message_of, type_name
 from retrytemplate.batch.journal.letters import NAME_LIMIT
 from retrytemplate.caches.record import brief, describe, shortened
 from retrytemplate.caches.worker_id import host_name
 from retrytemplate.errors import AttemptTimeoutError, RetryError, UnacceptableResultError
-from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord, message_of, type_name
+from retrytemplate.history import HISTORY_FIRST, HISTORY_LAST, AttemptRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, overload
 from attrs import field, frozen
 
 from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.failure_text import message_of
 from retrytemplate._internal.validation import check_function, checked_by
 from retrytemplate.classify.exceptions import is_exception_class, iter_causes
 from retrytemplate.control._strategy import StrategyBase, reject_awaitable
 from retrytemplate.control.classification.timeouts import timeout_kind
-from retrytemplate.history import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.locks import Monitor
 from retrytemplate.clock import SystemClock
 from retrytemplate.control.switch.codec import decode_document
 from retrytemplate.control.switch.events import SwitchStoreLost, SwitchStoreRecovered
 from retrytemplate.errors import SwitchStoreError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

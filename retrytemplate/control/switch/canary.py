@@ -7,9 +7,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.validation import check_at_least
 from retrytemplate.errors import MisuseError, SwitchRefusedError
-from retrytemplate.history import summary
 from retrytemplate.state import encode_key
 
 if TYPE_CHECKING:

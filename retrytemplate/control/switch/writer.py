@@ -7,12 +7,12 @@ from uuid import uuid4
 
 from attrs import define
 
+from retrytemplate._internal.failure_text import summary
 from retrytemplate.control.switch import transitions
 from retrytemplate.control.switch.cache import StateCache, StateSnapshot, load_snapshot
 from retrytemplate.control.switch.codec import encode_document, encode_record
 from retrytemplate.control.switch.model import AuditRecord, Document
 from retrytemplate.errors import SwitchStoreError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

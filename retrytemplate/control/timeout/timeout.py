@@ -11,6 +11,7 @@ from attrs import field, frozen
 from retrytemplate._engine.attempt_timeout import is_discarded, log_overrun
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.formatting import operation_of
 from retrytemplate._internal.validation import (
     check_late_result,
@@ -30,7 +31,6 @@ from retrytemplate.control.events import (
     notify_listeners,
 )
 from retrytemplate.errors import DeadlineExceededError, MisuseError
-from retrytemplate.history import summary
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

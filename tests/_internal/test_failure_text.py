@@ -3,7 +3,7 @@
 import pytest
 
 from retrytemplate import RecordedFailure
-from retrytemplate.history import summary
+from retrytemplate._internal.failure_text import summary
 
 
 class Mute(Exception):
