@@ -1,7 +1,7 @@
 """Checks of arguments: the error names the field, the allowed values and the value given.
 
 A check is called with a name and a value, and raises.  ``checked_by``, ``instance_of`` and
-``number_or_callable`` make validators for attrs.
+``NumberOrCallable`` make validators for attrs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 import sys
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
+
+from attrs import field, fields
 
 from retrytemplate._internal.awaitables import call_targets, is_async
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SECONDS",
+    "NumberOrCallable",
     "check_at_least",
     "check_at_least_one",
     "check_delay",
@@ -38,8 +41,9 @@ __all__ = [
     "check_wait",
     "checked_by",
     "instance_of",
-    "number_or_callable",
+    "number_field",
     "read_number",
+    "read_numbers",
     "to_seconds",
 ]
 
@@ -174,16 +178,20 @@ def instance_of(kind: type | tuple[type, ...], allowed: str) -> Validator:
     return checked_by(check)
 
 
-def number_or_callable(check: Check) -> Validator:
-    """Validate a number, or let a plain function pass that will give it at run time."""
+class NumberOrCallable:
+    """Validator of a number, or of a plain function that returns it at run time."""
 
-    def check_either(name: str, value: Any) -> None:
-        if callable(value) and not isinstance(value, type):
-            check_function(name, value)
-        else:
-            check(name, value)
+    def __init__(self, check: Check) -> None:
+        self.check = check
 
-    return checked_by(check_either)
+    def __call__(self, instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        is_function = callable(value) and not isinstance(value, type)
+        (check_function if is_function else self.check)(attribute.alias or attribute.name, value)
+
+
+def number_field(default: float, check: Check, converter: Callable[[Any], Any]) -> Any:
+    """A field for a number, or for a plain function that returns it at run time."""
+    return field(default=default, converter=converter, validator=NumberOrCallable(check))
 
 
 def check_function(name: str, value: Any) -> None:
@@ -208,6 +216,15 @@ def read_number(name: str, value: Any, check: Check) -> Any:
         value = to_seconds(value())
         check(name, value)
     return value
+
+
+def read_numbers(owner: Any) -> dict[str, Any]:
+    """The numbers of an object as arguments of its class, functions replaced by their results."""
+    return {
+        each.alias: read_number(each.alias, getattr(owner, each.name), each.validator.check)
+        for each in fields(type(owner))
+        if isinstance(each.validator, NumberOrCallable)
+    }
 
 
 MIN_SECONDS = 0.01

@@ -22,7 +22,6 @@ __all__ = [
     "RandomSource",
     "as_float",
     "check_factor",
-    "current_number",
 ]
 
 
@@ -110,8 +109,3 @@ def as_float(value: validation.Seconds | Callable[..., validation.Seconds]) -> A
 def check_factor(name: str, value: Any) -> None:
     """Raise unless the value is a finite number of at least one."""
     validation.check_at_least(name, value, 1, finite=True)
-
-
-def current_number(name: str, value: Any, check: Callable[[str, Any], None]) -> float:
-    """The number itself, or what its callable gives now."""
-    return float(validation.read_number(name, value, check))

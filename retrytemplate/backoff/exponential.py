@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
+from retrytemplate._internal.validation import number_field
 from retrytemplate.backoff import base
 from retrytemplate.backoff.base import JSON, MAX_DELAY, Backoff
 
@@ -57,21 +58,9 @@ class ExponentialBackoff(Backoff):
     [1.0, 2.0, 4.0, 5.0, 5.0]
     """
 
-    initial: Any = field(
-        default=0.1,
-        converter=base.as_float,
-        validator=validation.number_or_callable(validation.check_delay),
-    )
-    multiplier: Any = field(
-        default=2.0,
-        converter=base.as_float,
-        validator=validation.number_or_callable(base.check_factor),
-    )
-    maximum: Any = field(
-        default=30.0,
-        converter=base.as_float,
-        validator=validation.number_or_callable(validation.check_limit),
-    )
+    initial: Any = number_field(0.1, validation.check_delay, base.as_float)
+    multiplier: Any = number_field(2.0, base.check_factor, base.as_float)
+    maximum: Any = number_field(30.0, validation.check_limit, base.as_float)
     jitter: Jitter | None = field(default=None, validator=_known_jitter)
     never_waits: bool = field(init=False, eq=False, repr=False)
     _dynamic: bool = field(init=False, eq=False, repr=False)
@@ -83,7 +72,7 @@ class ExponentialBackoff(Backoff):
 
     def start(self) -> JSON:
         """The next step, in seconds before the cap; decorrelated: the previous delay."""
-        return base.current_number("initial", self.initial, validation.check_delay)
+        return float(validation.read_number("initial", self.initial, validation.check_delay))
 
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
@@ -119,14 +108,7 @@ class ExponentialBackoff(Backoff):
         return self._dynamic
 
     def resolved(self) -> ExponentialBackoff:
-        if not self._dynamic:
-            return self
-        return evolve(
-            self,
-            initial=base.current_number("initial", self.initial, validation.check_delay),
-            multiplier=base.current_number("multiplier", self.multiplier, base.check_factor),
-            maximum=base.current_number("maximum", self.maximum, validation.check_limit),
-        )
+        return evolve(self, **validation.read_numbers(self)) if self._dynamic else self
 
 
 def _between(low: float, high: float, random: RandomSource) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
+from retrytemplate._internal.validation import number_field
 from retrytemplate.backoff import base
 from retrytemplate.backoff.base import JSON, Backoff
 
@@ -93,7 +94,8 @@ class FixedBackoff(Backoff):
     def resolved(self) -> FixedBackoff:
         if not self._dynamic:
             return self
-        return FixedBackoff(base.current_number("delay", self.delay, validation.check_delay))
+        delay = validation.read_number("delay", self.delay, validation.check_delay)
+        return evolve(self, delay=delay)
 
 
 @frozen(eq=False, repr=False)
@@ -112,16 +114,8 @@ class UniformRandomBackoff(Backoff):
     True
     """
 
-    minimum: Any = field(
-        default=0.5,
-        converter=base.as_float,
-        validator=validation.number_or_callable(validation.check_delay),
-    )
-    maximum: Any = field(
-        default=1.5,
-        converter=base.as_float,
-        validator=validation.number_or_callable(validation.check_delay),
-    )
+    minimum: Any = number_field(0.5, validation.check_delay, base.as_float)
+    maximum: Any = number_field(1.5, validation.check_delay, base.as_float)
     never_waits: bool = field(init=False, eq=False, repr=False)
     _dynamic: bool = field(init=False, eq=False, repr=False)
 
@@ -151,9 +145,4 @@ class UniformRandomBackoff(Backoff):
         return self._dynamic
 
     def resolved(self) -> UniformRandomBackoff:
-        if not self._dynamic:
-            return self
-        return UniformRandomBackoff(
-            base.current_number("minimum", self.minimum, validation.check_delay),
-            base.current_number("maximum", self.maximum, validation.check_delay),
-        )
+        return evolve(self, **validation.read_numbers(self)) if self._dynamic else self

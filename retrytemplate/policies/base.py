@@ -144,10 +144,7 @@ class MaxAttemptsMixin(RetryPolicy):
     def resolved(self) -> Self:
         if not self.dynamic:
             return self
-        number = validation.read_number(
-            "max_attempts", self._max_attempts, validation.check_at_least_one
-        )
-        return evolve(self, max_attempts=number)  # type: ignore[misc]  # all are attrs classes
+        return evolve(self, **validation.read_numbers(self))  # type: ignore[misc]  # all are attrs classes
 
 
 class StatefulRetryPolicy(RetryPolicy, ABC):

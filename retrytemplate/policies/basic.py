@@ -22,7 +22,6 @@ __all__ = [
     "NeverRetryPolicy",
     "PredicateRetryPolicy",
     "TimeoutRetryPolicy",
-    "seconds",
 ]
 
 
@@ -83,7 +82,7 @@ class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
     _max_attempts: int | Callable[[], int] = field(
         default=3,
         alias="max_attempts",
-        validator=validation.number_or_callable(validation.check_at_least_one),
+        validator=validation.NumberOrCallable(validation.check_at_least_one),
     )
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
@@ -129,11 +128,6 @@ class PredicateRetryPolicy(RetryPolicy):
         return self._rules.classifier.names(failure)
 
 
-def seconds(value: validation.Seconds | Callable[[], validation.Seconds]) -> Any:
-    """A ``timedelta`` as seconds."""
-    return validation.to_seconds(value)
-
-
 @frozen(eq=False, repr=False)
 class TimeoutRetryPolicy(StatefulRetryPolicy):
     """Another attempt as long as no more than *timeout* seconds have passed since the start.
@@ -155,7 +149,8 @@ class TimeoutRetryPolicy(StatefulRetryPolicy):
     """
 
     timeout: Any = field(
-        converter=seconds, validator=validation.number_or_callable(validation.check_limit)
+        converter=validation.to_seconds,
+        validator=validation.NumberOrCallable(validation.check_limit),
     )
 
     def start(self, now: float) -> JSON:
@@ -179,8 +174,4 @@ class TimeoutRetryPolicy(StatefulRetryPolicy):
         return callable(self.timeout)
 
     def resolved(self) -> TimeoutRetryPolicy:
-        if not self.dynamic:
-            return self
-        return evolve(
-            self, timeout=validation.read_number("timeout", self.timeout, validation.check_limit)
-        )
+        return evolve(self, **validation.read_numbers(self)) if self.dynamic else self

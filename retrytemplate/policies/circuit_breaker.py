@@ -8,7 +8,6 @@ from attrs import evolve, field, frozen
 
 from retrytemplate._internal import validation
 from retrytemplate.policies.base import JSON, RetryPolicy, StatefulRetryPolicy, as_stateful
-from retrytemplate.policies.basic import seconds
 from retrytemplate.policies.simple import SimpleRetryPolicy
 
 if TYPE_CHECKING:
@@ -58,15 +57,9 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     delegate: RetryPolicy = field(
         factory=SimpleRetryPolicy, validator=validation.instance_of(RetryPolicy, "a RetryPolicy")
     )
-    open_timeout: Any = field(
-        default=5.0,
-        converter=seconds,
-        validator=validation.number_or_callable(validation.check_limit),
-    )
-    reset_timeout: Any = field(
-        default=20.0,
-        converter=seconds,
-        validator=validation.number_or_callable(validation.check_limit),
+    open_timeout: Any = validation.number_field(5.0, validation.check_limit, validation.to_seconds)
+    reset_timeout: Any = validation.number_field(
+        20.0, validation.check_limit, validation.to_seconds
     )
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
 
@@ -147,9 +140,4 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     def resolved(self) -> CircuitBreakerRetryPolicy:
         if not self.dynamic:
             return self
-        return evolve(
-            self,
-            delegate=self.delegate.resolved(),
-            open_timeout=self._seconds("open_timeout"),
-            reset_timeout=self._seconds("reset_timeout"),
-        )
+        return evolve(self, delegate=self.delegate.resolved(), **validation.read_numbers(self))

@@ -106,7 +106,7 @@ class SimpleRetryPolicy(MaxAttemptsMixin):
     _max_attempts: int | Callable[[], int] = field(
         default=3,
         alias="max_attempts",
-        validator=validation.number_or_callable(validation.check_at_least_one),
+        validator=validation.NumberOrCallable(validation.check_at_least_one),
     )
     retry_on: tuple[type[BaseException], ...] | Callable[[BaseException], Any] = field(
         default=EVERY_EXCEPTION,
