@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from retrytemplate._internal.suggestions import nearest
 from retrytemplate.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["extra", "is_library_module", "lazy_attributes"]
 
@@ -37,16 +36,18 @@ def is_library_module(module: str | None) -> bool:
     return f"{module}.".startswith(OWN) and not f"{module}.".startswith(DEMO)
 
 
-def lazy_attributes(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package, whose ``dir()`` lists all that it gives.
+def lazy_attributes(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     :param package: its ``__name__``.
-    :param modules: module by module, the names that come from it.
+    :param modules: module by module, the names that come from it, divided by spaces.
     """
-    home = {name: module for module, names in modules.items() for name in names}
+    source = {name: module for module, names in modules.items() for name in names.split()}
 
-    def __getattr__(name: str) -> Any:  # it becomes the package's own
-        module = home.get(name)
+    def __getattr__(name: str) -> Any:
+        module = source.get(name)
         if module is None:
             raise _unknown(package, name)
         value = getattr(import_module(module), name)
@@ -54,11 +55,9 @@ def lazy_attributes(package: str, modules: Mapping[str, Sequence[str]]) -> Calla
         return value
 
     def __dir__() -> list[str]:
-        there = vars(sys.modules[package])
-        return sorted({*there, *there["__all__"]})
+        return sorted({*vars(sys.modules[package]), *source})
 
-    vars(sys.modules[package])["__dir__"] = __dir__
-    return __getattr__
+    return __getattr__, __dir__, sorted(source)
 
 
 def _unknown(package: str, name: str) -> AttributeError | ImportError:
@@ -80,7 +79,7 @@ def _unknown(package: str, name: str) -> AttributeError | ImportError:
 
 def _hint(package: str, name: str) -> str:
     """The module that has the name, or the most similar name; empty without either."""
-    known = {each: module for module in PUBLIC for each in _names_of(module)}
+    known = {each: module for module in PUBLIC for each in import_module(module).__all__}
     if name in known:
         return f"; {name} is in {known[name]}"
     known |= dict.fromkeys(sys.modules[package].__all__, package)
@@ -89,22 +88,6 @@ def _hint(package: str, name: str) -> str:
         return ""
     place = "" if known[found] == package else f" of {known[found]}"
     return f"; did you mean {found!r}{place}?"
-
-
-@cache
-def _names_of(module: str) -> tuple[str, ...]:
-    """The ``__all__`` of a module, which is not imported: its extras may be missing."""
-    import ast
-
-    spec: Any = find_spec(module)
-    try:
-        body = ast.parse(spec.loader.get_data(spec.origin)).body
-    except (AttributeError, OSError, SyntaxError, ValueError):  # there is no source
-        return ()
-    for node in body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return tuple(ast.literal_eval(node.value))
-    return ()
 
 
 @contextmanager

@@ -16,71 +16,20 @@
 pytest users have the fixtures ``no_waiting`` and ``retry_clock`` without doing anything.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from retrytemplate._internal.imports import lazy_attributes
-from retrytemplate.testing.clock import Interrupted, VirtualClock
-from retrytemplate.testing.recorder import AsyncRecorder, Event, Recorder
-from retrytemplate.testing.scripted_random import ScriptedRandom
-from retrytemplate.testing.skip_delays import no_waiting
 
-if TYPE_CHECKING:
-    from retrytemplate.testing.conformance import (
-        AsyncCacheConformance,
-        BackoffConformance,
-        CacheConformance,
-        ClassifierConformance,
-        ClockConformance,
-        Conformance,
-        GuardConformance,
-        ListenerConformance,
-        PolicyConformance,
-    )
-    from retrytemplate.testing.event_loops import run, run_trio, virtual_loop
-
-# Every pytest run imports this package, few need asyncio or the kits.
-__getattr__ = lazy_attributes(
+# Every pytest run imports this package; few runs need asyncio or the kits.
+__getattr__, __dir__, __all__ = lazy_attributes(
     __name__,
     {
+        "retrytemplate.testing.clock": "Interrupted VirtualClock",
         "retrytemplate.testing.conformance": (
-            "AsyncCacheConformance",
-            "BackoffConformance",
-            "CacheConformance",
-            "ClassifierConformance",
-            "ClockConformance",
-            "Conformance",
-            "GuardConformance",
-            "ListenerConformance",
-            "PolicyConformance",
+            "AsyncCacheConformance BackoffConformance CacheConformance ClassifierConformance "
+            "ClockConformance Conformance GuardConformance ListenerConformance PolicyConformance"
         ),
-        "retrytemplate.testing.event_loops": (
-            "run",
-            "run_trio",
-            "virtual_loop",
-        ),
+        "retrytemplate.testing.event_loops": "run run_trio virtual_loop",
+        "retrytemplate.testing.recorder": "AsyncRecorder Event Recorder",
+        "retrytemplate.testing.scripted_random": "ScriptedRandom",
+        "retrytemplate.testing.skip_delays": "no_waiting",
     },
 )
-
-__all__ = [
-    "AsyncCacheConformance",
-    "AsyncRecorder",
-    "BackoffConformance",
-    "CacheConformance",
-    "ClassifierConformance",
-    "ClockConformance",
-    "Conformance",
-    "Event",
-    "GuardConformance",
-    "Interrupted",
-    "ListenerConformance",
-    "PolicyConformance",
-    "Recorder",
-    "ScriptedRandom",
-    "VirtualClock",
-    "no_waiting",
-    "run",
-    "run_trio",
-    "virtual_loop",
-]

@@ -1,6 +1,5 @@
 """Names that a package does not have: the error names the right module."""
 
-import importlib
 import subprocess
 import sys
 
@@ -42,22 +41,6 @@ def test_submodule_not_imported_yet_can_be_imported_by_name():
     code = "from retrytemplate import simulation, testing; print(simulation.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "retrytemplate.simulation\n"
-
-
-def test_hint_imports_no_module():
-    code = (
-        "import sys, retrytemplate\n"
-        "print(hasattr(retrytemplate, 'Pipeline'), 'retrytemplate.control' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
-
-
-def test_hint_knows_all_names_of_the_public_modules():
-    from retrytemplate._internal.imports import PUBLIC, _names_of
-
-    for module in PUBLIC:
-        assert list(_names_of(module)) == list(importlib.import_module(module).__all__)
 
 
 @pytest.mark.parametrize(
