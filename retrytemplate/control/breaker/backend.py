@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -118,9 +119,16 @@ class LocalBackend:
 
     def admit(self, now: float) -> Admission:
         """A permit, or none."""
-        closed = self.circuit.closed
+        circuit = self.circuit
+        closed = circuit.closed
         if closed is not None:  # nothing is written: as a wrapped function does
             return 0, closed.generation, "closed", None
+        rejecting = circuit.rejecting
+        if rejecting is not None:
+            state, until = rejecting
+            if now < until:  # only a count is written: it needs no lock
+                self._monitor.defer(circuit.reject)
+                return None, None, state, None if until == inf else until - now
         try:
             return self._monitor.run(self._admit, now)
         except Reentered:
@@ -214,8 +222,8 @@ class LocalBackend:
         self, state: State, by: str | None, reason: str | None, seconds: float | None, now: float
     ) -> None:
         """Put it into a state by hand; closed: as if it were new."""
-        manual = ManualOverride(by, reason, None if seconds is None else now + seconds)
-        self._monitor.post(self.circuit.force_state, state, manual)
+        until = inf if seconds is None else now + seconds
+        self._monitor.post(self.circuit.force_state, state, ManualOverride(by, reason), until)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPEN_TO_ALL",
+    "REJECTING",
     "CircuitConfig",
     "CircuitStateMachine",
     "ManualOverride",
@@ -29,6 +30,9 @@ __all__ = [
 
 OPEN_TO_ALL: tuple[State, ...] = ("closed", "disabled", "metrics_only")
 """The states in which a call needs no permit."""
+
+REJECTING: tuple[State, ...] = ("open", "forced_open")
+"""The states in which no call is admitted."""
 
 # How often the open time has grown before it stops growing: no float is too small for it.
 MAX_BACKOFF_EXPONENT = 64
@@ -52,14 +56,10 @@ class CircuitConfig:
 
 @frozen
 class ManualOverride:
-    """Why a circuit is in a state that no call brought about.
-
-    :param until: when it ends, on the breaker's clock; None: when somebody ends it.
-    """
+    """Who has put a circuit into its state, and why."""
 
     by: str | None
     reason: str | None
-    until: float | None
 
 
 @frozen
@@ -85,6 +85,7 @@ class CircuitStateMachine:
     :param counter: what is looked back on; while it is open, what opened it.
     :param closed: the same while it is closed, where any thread may look: a success is counted
         there at once, as long as the counter is quiet.
+    :param rejecting: the state and its end, while it rejects every call; any thread may read it.
     """
 
     rules: CircuitConfig
@@ -93,7 +94,8 @@ class CircuitStateMachine:
     generation: int = 0
     counter: Counter = field(init=False)
     closed: Counter | None = field(init=False)
-    until: float = 0.0
+    rejecting: tuple[State, float] | None = None
+    until: float = inf  # when the state ends by itself
     consecutive_opens: int = 0  # times in a row, without a close between
     successes: int = 0
     half_open_permits: dict[int, float] = field(factory=dict)  # when each permit expires
@@ -129,12 +131,13 @@ class CircuitStateMachine:
 
     def expire(self, now: float) -> None:
         """What has changed by the mere passing of time."""
-        if self.manual is not None:
-            if self.manual.until is not None and now >= self.manual.until:
-                self.manual = None
-                self._close()
-        elif self.state == "open" and now >= self.until:
+        if now < self.until:
+            return
+        if self.state == "open":
             self._transition_to("half_open")
+        elif self.manual is not None:
+            self.manual = None
+            self._close()
 
     def _expire_permits(self, now: float) -> None:
         """A permit that nobody gave back is free again; what it may report is late."""
@@ -145,11 +148,8 @@ class CircuitStateMachine:
 
     def retry_after(self, now: float) -> float | None:
         """Seconds until it is worth to ask again; None: nobody knows."""
-        if self.state == "open":
+        if self.state in REJECTING and self.until < inf:
             return max(0.0, self.until - now)
-        manual = self.manual
-        if self.state == "forced_open" and manual is not None and manual.until is not None:
-            return max(0.0, manual.until - now)
         return None
 
     def counted(self, now: float) -> Counter:
@@ -204,21 +204,22 @@ class CircuitStateMachine:
         rules = self.rules
         growth = rules.reset_growth ** min(self.consecutive_opens, MAX_BACKOFF_EXPONENT)
         base = min(rules.reset_timeout * growth, max(rules.reset_maximum, rules.reset_timeout))
-        self.until = now + base * self.jitter_factor
         self.consecutive_opens += 1
-        self._transition_to("open")
+        self._transition_to("open", now + base * self.jitter_factor)
 
     def _close(self) -> None:
         self.consecutive_opens = 0
         self._transition_to("closed")
 
-    def force_state(self, state: State, manual: ManualOverride) -> None:
-        """Put it into a state by hand; closed: as if it were new."""
+    def force_state(self, state: State, manual: ManualOverride | None, until: float = inf) -> None:
+        """Put it into a state manually; closed: with no calls counted."""
         self.manual, self.consecutive_opens = None if state == "closed" else manual, 0
-        self._transition_to(state, manual)
+        self._transition_to(state, until, manual)
 
-    def _transition_to(self, state: State, manual: ManualOverride | None = None) -> None:
-        before, self.state = self.state, state
+    def _transition_to(
+        self, state: State, until: float = inf, manual: ManualOverride | None = None
+    ) -> None:
+        before, self.state, self.until = self.state, state, until
         self.generation += 1
         self.successes = 0
         self.half_open_permits.clear()
@@ -227,6 +228,7 @@ class CircuitStateMachine:
             self.counter = self.rules.window.counter()
             self.counter.generation = self.generation
         self.closed = self.counter if state == "closed" else None
+        self.rejecting = (state, until) if state in REJECTING else None
         self.changes.append(StateTransition(before, state, self.generation, manual))
 
 

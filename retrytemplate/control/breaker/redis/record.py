@@ -9,6 +9,7 @@ from attrs import define, frozen
 
 from retrytemplate.control.breaker.backend import GAUGES
 from retrytemplate.control.breaker.state_machine import (
+    REJECTING,
     CircuitStateMachine,
     ManualOverride,
     StateTransition,
@@ -80,7 +81,7 @@ class CircuitRecord:
     @property
     def retry_after(self) -> float | None:
         """Seconds until it is worth to ask again; None: nobody knows."""
-        return self.remaining if self.state in ("open", "forced_open") else None
+        return self.remaining if self.state in REJECTING else None
 
     @property
     def allows_fast_path(self) -> bool:
@@ -92,7 +93,7 @@ class CircuitRecord:
         """By whom and why, where it was done by hand."""
         if self.by is None and self.reason is None and self.state not in FORCED_STATES:
             return None
-        return ManualOverride(self.by, self.reason, self.until)
+        return ManualOverride(self.by, self.reason)
 
 
 @define
@@ -114,7 +115,7 @@ def to_state_machine(
         jitter_factor,
         record.state,
         record.generation,
-        until=record.until or 0.0,
+        until=inf if record.until is None else record.until,
         consecutive_opens=record.opened,
         successes=record.successes,
         manual=record.manual if record.state in FORCED_STATES else None,

@@ -19,7 +19,7 @@ from retrytemplate.control.breaker.redis.record import (
     transition_to_record,
 )
 from retrytemplate.control.breaker.redis.store import TransitionCommand
-from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, ManualOverride, code_of
+from retrytemplate.control.breaker.state_machine import OPEN_TO_ALL, code_of
 from retrytemplate.control.breaker.window import FAILED, SLOW
 from retrytemplate.errors import CircuitStoreError
 
@@ -390,18 +390,13 @@ class StrictRedisBackend:
         )
         record = self._record
         if record is not None:
-            until = (
-                None if record.until is None else record.until - record.now + self._record_read_at
-            )
-            circuit.state, circuit.until, circuit.consecutive_opens = (
-                record.state,
-                until or 0.0,
-                record.opened,
-            )
+            circuit.state, circuit.consecutive_opens = record.state, record.opened
+            if record.until is not None:
+                circuit.until = record.until - record.now + self._record_read_at
             if record.state != "closed":
                 circuit.closed = None
             if record.state in FORCED_STATES:
-                circuit.manual = ManualOverride(record.by, record.reason, until)
+                circuit.manual = record.manual
 
     def poll(self) -> bool:
         """Look whether a store that was lost is back; False: nothing is left to look for."""
