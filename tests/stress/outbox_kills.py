@@ -1,9 +1,11 @@
-"""A step with an outbox whose processes are killed at random moments.
+"""A step with an outbox whose processes are killed after a random number of operations.
 
     python -m tests.stress.outbox_kills --runs 30
 
-A receiver in this process drops messages whose id it knows, as the page of chunk steps recommends.
-It rejects some, and loses the answer to others.  In the end each item has one message.
+Operations are the SQL statements, the commits and the messages of a process.  A count of operations
+draws as many kills on a fast machine as on a slow one; a time does not.  A receiver in this process
+drops messages whose id it knows, as the page of chunk steps recommends.  It rejects some, and loses
+the answer to others.  In the end each item has one message.
 """
 
 import argparse
@@ -13,15 +15,14 @@ import signal
 import socket
 import socketserver
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 from attrs import Factory, define, evolve, frozen
+from sqlalchemy import event
 
 import tests.support.unflushed  # noqa: F401
 from retrytemplate import SimpleRetryPolicy
@@ -31,9 +32,9 @@ from tests.support import postgres
 from tests.support.process_pool import nursery
 
 PARTS = 2
-LONGEST = 0.6  # seconds until a kill
-NEVER = 10**6  # crashes of an item: kills at random must not dead-letter it
-_taken = count(1)  # messages of this process that were taken
+MOST = 150  # operations of a process before it is killed, at most
+NEVER = 10**6  # crashes of an item: random kills must not dead-letter it
+_done = Counter()  # operations of this process by kind
 
 
 @define
@@ -88,17 +89,20 @@ class Receiver:
 class Job:
     """A step over numbers whose messages go to a receiver.
 
-    :param kill_at: the process is killed when this number of its messages was taken; None: never.
+    :param kill_after: the process is killed after this number of operations of this kind: "message",
+        "statement", "commit" or "any"; None: never.
     """
 
     url: str
     prefix: str
     port: int
     items: int
-    kill_at: int | None = None
+    kill_after: tuple[str, int] | None = None
 
     def repository(self):
         engine = engines.engine(engines.check_url(self.url), 20.0)
+        event.listen(engine, "after_cursor_execute", lambda *_: self.count("statement"))
+        event.listen(engine, "commit", lambda *_: self.count("commit"))
         return JobRepository(engine, prefix=self.prefix)
 
     def step(self, repository, part=0):
@@ -120,13 +124,19 @@ class Job:
             connection.sendall(text.encode())
             if connection.recv(10) != b"ok":
                 raise ConnectionError("the message was not taken")
-        if self.kill_at is not None and next(_taken) == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self.count("message")
 
-    def run(self, part, delay=None):
-        """In a process of its own, which is killed after *delay* seconds."""
-        if delay is not None:
-            kill_after(delay)
+    def count(self, kind):
+        """Kill this process if this operation is the last one that it may complete."""
+        _done.update((kind, "any"))
+        if self.kill_after is not None:
+            counted, last = self.kill_after
+            if _done[counted] >= last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def run(self, part):
+        """Run a part of the step, in a process of its own."""
+        _done.clear()  # a forked process inherits the counts of its parent
         repository = self.repository()
         self.step(repository, part).run({"part": part}).raise_for_status()
         repository._given.dispose()
@@ -142,19 +152,11 @@ class Job:
         repository._given.dispose()
 
 
-def kill_after(delay):
-    def kill():
-        time.sleep(delay)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=kill, daemon=True).start()
-
-
-def campaign(forked, url, prefix, seed, *, items=40, kill_at=None):
+def campaign(forked, url, prefix, seed, *, items=40, kill_after=None):
     """Run all parts to their end; return the counts.
 
-    :param kill_at: kill only the first process, when this number of its messages was taken; None:
-        kill any process at a random moment.
+    :param kill_after: kill only the first process, after this number of operations of this kind;
+        None: kill each process after a random number of operations, unless it ends before.
     """
     random = Random(seed)
     receiver = Receiver(Random(seed))
@@ -165,10 +167,11 @@ def campaign(forked, url, prefix, seed, *, items=40, kill_at=None):
         left = list(range(PARTS))
         while left:
             part = random.choice(left)
-            delay = random.random() * LONGEST if kill_at is None else None
-            first = evolve(job, kill_at=None if counts["kills"] else kill_at)
-            code = forked.run(first.run, part, delay)
+            drawn = kill_after or ("any", random.randint(1, MOST))
+            last = None if kill_after and counts["kills"] else drawn
+            code = forked.run(evolve(job, kill_after=last).run, part)
             counts["kills"] += code == -signal.SIGKILL
+            assert counts["kills"] < 1000, f"seed {seed}: no progress"
             if code == 0:
                 left.remove(part)
             elif code != -signal.SIGKILL:
