@@ -11,7 +11,7 @@ from weakref import ref
 
 from attrs import define
 
-from retrytemplate._storage.cancellation import wait_shielded
+from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate.caches.base import Claim
 from retrytemplate.errors import LeaseLostError
 

@@ -16,6 +16,7 @@ from attrs import Factory, define, evolve, field, frozen
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.failure_text import to_recorded_failure
 from retrytemplate._internal.validation import instance_of
+from retrytemplate._storage.cancellation import run_uninterrupted
 from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.backoff.base import Backoff, NoBackoff
 from retrytemplate.batch import outbox, validation
@@ -31,7 +32,6 @@ from retrytemplate.batch.readers.iterables import as_reader
 from retrytemplate.batch.replay import Ledger, LetterQuery, ReplayRequest, find, replay_steps
 from retrytemplate.batch.runner.asynchronous import AsyncDriver
 from retrytemplate.batch.runner.heartbeat import AsyncHeartbeat, Heartbeat, never
-from retrytemplate.batch.runner.signals import run_uninterrupted
 from retrytemplate.batch.runner.sync import Driver
 from retrytemplate.batch.runner.transactions import (
     ROLLBACKS,
@@ -294,6 +294,7 @@ class ChunkStep:
                 run_uninterrupted(
                     lambda: transactions.run_in_transaction(runs.release, request.worker),
                     request.lease,
+                    ignored=(JobRepositoryError,),
                 )
                 raise
         return run.report()

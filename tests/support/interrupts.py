@@ -26,10 +26,10 @@ FUTURES = Path(concurrent.futures.thread.__file__).parent
 SYNCHRONIZATION = {threading.__file__, queue.__file__}
 PARTS = {
     "_internal/threads.py",
+    "_storage/cancellation.py",
     "_engine/attempt_timeout.py",
     "batch/runner/base.py",
     "batch/runner/heartbeat.py",
-    "batch/runner/signals.py",
     "cli/commands/batch/progress.py",
     "control/hedge/runners.py",
     "control/bulkhead/waiters.py",
@@ -136,7 +136,7 @@ def step(interrupts):
 
 def last_step(interrupts):
     """The last step on a database is made however the wait for it is interrupted."""
-    from retrytemplate.batch.runner.signals import run_uninterrupted
+    from retrytemplate._storage.cancellation import run_uninterrupted
 
     made = []
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from retrytemplate._internal.awaitables import is_async, is_awaitable
-from retrytemplate._storage.cancellation import wait_shielded
+from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate.batch import outbox
 from retrytemplate.batch.engine.effects import (
     AfterCommit,

@@ -6,8 +6,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate._internal.threads import Threads, repeat_until_stopped
-from retrytemplate._storage.cancellation import wait_shielded
 from retrytemplate.batch.errors import RunLostError
 
 if TYPE_CHECKING:

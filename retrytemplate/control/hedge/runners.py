@@ -79,7 +79,7 @@ class _AsyncioRunner:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        from retrytemplate._storage.cancellation import wait_shielded
+        from retrytemplate._internal.cancel_scope import wait_shielded
 
         closed = kind is not None and issubclass(kind, GeneratorExit)
         if closed:  # nothing can be awaited any more, and the loop may be closed, too
