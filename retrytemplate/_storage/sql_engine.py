@@ -15,7 +15,7 @@ from retrytemplate._storage.store_role import CONTEXT_CACHE
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
     from sqlalchemy import URL, Engine
     from sqlalchemy.exc import SQLAlchemyError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from retrytemplate._storage.store_role import StoreRole
 
-__all__ = ["apply_read_timeout", "async_engine", "detach_pool", "engine", "unavailable", "where"]
-
+__all__ = ["apply_read_timeout", "detach_pool", "engine", "missing_file", "parse_url"]
+__all__ += ["read_only_engine", "transaction_engine", "unavailable", "where"]
 
 AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
 # Where the URL names none.
@@ -35,57 +35,123 @@ LOCKED = "55P03"  # PostgreSQL: lock_not_available
 BUSY = 5  # SQLite, in the lower byte
 
 
-def engine(url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> Engine:
-    """The engine that is given, or one made for the URL; a statement is a transaction."""
-    with extra("sql", f"a {owner.name} on SQL"):
+def engine(
+    url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE, *, asynchronous: bool = False
+) -> Any:
+    """The given engine, or a new one for the URL; each statement is a transaction."""
+    kind, create = _engine_class(owner, asynchronous)
+    if isinstance(url, kind):
+        given: Any = url
+        _check(given.url, owner)
+        return given.execution_options(isolation_level=AUTOCOMMIT)
+    url = parse_url(url, owner, kind.__name__)
+    if "+" not in url.drivername:
+        url = _with_driver(url, asynchronous)
+    _check_driver(url, asynchronous)
+    made = _create(
+        create,
+        url,
+        timeout,
+        owner,
+        isolation_level=AUTOCOMMIT,
+        pool_timeout=timeout,
+        pool_reset_on_return=None,  # no transaction is ever left open
+    )
+    _apply_timeouts(made, timeout)
+    return made
+
+
+def transaction_engine(
+    url: URL, timeout: float, owner: StoreRole, *, asynchronous: bool = False
+) -> Any:
+    """A new engine for transactions of several statements."""
+    made = _plain_engine(url, timeout, owner, asynchronous)
+    _apply_timeouts(made, timeout, locks_only=True)
+    if made.dialect.name == "sqlite":
+        _begin_with_write_lock(getattr(made, "sync_engine", made))
+    return made
+
+
+def read_only_engine(url: URL, timeout: float, owner: StoreRole) -> Engine:
+    """A new engine for reading: no transaction stays open, no lock is taken."""
+    made: Engine = _plain_engine(url, timeout, owner).execution_options(isolation_level=AUTOCOMMIT)
+    return made
+
+
+def _plain_engine(url: URL, timeout: float, owner: StoreRole, asynchronous: bool = False) -> Any:
+    _, create = _engine_class(owner, asynchronous)
+    return _create(create, _with_driver(url, asynchronous), timeout, owner)
+
+
+def _engine_class(owner: StoreRole, asynchronous: bool) -> tuple[type, Any]:
+    """The class of engines and the function that creates one."""
+    with extra(owner.extra, f"a {owner.name} on SQL"):
+        if asynchronous:
+            import_module("greenlet")  # SQLAlchemy imports it late; its error names another extra
+            from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+            return AsyncEngine, create_async_engine
         from sqlalchemy import Engine, create_engine
-    if isinstance(url, Engine):
-        _check(url.url, owner)
-        return url.execution_options(isolation_level=AUTOCOMMIT)
-    complete = _complete(url, Engine, DRIVERS, owner)
-    if complete.get_dialect().is_async:
-        raise _wrong_driver(complete, "blocks")
-    made: Engine = _made(create_engine, complete, timeout)
-    _apply_statement_timeouts(made, timeout)
-    return made
+
+        return Engine, create_engine
 
 
-def async_engine(url: Any, timeout: float) -> AsyncEngine:
-    """The same for asyncio."""
-    with extra("sql", f"a {CONTEXT_CACHE.name} on SQL"):
-        import_module("greenlet")  # SQLAlchemy asks for it late, and speaks of its own extra
-        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-    if isinstance(url, AsyncEngine):
-        _check(url.url, CONTEXT_CACHE)
-        return url.execution_options(isolation_level=AUTOCOMMIT)
-    complete = _complete(url, AsyncEngine, ASYNC_DRIVERS, CONTEXT_CACHE)
-    if not complete.get_dialect().get_async_dialect_cls(complete).is_async:
-        raise _wrong_driver(complete, "can be awaited")
-    made: AsyncEngine = _made(create_async_engine, complete, timeout)
-    _apply_statement_timeouts(made.sync_engine, timeout)
-    return made
+def parse_url(url: Any, owner: StoreRole, kind: str = "Engine") -> URL:
+    """The URL of a database that the owner can use.
 
-
-def _complete(url: Any, kind: type, drivers: Mapping[str, str], owner: StoreRole) -> URL:
-    """The URL with a driver; an error where it cannot serve."""
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
+    :param kind: the class of SQLAlchemy that the error names beside a URL.
+    """
+    with extra(owner.extra, f"a {owner.name} on SQL"):
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
 
     try:
         made = make_url(url)
     except (ArgumentError, ValueError, TypeError, AttributeError):
-        raise TypeError(
-            f"url must be a database URL or a sqlalchemy {kind.__name__}, got {_shown(url)}"
-        ) from None
+        shown = (
+            "an invalid URL (not shown: it may contain a password)"
+            if isinstance(url, str)
+            else repr(url)
+        )
+        raise TypeError(f"url must be a database URL or a sqlalchemy {kind}, got {shown}") from None
     _check(made, owner)
-    if "+" not in made.drivername:
-        name = made.get_backend_name()
-        made = made.set(drivername=f"{name}+{drivers[name]}")
-    try:
-        made.get_dialect()
-    except ArgumentError:
-        raise ValueError(f"url must name a known driver, got {made.drivername!r}") from None
     return made
+
+
+def missing_file(url: URL) -> str | None:
+    """The missing file of a SQLite database, which a connection would create; else None."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    name = str(url.database)
+    if name.startswith("file:"):
+        name = unquote(urlsplit(name).path)
+    return None if Path(name).exists() else name
+
+
+def _with_driver(url: URL, asynchronous: bool) -> URL:
+    """The URL with a driver that the library knows."""
+    drivers = ASYNC_DRIVERS if asynchronous else DRIVERS
+    if "+" in url.drivername and url.get_driver_name() in drivers.values():
+        return url
+    name = url.get_backend_name()
+    return url.set(drivername=f"{name}+{drivers[name]}")
+
+
+def _check_driver(url: URL, asynchronous: bool) -> None:
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        dialect: Any = url.get_dialect()
+    except ArgumentError:
+        raise ValueError(f"url must name a known driver, got {url.drivername!r}") from None
+    if asynchronous:
+        dialect = dialect.get_async_dialect_cls(url)
+    if dialect.is_async != asynchronous:
+        wanted = "can be awaited" if asynchronous else "blocks"
+        raise ValueError(f"url must name a driver that {wanted}, or none, got {url.drivername!r}")
 
 
 def _check(url: URL, owner: StoreRole) -> None:
@@ -104,25 +170,14 @@ def _in_memory(url: URL) -> bool:
     return file in ("", ":memory:") or mode == "memory" or system == "memdb"
 
 
-def _shown(url: Any) -> str:
-    """What was given; of a text nothing, since a password may be in it."""
-    return "a text that is none" if isinstance(url, str) else repr(url)
-
-
-def _wrong_driver(url: URL, wanted: str) -> ValueError:
-    return ValueError(f"url must name a driver that {wanted}, or none, got {url.drivername!r}")
-
-
-def _made(create: Any, url: URL, timeout: float) -> Any:
+def _create(create: Any, url: URL, timeout: float, owner: StoreRole, **options: Any) -> Any:
     name, driver = url.get_backend_name(), url.get_driver_name()
-    with extra("sql" if name == "sqlite" else "postgresql", f"{name} by {driver}"):
+    with extra(owner.extra if name == "sqlite" else "postgresql", f"{name} by {driver}"):
         return create(
             url,
             connect_args=_connect_args(driver, timeout),
-            isolation_level=AUTOCOMMIT,
-            pool_timeout=timeout,
-            pool_reset_on_return=None,  # no transaction is ever left open
             hide_parameters=True,  # records are for those who may read the tables
+            **options,
         )
 
 
@@ -135,22 +190,40 @@ def _connect_args(driver: str, timeout: float) -> dict[str, Any]:
     return {}
 
 
-def _apply_statement_timeouts(made: Engine, timeout: float) -> None:
-    """Let no statement wait longer than the cache does."""
+def _apply_timeouts(made: Any, timeout: float, *, locks_only: bool = False) -> None:
+    """Bound the waits of statements on PostgreSQL, as the driver of SQLite bounds its own."""
     from sqlalchemy import event
 
     if made.dialect.name != "postgresql":
         return
 
-    @event.listens_for(made, "connect")
+    @event.listens_for(getattr(made, "sync_engine", made), "connect")
     def limited(connection: Any, record: Any) -> None:
-        if made.dialect.driver in ("psycopg", "psycopg_async"):
+        if not locks_only and made.dialect.driver in ("psycopg", "psycopg_async"):
             apply_read_timeout(record.driver_connection, 3 * timeout)
         cursor = connection.cursor()
-        cursor.execute(f"SET lock_timeout = {_milliseconds(timeout)}")
-        cursor.execute(f"SET statement_timeout = {_milliseconds(2 * timeout)}")
+        cursor.execute(f"SET lock_timeout = {max(1, _milliseconds(timeout))}")
+        if not locks_only:
+            cursor.execute(f"SET statement_timeout = {_milliseconds(2 * timeout)}")
         cursor.close()
         connection.commit()
+
+
+def _begin_with_write_lock(made: Engine) -> None:
+    """A transaction takes the write lock of SQLite when it begins: a chunk always writes."""
+    from sqlalchemy import event
+
+    @event.listens_for(made, "connect")
+    def connected(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(made, "begin")
+    def begun(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _milliseconds(seconds: float) -> int:

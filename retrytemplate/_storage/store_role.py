@@ -13,12 +13,14 @@ class StoreRole:
 
     :param name: follows "a" and "the".
     :param in_memory: what to use in the place of a database in memory.
+    :param extra: of this library, which brings SQLAlchemy.
     :param locked: what to do where a file of SQLite is held by a transaction of the caller's.
     """
 
     name: str
     in_memory: str = ""
     locked: str = ""
+    extra: str = "sql"
 
 
 CONTEXT_CACHE = StoreRole(

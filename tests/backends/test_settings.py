@@ -85,7 +85,7 @@ def test_every_key_of_redis_has_an_end(kind, ttl, error):
     ("url", "error", "message"),
     [
         (None, TypeError, "url must be a database URL or a sqlalchemy (Async)?Engine, got None"),
-        ("retry.db", TypeError, "got a text that is none"),
+        ("retry.db", TypeError, "got an invalid URL"),
         ("mysql://localhost/retry", ValueError, "SQLite or PostgreSQL, got 'mysql'"),
         ("sqlite://", ValueError, "url must name a file, .* use MemoryRetryContextCache"),
         ("sqlite:///:memory:", ValueError, "url must name a file"),

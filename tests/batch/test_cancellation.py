@@ -10,9 +10,10 @@ from sqlalchemy import event
 from retrytemplate import NeverRetryPolicy
 from retrytemplate._internal.cancel_scope import wait_shielded
 from retrytemplate._internal.threads import Threads
+from retrytemplate._storage import sql_engine as engines
 from retrytemplate._storage.cancellation import run_to_completion, run_uninterrupted
 from retrytemplate.batch import ForwardReader, JobRepository, JobRepositoryError, Runs, SkipPolicy
-from retrytemplate.batch.journal import engines
+from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from tests.batch.readers.reading import Source
 from tests.batch.test_scenarios import Bad, always
 from tests.support.signal_injection import InterruptsOnly
@@ -144,7 +145,9 @@ def shaken(world):
     """Runs what is begun in a task that is cancelled at each statement from a certain one on."""
 
     async def main(first, begin):
-        engine = engines.async_engine(engines.check_url(world.url), 20.0)
+        engine = engines.transaction_engine(
+            engines.parse_url(world.url, JOB_REPOSITORY), 20.0, JOB_REPOSITORY, asynchronous=True
+        )
         statements = count(1)
 
         def cancel(*_):

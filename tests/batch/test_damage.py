@@ -13,6 +13,7 @@ from sqlalchemy import insert
 
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate._internal.failure_text import type_name
+from retrytemplate._storage import sql_engine as engines
 from retrytemplate.batch import (
     DeadLetters,
     ForwardReader,
@@ -25,7 +26,7 @@ from retrytemplate.batch import (
     UnsentMessages,
 )
 from retrytemplate.batch.engine.checkpoint import Checkpoint, indexes_of, ranges_of
-from retrytemplate.batch.journal import engines
+from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from tests.support.step_fixture import World, accounted
 
 ITEMS = range(1, 7)
@@ -70,7 +71,9 @@ class Place:
         url = f"sqlite:///{folder}/jobs.db"
         self.world = World(url, "batch")
         self.world.jobs.close()
-        engine = engines.engine(engines.check_url(url), 5.0)
+        engine = engines.transaction_engine(
+            engines.parse_url(url, JOB_REPOSITORY), 5.0, JOB_REPOSITORY
+        )
         self.jobs = self.world.jobs = JobRepository(engine)
         self.file = f"{folder}/jobs.db"
         self.reader = reader

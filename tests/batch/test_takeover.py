@@ -20,9 +20,11 @@ from retrytemplate import (
     RetryTemplate,
     SimpleRetryPolicy,
 )
+from retrytemplate._storage import sql_engine as engines
 from retrytemplate._storage.process_liveness import register_active_worker
 from retrytemplate.batch import JobRepository, JobRepositoryError, RunInProgressError, SkipPolicy
-from retrytemplate.batch.journal import engines, runs
+from retrytemplate.batch.journal import runs
+from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from retrytemplate.testing import VirtualClock
 from tests.batch.test_events import Recorder
 from tests.support import postgres
@@ -272,7 +274,9 @@ def test_a_run_that_is_interrupted_while_it_commits_suspects_nobody(postgresql, 
 
 def test_a_run_that_is_cancelled_while_it_commits_suspects_nobody(world):
     async def cancelled():
-        engine = engines.async_engine(engines.check_url(world.url), 20.0)
+        engine = engines.transaction_engine(
+            engines.parse_url(world.url, JOB_REPOSITORY), 20.0, JOB_REPOSITORY, asynchronous=True
+        )
         jobs = JobRepository(engine, prefix=world.prefix)
 
         def cancel(*_):
@@ -371,15 +375,15 @@ def test_while_the_database_of_the_items_is_away_no_item_is_given_up(
     postgresql, server, mortal, way
 ):
     """The journal is elsewhere, and can be written."""
-    url = engines.check_url(server.url)
+    url = engines.parse_url(server.url, JOB_REPOSITORY)
     table = mortal.out
 
     def write(items, transaction):
         transaction.execute(table.insert(), [{"id": item, "text": ""} for item in items])
 
     def begun(**process):
-        make = engines.engine if way == "sync" else engines.async_engine
-        database = make(url, 5.0)
+        asynchronous = way == "async"
+        database = engines.transaction_engine(url, 5.0, JOB_REPOSITORY, asynchronous=asynchronous)
         step = postgresql.step(
             range(1, 6),
             writer=write,

@@ -26,8 +26,9 @@ from sqlalchemy import event
 
 import tests.support.unflushed  # noqa: F401
 from retrytemplate import SimpleRetryPolicy
+from retrytemplate._storage import sql_engine as engines
 from retrytemplate.batch import ChunkStep, JobRepository, Outbox
-from retrytemplate.batch.journal import engines
+from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from tests.support import postgres
 from tests.support.process_pool import nursery
 
@@ -100,7 +101,9 @@ class Job:
     kill_after: tuple[str, int] | None = None
 
     def repository(self):
-        engine = engines.engine(engines.check_url(self.url), 20.0)
+        engine = engines.transaction_engine(
+            engines.parse_url(self.url, JOB_REPOSITORY), 20.0, JOB_REPOSITORY
+        )
         event.listen(engine, "after_cursor_execute", lambda *_: self.count("statement"))
         event.listen(engine, "commit", lambda *_: self.count("commit"))
         return JobRepository(engine, prefix=self.prefix)

@@ -8,7 +8,9 @@ from tests.support.process_pool import nursery
 
 def test_messages_of_a_killed_process_are_received_once(tmp_path):
     with nursery() as forked:
-        counts = campaign(forked, f"sqlite:///{tmp_path}/jobs.db", "batch", 3, items=12, kill_after=("message", 3))
+        counts = campaign(
+            forked, f"sqlite:///{tmp_path}/jobs.db", "batch", 3, items=12, kill_after=("message", 3)
+        )
     assert (counts["kills"], counts["received"]) == (1, 24)
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 import tests.support.unflushed  # noqa: F401
 from retrytemplate import RetryError, SimpleRetryPolicy
+from retrytemplate._storage import sql_engine as engines
 from retrytemplate.batch import (
     ChunkStep,
     Cursor,
@@ -25,7 +26,7 @@ from retrytemplate.batch import (
     SkipPolicy,
 )
 from retrytemplate.batch.engine.checkpoint import Checkpoint
-from retrytemplate.batch.journal import engines
+from retrytemplate.batch.journal.repository import JOB_REPOSITORY
 from tests.support import crashing_worker
 
 __all__ = ["ALWAYS", "Bad", "Mill", "Plan", "go", "go_to", "say"]
@@ -161,8 +162,12 @@ class Mill:
         )
 
     def repository(self, way="sync"):
-        make = engines.engine if way == "sync" else engines.async_engine
-        made = make(engines.check_url(self.url), TIMEOUT)
+        made = engines.transaction_engine(
+            engines.parse_url(self.url, JOB_REPOSITORY),
+            TIMEOUT,
+            JOB_REPOSITORY,
+            asynchronous=way == "async",
+        )
         return JobRepository(made, self.lease, self.prefix)
 
     def run(self, plan, turn, kill=None):

@@ -105,7 +105,8 @@ class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
     asynchronous_twin = "AsyncSQLRetryContextCache"
 
     def _engine_of(self, url: str | Engine) -> Engine:
-        return sql_engine.engine(url, self.timeout)
+        made: Engine = sql_engine.engine(url, self.timeout)
+        return made
 
     def __iter__(self) -> Iterator[str]:
         after = ""
@@ -141,7 +142,8 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
     """
 
     def _engine_of(self, url: str | AsyncEngine) -> AsyncEngine:
-        return sql_engine.async_engine(url, self.timeout)
+        made: AsyncEngine = sql_engine.engine(url, self.timeout, asynchronous=True)
+        return made
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""

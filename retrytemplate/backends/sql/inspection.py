@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.sql_engine import missing_file
 from retrytemplate.backends.inspection import ContextInspector, Entry, entry
 from retrytemplate.backends.sql import statements as sql
 from retrytemplate.backends.sql.cache import SQLRetryContextCache
@@ -14,13 +15,11 @@ from retrytemplate.errors import CacheUnavailableError
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from sqlalchemy import URL
-
     from retrytemplate._storage.operation_runner import Operation
 
     T = TypeVar("T")
 
-__all__ = ["SQLEntries", "missing_file"]
+__all__ = ["SQLEntries"]
 
 # Every key that begins with a text comes before that text with these behind it.
 BEHIND_ALL = "\U0010ffff" * 250
@@ -71,19 +70,6 @@ class SQLEntries(ContextInspector):
         if missing:
             raise CacheUnavailableError(f"there is no file {missing}")
         return super()._perform(step)
-
-
-def missing_file(url: URL) -> str | None:
-    """The name of the file of a SQLite database that is not there: a connection would make it."""
-    if url.get_backend_name() != "sqlite":
-        return None
-    from pathlib import Path
-    from urllib.parse import unquote, urlsplit
-
-    name = str(url.database)
-    if name.startswith("file:"):
-        name = unquote(urlsplit(name).path)
-    return None if Path(name).exists() else name
 
 
 def _entry(key: str, text: str | None, *columns: Any) -> Entry:

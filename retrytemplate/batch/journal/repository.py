@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_wait
+from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
+from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.backends.durable import check_records
 from retrytemplate.batch import validation
 from retrytemplate.batch.errors import JobRepositoryError
-from retrytemplate.batch.journal import engines, runs
+from retrytemplate.batch.journal import runs
 from retrytemplate.batch.journal.letters import RecordLimits
 from retrytemplate.batch.journal.schema import check_tables, create, tables
 from retrytemplate.caches.record_limit import RECORD_LIMIT
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.batch.journal.schema import Tables
 
-__all__ = ["JobRepository"]
+__all__ = ["JOB_REPOSITORY", "JobRepository"]
 
+JOB_REPOSITORY = StoreRole(
+    "job repository", "a journal there is lost when the process ends", extra="batch"
+)
 PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
@@ -82,7 +87,7 @@ class JobRepository:
         inner: Any = getattr(url, "sync_engine", url)
         given = isinstance(inner, Engine)
         self._given = url if given else None
-        self._url = engines.check_url(inner.url if given else url)
+        self._url = sql_engine.parse_url(inner.url if given else url, JOB_REPOSITORY)
         self._engine: Engine | None = None
         self._reader: Engine | None = None
         self._lock = threading.RLock()
@@ -110,7 +115,9 @@ class JobRepository:
             made = self._engine
             if made is None:
                 given: Any = self._given
-                made = self._engine = given or engines.engine(self._url, self.timeout)
+                made = self._engine = given or sql_engine.transaction_engine(
+                    self._url, self.timeout, JOB_REPOSITORY
+                )
             return made
 
     @contextmanager
@@ -136,9 +143,13 @@ class JobRepository:
     def _read_only_engine(self) -> Engine:
         with self._lock:
             given: Any = self._reader or (None if self._asynchronous else self._given)
-            reader: Engine = given or engines.read_only_engine(self._url, self.timeout)
-            self._reader = reader
-            return reader
+            if given is None:
+                missing = sql_engine.missing_file(self._url)
+                if missing:
+                    raise JobRepositoryError(f"there is no file {missing}")
+                given = sql_engine.read_only_engine(self._url, self.timeout, JOB_REPOSITORY)
+            self._reader = given
+            return self._reader
 
     @contextmanager
     def translate_errors(self, what: str = "the job repository") -> Iterator[None]:
@@ -158,7 +169,9 @@ class JobRepository:
             given: Any = self._given
             yield given
             return
-        made = engines.async_engine(self._url, self.timeout)
+        made = sql_engine.transaction_engine(
+            self._url, self.timeout, JOB_REPOSITORY, asynchronous=True
+        )
         try:
             yield made
         finally:

@@ -419,7 +419,7 @@ def test_a_client_of_the_callers_is_used_and_left_open(valkey):
         (SQLSwitchStore, FILE, {"timeout": "1"}, TypeError, "must be a number of seconds|seconds"),
         (SQLSwitchStore, "sqlite://", {}, ValueError, "in one process use MemorySwitchStore"),
         (SQLSwitchStore, "mysql://localhost", {}, ValueError, "must be one of SQLite or Postgr"),
-        (SQLSwitchStore, "switch.db", {}, TypeError, "got a text that is none"),
+        (SQLSwitchStore, "switch.db", {}, TypeError, "got an invalid URL"),
         (RedisSwitchStore, FILE, {}, ValueError, "url must be redis://"),
         (RedisSwitchStore, None, {}, TypeError, "url must be a Redis URL or a redis.Redis, got N"),
     ],

@@ -112,7 +112,7 @@ def _check_file(url: str) -> None:
     """A file that a slip of the pen has made would stop nobody."""
     from sqlalchemy import make_url
 
-    from retrytemplate.backends.sql.inspection import missing_file
+    from retrytemplate._storage.sql_engine import missing_file
 
     missing = missing_file(make_url(url))
     if missing:
