@@ -90,8 +90,8 @@ class Receiver:
 class Job:
     """A step over numbers whose messages go to a receiver.
 
-    :param kill_after: the process is killed after this number of operations of this kind: "message",
-        "statement", "commit" or "any"; None: never.
+    :param kill_after: the process is killed after this number of operations of this kind:
+        "message", "statement", "commit" or "any"; None: never.
     """
 
     url: str
