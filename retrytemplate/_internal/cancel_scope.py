@@ -7,6 +7,7 @@ that never wait would cost as much as all the rest.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from retrytemplate.errors import CacheUnavailableError
 if TYPE_CHECKING:
     from asyncio import CancelledError, Task, TimerHandle
     from collections.abc import Awaitable, Callable, Collection, Generator
-    from types import TracebackType
 
     Effect = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -45,7 +45,7 @@ def cancel_after(seconds: float) -> CancelScope:
     )
 
 
-class CancelScope:
+class CancelScope(ABC):
     """What is left in time for a part of a task.
 
     :param task: the one that entered it; None again when it is left: the task may come to hold
@@ -66,16 +66,11 @@ class CancelScope:
         except RuntimeError:  # no task, or one of another kind
             return False
 
-    def __enter__(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __enter__(self) -> None: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def __exit__(self, *exc: Any) -> bool: ...
 
 
 class _AsyncioCancelScope(CancelScope):
@@ -99,12 +94,7 @@ class _AsyncioCancelScope(CancelScope):
         self._is_over = True
         self.task.cancel()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: Any, *_: object) -> bool:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None  # its context leads back here
@@ -127,14 +117,9 @@ class _TrioCancelScope(CancelScope):
         self._scope = trio.move_on_after(self.seconds)
         self._scope.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, *exc: Any) -> bool:
         try:
-            swallowed = bool(self._scope.__exit__(kind, exception, traceback))
+            swallowed = bool(self._scope.__exit__(*exc))
         finally:  # it raises the rest of a group that had its cancellation in it
             self.task = None
         self.expired = self._scope.cancelled_caught

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from retrytemplate.control.breaker.backend import Admission
@@ -144,12 +143,7 @@ class Permit:
                 del refused  # its traceback leads back here
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         if exception is None:
             self.success()
         elif self._close():
@@ -161,19 +155,14 @@ class Permit:
         self._deferred_outcomes = []
         return self._entered(await self.acquire_async())
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: Any) -> None:
         if not self._breaker._backend.does_io:
-            self.__exit__(kind, exception, traceback)
+            self.__exit__(*exc)
         elif self._close():
             await self._breaker._on_call_completed_async(
-                self._generation, self._number, self._began, exception
+                self._generation, self._number, self._began, exc[1]
             )
         elif self._deferred_outcomes:
             verdict, ended = self._deferred_outcomes.pop()
             call = self._generation, self._number, self._began, ended, verdict
-            await self._breaker._report_after(exception, *call)
+            await self._breaker._report_after(exc[1], *call)

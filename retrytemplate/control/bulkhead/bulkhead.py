@@ -35,7 +35,6 @@ from retrytemplate.errors import BulkheadFullError, MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator
-    from types import TracebackType
     from typing import ParamSpec, Self, TypeVar
 
     from retrytemplate._internal.validation import Seconds
@@ -442,12 +441,7 @@ class Slot:
             bulkhead._on_wait_over(request, deadline)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bulkhead._release(self._request)
 
     async def __aenter__(self) -> Self:
@@ -465,10 +459,5 @@ class Slot:
             bulkhead._on_wait_over(request, deadline)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._bulkhead._release(self._request)

@@ -120,7 +120,7 @@ class ServiceErrors(StrategyBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         rule = None if exception is None else self._rule(exception)
         if exception is not None and rule is not None:
             made = rule[0]

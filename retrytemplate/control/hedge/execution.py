@@ -19,7 +19,6 @@ from retrytemplate.errors import RetryBudgetExhaustedError
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from retrytemplate._engine.deadline import Deadline
     from retrytemplate.clock import Clock
@@ -222,12 +221,7 @@ class HedgedExecution:
     def __enter__(self) -> None:
         """Around the lanes."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         self._finalize()
         if exception is not None:  # nobody asks what came of it
             self.release_references()

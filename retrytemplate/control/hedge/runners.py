@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from contextvars import Context
     from queue import SimpleQueue
-    from types import TracebackType
     from typing import Self
 
     from retrytemplate.control.hedge.execution import HedgeAttempt, HedgedExecution
@@ -73,12 +72,7 @@ class _AsyncioRunner:
             ended.append(attempt)
         return sorted(ended, key=in_order)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: Any, *_: object) -> None:
         from retrytemplate._internal.cancel_scope import wait_shielded
 
         closed = kind is not None and issubclass(kind, GeneratorExit)
@@ -127,12 +121,7 @@ class _TrioRunner:
         ended, self._ended, self._woken = self._ended, [], trio.Event()
         return sorted(ended, key=in_order)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         import trio
 
         for scope in self._scopes:

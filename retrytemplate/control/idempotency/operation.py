@@ -19,7 +19,6 @@ from retrytemplate.control.idempotency.reservation import (
 from retrytemplate.errors import AlreadyCompletedError, MisuseError, Rejected
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from retrytemplate.control.idempotency.operations import Operations
@@ -159,12 +158,7 @@ class Operation:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         try:
             perform(self._exit_steps(exception, _exit_driver(exception)))
         except BaseException as exc:  # a signal, maybe
@@ -180,10 +174,7 @@ class Operation:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: object, exception: BaseException | None, traceback: object
     ) -> None:
         if isinstance(exception, GeneratorExit):  # nothing can be awaited any more
             self.__exit__(kind, exception, traceback)

@@ -38,7 +38,6 @@ from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
 __all__ = ["Incoming", "Propagation"]
 
@@ -214,15 +213,10 @@ class Incoming:
             self._deadline.__enter__()
         return here
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: Any) -> None:
         try:
             if self._deadline is not None:
-                self._deadline.__exit__(kind, exception, traceback)
+                self._deadline.__exit__(*exc)
         finally:
             self._leave()
 
@@ -236,14 +230,9 @@ class Incoming:
                 raise
         return here
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: Any) -> None:
         try:
             if self._deadline is not None:
-                await self._deadline.__aexit__(kind, exception, traceback)
+                await self._deadline.__aexit__(*exc)
         finally:
             self._leave()

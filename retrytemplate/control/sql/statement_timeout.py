@@ -115,7 +115,7 @@ class StatementLimit:
         self._enter(self._connection)
         return self
 
-    def __exit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         self._exit(self._connection, exception)
         self._translate_error(exception)
 
@@ -125,7 +125,7 @@ class StatementLimit:
         await self._async.run_sync(self._enter)
         return self
 
-    async def __aexit__(self, kind: Any, exception: BaseException | None, traceback: Any) -> None:
+    async def __aexit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         from retrytemplate._storage.cancellation import run_to_completion
 
         await run_to_completion(self._async.run_sync(self._exit, exception))

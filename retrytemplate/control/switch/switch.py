@@ -45,7 +45,6 @@ from retrytemplate.state import encode_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from re import Pattern
-    from types import TracebackType
     from typing import Self
 
     from retrytemplate._internal.validation import Seconds
@@ -517,12 +516,7 @@ class KillSwitch(SwitchCommands):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
