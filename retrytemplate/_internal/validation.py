@@ -159,11 +159,11 @@ def check_methods(name: str, value: Any, *methods: str) -> None:
         )
 
 
-def checked_by(check: Check) -> Validator:
-    """Make a validator of a check."""
+def checked_by(check: Callable[..., None], *bounds: Any, **options: Any) -> Validator:
+    """Make a validator of a check, with its further arguments."""
 
     def validate(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        check(attribute.alias or attribute.name, value)
+        check(attribute.alias or attribute.name, value, *bounds, **options)
 
     return validate
 

@@ -9,13 +9,50 @@ from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
+    from collections.abc import Awaitable, Callable
+    from typing import Never, ParamSpec, TypeVar, overload
 
     C = TypeVar("C")
     F = TypeVar("F")
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
-__all__ = ["Strategy", "StrategyBase", "apply", "apply_async", "immutable", "reject_awaitable"]
+    S = TypeVar("S", covariant=True)
+
+    class AsyncCall(Protocol[S]):
+        """``call_async`` of a strategy: the result of the function, or a substitute for it."""
+
+        @overload
+        async def __call__(
+            self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        ) -> T | S: ...
+
+        @overload
+        async def __call__(
+            self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        ) -> T | S: ...
+
+
+__all__ = [
+    "Strategy",
+    "StrategyBase",
+    "apply",
+    "apply_async",
+    "immutable",
+    "may_substitute",
+    "reject_awaitable",
+    "returns_result",
+]
+
+
+def returns_result(call_async: Any) -> AsyncCall[Never]:
+    """Give ``call_async`` the type of the function that it calls."""
+    return call_async  # type: ignore[no-any-return]
+
+
+def may_substitute(call_async: Any) -> AsyncCall[Any]:
+    """Give ``call_async`` the type of the function that it calls, or of a substitute."""
+    return call_async  # type: ignore[no-any-return]
 
 
 @runtime_checkable

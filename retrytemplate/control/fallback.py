@@ -16,7 +16,12 @@ from retrytemplate.clock import given_or_system
 from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
 from retrytemplate.control._failures import combine_failures
 from retrytemplate.control._predicates import exception_predicate, terminal_error
-from retrytemplate.control._strategy import StrategyBase, immutable, reject_awaitable
+from retrytemplate.control._strategy import (
+    StrategyBase,
+    immutable,
+    may_substitute,
+    reject_awaitable,
+)
 from retrytemplate.control.events import (
     ControlEvent,
     as_listeners,
@@ -77,11 +82,6 @@ def _check_fallbacks(name: str, value: Any) -> None:
             raise TypeError(f"Fallback() takes functions to fall back on, got {link!r}")
 
 
-def _check_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        check_function(name, value)
-
-
 @immutable()
 @frozen(eq=False, init=False)
 class Fallback(StrategyBase):
@@ -134,7 +134,8 @@ class Fallback(StrategyBase):
         listeners: Any = (),
         clock: Clock | None = None,
     ) -> None:
-        _check_or_none("accept", accept)
+        if accept is not None:
+            check_function("accept", accept)
         check_text("name", name)
         listeners = as_listeners(listeners)
         check_listeners("listeners", listeners)
@@ -149,16 +150,7 @@ class Fallback(StrategyBase):
         """Call the function, or who stands behind it."""
         return self.outcome(fn, *args, **kwargs).unwrap()
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T | Any: ...
-
-    @overload
-    async def call_async(
-        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T | Any: ...
-
+    @may_substitute
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same for functions that may be asynchronous, as every link may be."""
         return (await self.outcome_async(fn, *args, **kwargs)).unwrap()

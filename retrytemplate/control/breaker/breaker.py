@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.validation import (
@@ -22,21 +23,22 @@ from retrytemplate._internal.validation import (
     to_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
-from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
+from retrytemplate.clock import fast_monotonic
+from retrytemplate.control._fields import Observed
 from retrytemplate.control._predicates import counted_failure, exception_predicate
-from retrytemplate.control._strategy import StrategyBase, immutable, reject_awaitable
+from retrytemplate.control._strategy import (
+    StrategyBase,
+    immutable,
+    reject_awaitable,
+    returns_result,
+)
 from retrytemplate.control._threads import run_in_thread, run_in_thread_shielded
 from retrytemplate.control.breaker.backend import LocalBackend
 from retrytemplate.control.breaker.events import CircuitChanged, LateResult
 from retrytemplate.control.breaker.permit import Permit
 from retrytemplate.control.breaker.state_machine import CircuitConfig, StateTransition
 from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
-from retrytemplate.control.events import (
-    CallRejected,
-    as_listeners,
-    check_listeners,
-    notify_listeners,
-)
+from retrytemplate.control.events import CallRejected, notify_listeners
 from retrytemplate.errors import CircuitOpenError, CircuitStoreError
 from retrytemplate.history import Outcome
 
@@ -66,24 +68,10 @@ def _rate(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a share above 0 and up to 1, got {value!r}")
 
 
-def _span_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        check_span(name, value)
-
-
-def _jitter(name: str, value: Any) -> None:
-    check_at_least(name, value, 0.0, finite=True)
-
-
 def _growth(name: str, value: Any) -> None:
     check_at_least(name, value, 1.0, finite=True)
     if value > 100:
         raise ValueError(f"{name} must be between 1 and 100, got {value!r}")
-
-
-def _random(name: str, value: Any) -> None:
-    if value is not None:
-        check_methods(name, value, "random")
 
 
 def _store(name: str, value: Any) -> None:
@@ -93,10 +81,6 @@ def _store(name: str, value: Any) -> None:
 
     if not isinstance(value, RedisCircuitStore):
         raise TypeError(f"{name} must be a RedisCircuitStore or None, got {value!r}")
-
-
-def _clock(name: str, value: Any) -> None:
-    check_clock(name, value)
 
 
 def _draw_jitter_factor(jitter: float, random: Any) -> float:
@@ -122,7 +106,7 @@ def _notify_if_alive(told: ref[CircuitBreaker]) -> None:
 
 @immutable()
 @frozen(eq=False, kw_only=True)
-class CircuitBreaker(StrategyBase):
+class CircuitBreaker(Observed, StrategyBase):
     """Stops calling what keeps failing, and finds out later whether it works again.
 
     Closed: calls are made and counted.  Open, after too many failures: every call is refused at
@@ -182,13 +166,13 @@ class CircuitBreaker(StrategyBase):
     failure_rate: float = field(default=FAILURE_RATE, validator=checked_by(_rate))
     failures: Any = (Exception,)
     slow_call: float | None = field(
-        default=None, converter=to_seconds, validator=checked_by(_span_or_none)
+        default=None, converter=to_seconds, validator=optional(checked_by(check_span))
     )
     slow_rate: float = field(default=SLOW_RATE, validator=checked_by(_rate))
     reset_timeout: float = field(
         default=30.0, converter=to_seconds, validator=checked_by(check_span)
     )
-    reset_jitter: float = field(default=0.2, validator=checked_by(_jitter))
+    reset_jitter: float = field(default=0.2, validator=checked_by(check_at_least, 0.0, finite=True))
     reset_growth: float = field(default=1.0, validator=checked_by(_growth))
     reset_maximum: float = field(
         default=3600.0, converter=to_seconds, validator=checked_by(check_span)
@@ -196,14 +180,12 @@ class CircuitBreaker(StrategyBase):
     half_open_calls: int = field(default=3, validator=checked_by(check_at_least_one))
     required_successes: int = field(default=3, validator=checked_by(check_at_least_one))
     permit_timeout: float | None = field(
-        default=None, converter=to_seconds, validator=checked_by(_span_or_none)
-    )
-    listeners: tuple[Any, ...] = field(
-        default=(), converter=as_listeners, validator=checked_by(check_listeners)
+        default=None, converter=to_seconds, validator=optional(checked_by(check_span))
     )
     store: RedisCircuitStore | None = field(default=None, validator=checked_by(_store))
-    clock: Any = field(factory=SystemClock, validator=checked_by(_clock), repr=False)
-    random: Any = field(default=None, validator=checked_by(_random), repr=False)
+    random: Any = field(
+        default=None, validator=optional(checked_by(check_methods, "random")), repr=False
+    )
     _is_failure: Callable[[BaseException], Any] = field(init=False, repr=False)
     _backend: CircuitBackend = field(init=False, repr=False)
     _monotonic: Any = field(init=False, repr=False)
@@ -269,14 +251,7 @@ class CircuitBreaker(StrategyBase):
             reject_awaitable(value, fn)
             return value
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    @overload
-    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-
+    @returns_result
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, and await it, if that may be.
 
@@ -586,7 +561,8 @@ class CircuitBreaker(StrategyBase):
         check_text("by", by)
         check_text("reason", reason)
         length = to_seconds(seconds)
-        _span_or_none("seconds", length)
+        if length is not None:
+            check_span("seconds", length)
         self._set_state(state, by, reason, length)
 
     def _set_state(

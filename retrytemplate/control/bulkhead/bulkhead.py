@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.awaitables import is_awaitable
@@ -20,21 +21,22 @@ from retrytemplate._internal.validation import (
     checked_by,
     to_seconds,
 )
-from retrytemplate.clock import SystemClock, check_clock, fast_monotonic
+from retrytemplate.clock import fast_monotonic
 from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
-from retrytemplate.control._strategy import StrategyBase, immutable, reject_awaitable
+from retrytemplate.control._fields import Observed
+from retrytemplate.control._strategy import (
+    StrategyBase,
+    immutable,
+    reject_awaitable,
+    returns_result,
+)
 from retrytemplate.control.bulkhead.priority_semaphore import PrioritySemaphore, SlotRequest
 from retrytemplate.control.bulkhead.waiters import ThreadWaiter, task_waiter
-from retrytemplate.control.events import (
-    CallRejected,
-    as_listeners,
-    check_listeners,
-    notify_listeners,
-)
+from retrytemplate.control.events import CallRejected, notify_listeners
 from retrytemplate.errors import BulkheadFullError, MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from typing import ParamSpec, Self, TypeVar
 
     from retrytemplate._internal.validation import Seconds
@@ -43,19 +45,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 __all__ = ["Bulkhead", "BulkheadSnapshot", "Slot"]
-
-
-def _wait(name: str, value: Any) -> None:
-    check_at_least(name, value, 0.0, finite=True)
-
-
-def _whole_from_0(name: str, value: Any) -> None:
-    check_int(name, value, 0)
-
-
-def _per_key(name: str, value: Any) -> None:
-    if value is not None:
-        check_at_least_one(name, value)
 
 
 def _as_tuple(value: Any) -> Any:
@@ -105,7 +94,7 @@ def _wake(semaphore: PrioritySemaphore, requests: list[SlotRequest]) -> None:
 
 @immutable(limit="use resize()")
 @frozen(eq=False)
-class Bulkhead(StrategyBase):
+class Bulkhead(Observed, StrategyBase):
     """Lets so many calls in at once, so that one slow dependency does not take every thread.
 
     :param name: of what is called; in errors and events.
@@ -138,21 +127,20 @@ class Bulkhead(StrategyBase):
 
     name: str = field(validator=checked_by(check_text))
     limit: int = field(default=50, kw_only=True, validator=checked_by(check_at_least_one))
-    queue: int = field(default=100, kw_only=True, validator=checked_by(_whole_from_0))
+    queue: int = field(default=100, kw_only=True, validator=checked_by(check_int, 0))
     max_wait: float = field(
-        default=1.0, kw_only=True, converter=to_seconds, validator=checked_by(_wait)
+        default=1.0,
+        kw_only=True,
+        converter=to_seconds,
+        validator=checked_by(check_at_least, 0.0, finite=True),
     )
-    per_key: int | None = field(default=None, kw_only=True, validator=checked_by(_per_key))
+    per_key: int | None = field(
+        default=None, kw_only=True, validator=optional(checked_by(check_at_least_one))
+    )
     priorities: tuple[str, ...] = field(
         default=("vip", "normal"), kw_only=True, converter=_as_tuple, validator=checked_by(_names)
     )
-    fairness: int = field(default=10, kw_only=True, validator=checked_by(_whole_from_0))
-    listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
-    )
-    clock: Any = field(
-        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
-    )
+    fairness: int = field(default=10, kw_only=True, validator=checked_by(check_int, 0))
     _semaphore: PrioritySemaphore = field(init=False, repr=False)
     _monitor: Monitor = field(init=False, factory=Monitor, repr=False)
     _monotonic: Any = field(init=False, repr=False)
@@ -194,14 +182,7 @@ class Bulkhead(StrategyBase):
             reject_awaitable(value, fn)
             return value
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    @overload
-    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-
+    @returns_result
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, in a slot, and await it."""
         async with self.slot():

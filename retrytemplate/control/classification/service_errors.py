@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.failure_text import message_of
 from retrytemplate._internal.validation import check_function, checked_by
 from retrytemplate.classify.exceptions import is_exception_class, iter_causes
-from retrytemplate.control._strategy import StrategyBase, reject_awaitable
+from retrytemplate.control._strategy import StrategyBase, reject_awaitable, returns_result
 from retrytemplate.control.classification.timeouts import timeout_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import ParamSpec, Self, TypeVar
 
     P = ParamSpec("P")
@@ -42,11 +43,6 @@ def _check_rule(name: str, value: Any) -> None:
         check_function(f"{name}: the exception", value[0])
     elif not issubclass(value[0], Exception):
         raise ValueError(f"{name} must be a subclass of Exception, got {value[0].__name__}")
-
-
-def _check_rule_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        _check_rule(name, value)
 
 
 def _check_rules(name: str, value: Any) -> None:
@@ -83,7 +79,7 @@ class ServiceErrors(StrategyBase):
     """
 
     rules: Mapping[str, Rule] = field(converter=_copy, validator=checked_by(_check_rules))
-    default: Rule | None = field(default=None, validator=checked_by(_check_rule_or_none))
+    default: Rule | None = field(default=None, validator=optional(checked_by(_check_rule)))
 
     def is_retryable(self, exc: BaseException) -> bool:
         """Whether a rule says so of this timeout, or of the one that caused this.
@@ -103,14 +99,7 @@ class ServiceErrors(StrategyBase):
             reject_awaitable(value, fn)
             return value
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    @overload
-    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-
+    @returns_result
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, and await it."""
         with self:

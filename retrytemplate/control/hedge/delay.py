@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._internal.locks import Monitor
 from retrytemplate._internal.validation import (
@@ -26,11 +27,6 @@ def _between(name: str, value: Any) -> None:
     check_at_least(name, value, 0.0, allowed=allowed)
     if not 0 < value < 1:
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
-
-
-def _delay_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        check_delay(name, value)
 
 
 @frozen(eq=False)
@@ -59,7 +55,10 @@ class Quantile:
 
     q: float = field(validator=checked_by(_between))
     initial: float | None = field(
-        default=None, kw_only=True, converter=to_seconds, validator=checked_by(_delay_or_none)
+        default=None,
+        kw_only=True,
+        converter=to_seconds,
+        validator=optional(checked_by(check_delay)),
     )
     minimum: int = field(default=20, kw_only=True, validator=checked_by(check_at_least_one))
     window: int = field(default=1000, kw_only=True, validator=checked_by(check_at_least_one))

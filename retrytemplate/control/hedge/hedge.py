@@ -17,13 +17,12 @@ from retrytemplate._internal.validation import (
     to_seconds,
 )
 from retrytemplate.classify.exceptions import is_never_retried
-from retrytemplate.clock import SystemClock, check_clock
 from retrytemplate.control._enclosing import check_enclosing_guards, check_enclosing_guards_async
 from retrytemplate.control._failures import combine_failures
+from retrytemplate.control._fields import Observed
 from retrytemplate.control._predicates import exception_predicate
-from retrytemplate.control._strategy import StrategyBase
+from retrytemplate.control._strategy import StrategyBase, returns_result
 from retrytemplate.control.budget.budget import RetryBudget
-from retrytemplate.control.events import as_listeners, check_listeners
 from retrytemplate.control.hedge.delay import Quantile
 from retrytemplate.control.hedge.events import HedgeRecorder
 from retrytemplate.control.hedge.execution import HedgeBudget, HedgedExecution
@@ -97,7 +96,7 @@ def _budget(name: str, value: Any) -> None:
 
 
 @frozen(eq=False)
-class Hedge(StrategyBase):
+class Hedge(Observed, StrategyBase):
     """Asks the same once more where an answer takes long; the first answer counts.
 
     :param delay: seconds after which a hedge is started, or a ``Quantile`` that learns them.
@@ -140,12 +139,6 @@ class Hedge(StrategyBase):
     budget: RetryBudget | None = field(default=None, kw_only=True, validator=checked_by(_budget))
     executor: Any = field(default=None, kw_only=True, validator=checked_by(_pool))
     name: str = field(default="hedge", kw_only=True, validator=checked_by(check_text))
-    listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
-    )
-    clock: Any = field(
-        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
-    )
     _is_failure: Callable[[BaseException], bool] = field(
         init=False,
         repr=False,
@@ -167,14 +160,7 @@ class Hedge(StrategyBase):
         """
         return self.outcome(fn, *args, **kwargs).unwrap()
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    @overload
-    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-
+    @returns_result
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same for an asynchronous function, in tasks."""
         return (await self.outcome_async(fn, *args, **kwargs)).unwrap()

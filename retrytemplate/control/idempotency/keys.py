@@ -18,12 +18,8 @@ from retrytemplate._internal.validation import (
     check_text_or_none,
     checked_by,
 )
-from retrytemplate.control.events import (
-    CallRejected,
-    as_listeners,
-    check_listeners,
-    notify_listeners,
-)
+from retrytemplate.control._fields import HasListeners
+from retrytemplate.control.events import CallRejected, notify_listeners
 from retrytemplate.errors import IdempotencyRequiredError, MisuseError
 from retrytemplate.guards import Guard
 from retrytemplate.state import encode_key
@@ -207,7 +203,7 @@ def _checked(key: Any) -> str:
 
 
 @frozen(eq=False)
-class RequireIdempotency(Guard):
+class RequireIdempotency(HasListeners, Guard):
     """A guard for what must not be done twice: no retry unless the operation has a key.
 
     A call may be retried when ``idempotency_key()`` was asked for in it, or where it is declared to
@@ -227,9 +223,6 @@ class RequireIdempotency(Guard):
 
     idempotent: Any = field(default=False, kw_only=True)
     name: str = field(default="idempotency", kw_only=True, validator=checked_by(check_text))
-    listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
-    )
 
     @idempotent.validator
     def _check_idempotent(self, _: Any, value: Any) -> None:

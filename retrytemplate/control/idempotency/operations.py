@@ -7,6 +7,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._engine.drivers import ASYNC, SYNC, perform, perform_async
 from retrytemplate._engine.entry import reject_blocking_cache
@@ -22,8 +23,9 @@ from retrytemplate._internal.validation import (
 )
 from retrytemplate.caches.base import METHODS
 from retrytemplate.caches.memory import MemoryRetryContextCache
+from retrytemplate.control._fields import HasListeners
 from retrytemplate.control._strategy import StrategyBase, reject_awaitable
-from retrytemplate.control.events import as_listeners, check_listeners, notify_listeners
+from retrytemplate.control.events import notify_listeners
 from retrytemplate.control.idempotency.operation import (
     Operation,
     OperationResult,
@@ -58,23 +60,13 @@ def _or_in_memory(cache: Any) -> Any:
     return MemoryRetryContextCache() if cache is None else cache
 
 
-def _check_lease(name: str, value: Any) -> None:
-    if value is not None:
-        check_span(name, value)
-
-
 def _check_lookup(name: str, value: Any) -> None:
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be a function of the key or None, got {value!r}")
 
 
-def _check_fingerprint(name: str, value: Any) -> None:
-    if value is not None:
-        check_function(name, value)
-
-
 @frozen(eq=False)
-class Operations:
+class Operations(HasListeners):
     """A store of operations: what was done under a key is not done again.
 
     :param cache: where they are kept: a context cache; one that outlives the process and is shared,
@@ -103,13 +95,10 @@ class Operations:
     )
     ttl: float = field(default=86_400.0, converter=to_seconds, validator=checked_by(check_span))
     lease: float | None = field(
-        default=None, kw_only=True, converter=to_seconds, validator=checked_by(_check_lease)
+        default=None, kw_only=True, converter=to_seconds, validator=optional(checked_by(check_span))
     )
     lookup: Any = field(default=None, kw_only=True, validator=checked_by(_check_lookup))
     name: str = field(default="operations", kw_only=True, validator=checked_by(check_text))
-    listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
-    )
 
     def scoped_key(self, key: Any) -> str:
         """The name of *key* in the cache; no template's key is like it.
@@ -235,7 +224,7 @@ class IdempotentExecution(StrategyBase):
     operations: Operations = field(validator=instance_of(Operations, "an Operations"))
     key: Callable[..., Any] = field(validator=checked_by(check_function))
     fingerprint: Callable[..., Any] | None = field(
-        default=None, validator=checked_by(_check_fingerprint)
+        default=None, validator=optional(checked_by(check_function))
     )
 
     def call(self, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:

@@ -13,7 +13,7 @@ from retrytemplate._engine.wrapping import apply_to_callable, check_not_wrapped
 from retrytemplate._internal.validation import check_text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
-from retrytemplate.control._strategy import Strategy, apply, apply_async, immutable
+from retrytemplate.control._strategy import Strategy, apply, apply_async, immutable, may_substitute
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
 from retrytemplate.control.pipeline.explain import describe, max_calls, number, worst_case_duration
@@ -126,16 +126,7 @@ class Pipeline:
             fn = _around(fn, entry_point)
         return self._first(fn, *args, **kwargs)
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T | Any: ...
-
-    @overload
-    async def call_async(
-        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T | Any: ...
-
+    @may_substitute
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, with all the layers around it, and await it."""
         for entry_point in self._inner_async:

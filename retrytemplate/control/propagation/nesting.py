@@ -9,12 +9,8 @@ from attrs import field, frozen
 from retrytemplate._engine.context import CONTEXT, CURRENT, OUTER, OWNER, PLAN
 from retrytemplate._engine.plan import ExecutionPlan
 from retrytemplate._internal.validation import check_int, check_text, checked_by
-from retrytemplate.control.events import (
-    ControlEvent,
-    as_listeners,
-    check_listeners,
-    notify_listeners,
-)
+from retrytemplate.control._fields import HasListeners
+from retrytemplate.control.events import ControlEvent, notify_listeners
 from retrytemplate.errors import NestedRetryError
 from retrytemplate.guards import Guard
 
@@ -102,7 +98,7 @@ def _tuple(value: Any) -> Any:
 
 
 @frozen(eq=False)
-class NestedRetries(Guard):
+class NestedRetries(HasListeners, Guard):
     """Lets the outermost of nested templates retry, and no other: 3 calls in the place of 27.
 
     A guard, for each template: in ``RetryTemplate(guards=[NestedRetries()])``.  Where it refuses a
@@ -135,9 +131,6 @@ class NestedRetries(Guard):
         default=(None, 0), converter=_tuple, validator=checked_by(_retries)
     )
     name: str = field(default="nesting", kw_only=True, validator=checked_by(check_text))
-    listeners: tuple[Any, ...] = field(
-        default=(), kw_only=True, converter=as_listeners, validator=checked_by(check_listeners)
-    )
 
     def reserve(self, context: RetryContext, delay: float) -> None:
         """Refuse a retry that is one too many at this depth.

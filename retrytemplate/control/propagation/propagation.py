@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from retrytemplate._engine import context as _context
 from retrytemplate._engine.context import (
@@ -49,11 +50,6 @@ def _name(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be the name of a header or None, got {value!r}")
 
 
-def _span_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        check_span(name, value)
-
-
 def _header(default: str) -> Any:
     return field(default=default, kw_only=True, validator=checked_by(_name))
 
@@ -90,7 +86,7 @@ class Propagation:
     deadline: str | None = _header("X-Request-Timeout-Ms")
     max_depth: int = field(default=16, kw_only=True, validator=checked_by(check_at_least_one))
     max_timeout: float | None = field(
-        default=None, kw_only=True, converter=to_seconds, validator=checked_by(_span_or_none)
+        default=None, kw_only=True, converter=to_seconds, validator=optional(checked_by(check_span))
     )
     clock: Any = field(
         factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False

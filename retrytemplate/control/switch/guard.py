@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from retrytemplate._engine.context import current_context
 from retrytemplate.control._enclosing import run_under_guard, run_under_guard_async
-from retrytemplate.control._strategy import StrategyBase, reject_awaitable
+from retrytemplate.control._strategy import StrategyBase, reject_awaitable, returns_result
 from retrytemplate.control._threads import run_in_thread
 from retrytemplate.control.events import CallRejected
 from retrytemplate.errors import KillSwitchActiveError
 from retrytemplate.guards import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from retrytemplate._engine.context import RetryContext
@@ -98,14 +98,7 @@ class SwitchGuard(Guard, StrategyBase):
         reject_awaitable(value, fn)
         return value
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    @overload
-    async def call_async(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-
+    @returns_result
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, unless it is stopped, and await it."""
         await self.admit_async(current_context())

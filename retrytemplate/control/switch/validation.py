@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from retrytemplate._internal.validation import (
     SECONDS,
-    check_int,
+    check_at_least_one,
     check_span,
     checked_by,
     to_seconds,
@@ -37,10 +37,6 @@ def _pattern(value: Any) -> re.Pattern[str] | None:
     return found
 
 
-def _at_least_one(name: str, value: Any) -> None:
-    check_int(name, value, 1)
-
-
 @frozen
 class ReasonPolicy:
     """What a reason has to be like.
@@ -52,7 +48,7 @@ class ReasonPolicy:
     >>> ReasonPolicy(12, r"INC-[0-9]+").check_reason("charged twice, INC-4711")
     """
 
-    reason_length: int = field(validator=checked_by(_at_least_one))
+    reason_length: int = field(validator=checked_by(check_at_least_one))
     incident: re.Pattern[str] | None = field(converter=_pattern)
 
     def check(self, name: str, value: Any) -> None:

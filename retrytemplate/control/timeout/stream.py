@@ -14,8 +14,7 @@ from retrytemplate._internal.validation import (
     checked_by,
     to_seconds,
 )
-from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control.events import as_listeners, check_listeners
+from retrytemplate.control._fields import Observed
 from retrytemplate.control.timeout.timeout import Timeout, notify_timed_out
 from retrytemplate.errors import DeadlineExceededError
 
@@ -30,7 +29,7 @@ FIRST, NEXT, WHOLE = "first item", "next item", "stream"
 
 
 @frozen
-class StreamTimeout:
+class StreamTimeout(Observed):
     """The limits of what comes piece by piece, as the tokens of a language model do.
 
     As they are: a first token may take half a minute, the next one half of that, and all of them
@@ -75,16 +74,6 @@ class StreamTimeout:
         default=None, converter=to_seconds, validator=checked_by(check_span_or_none)
     )
     name: str = field(default="stream", kw_only=True, validator=checked_by(check_text))
-    listeners: tuple[Any, ...] = field(
-        default=(),
-        kw_only=True,
-        converter=as_listeners,
-        validator=checked_by(check_listeners),
-        repr=False,
-    )
-    clock: Any = field(
-        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
-    )
 
     @overload
     def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]: ...

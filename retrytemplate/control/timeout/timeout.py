@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import unwrap
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import field, frozen
 
@@ -21,19 +21,20 @@ from retrytemplate._internal.validation import (
     checked_by,
     to_seconds,
 )
-from retrytemplate.clock import SystemClock, check_clock
-from retrytemplate.control._strategy import StrategyBase, apply, apply_async, reject_awaitable
-from retrytemplate.control.classification.timeouts import timeout_kind
-from retrytemplate.control.events import (
-    ControlEvent,
-    as_listeners,
-    check_listeners,
-    notify_listeners,
+from retrytemplate.control._fields import Observed
+from retrytemplate.control._strategy import (
+    StrategyBase,
+    apply,
+    apply_async,
+    may_substitute,
+    reject_awaitable,
 )
+from retrytemplate.control.classification.timeouts import timeout_kind
+from retrytemplate.control.events import ControlEvent, notify_listeners
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -68,7 +69,7 @@ class TimedOut(ControlEvent):
 
 
 @frozen(eq=False)
-class Timeout(StrategyBase):
+class Timeout(Observed, StrategyBase):
     """Opens a ``Deadline`` around each call: one limit for all that happens in it.
 
     :param seconds: the limit; a number or a ``timedelta``.
@@ -112,18 +113,8 @@ class Timeout(StrategyBase):
         default=0.0, kw_only=True, converter=to_seconds, validator=checked_by(check_limit)
     )
     name: str = field(default="timeout", kw_only=True, validator=checked_by(check_text))
-    listeners: tuple[Any, ...] = field(
-        default=(),
-        kw_only=True,
-        converter=as_listeners,
-        validator=checked_by(check_listeners),
-        repr=False,
-    )
     on_late_result: Literal["return", "discard"] = field(
         default="return", kw_only=True, validator=checked_by(check_late_result), repr=False
-    )
-    clock: Any = field(
-        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
     )
 
     _deadline: Deadline = field(init=False, repr=False)
@@ -164,16 +155,7 @@ class Timeout(StrategyBase):
             self._report_overrun(_operation(fn, *args), deadline, elapsed)
         return value
 
-    @overload
-    async def call_async(
-        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T | Any: ...
-
-    @overload
-    async def call_async(
-        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T | Any: ...
-
+    @may_substitute
     async def call_async(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, asynchronous or not, await it, and cancel it at the limit.
 

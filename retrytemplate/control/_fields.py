@@ -1,0 +1,35 @@
+"""Settings that the strategies share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+from retrytemplate._internal.validation import checked_by
+from retrytemplate.clock import SystemClock, check_clock
+from retrytemplate.control.events import as_listeners, check_listeners
+
+__all__ = ["HasListeners", "Observed"]
+
+
+@frozen(eq=False)
+class HasListeners:
+    """Gives the setting ``listeners``."""
+
+    listeners: tuple[Any, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=as_listeners,
+        validator=checked_by(check_listeners),
+        repr=False,
+    )
+
+
+@frozen(eq=False)
+class Observed(HasListeners):
+    """Gives the settings ``listeners`` and ``clock``."""
+
+    clock: Any = field(
+        factory=SystemClock, kw_only=True, validator=checked_by(check_clock), repr=False
+    )
