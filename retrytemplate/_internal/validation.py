@@ -102,20 +102,17 @@ def check_delay(name: str, value: Any) -> None:
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0 and finite", finite=True)
 
 
-def check_span(name: str, value: Any) -> None:
+def check_span(name: str, value: Any, allowed: str = f"{SECONDS} > 0") -> None:
     """Raise unless *value* is a number of seconds above zero."""
-    _number(name, value, f"{SECONDS} > 0")
+    _number(name, value, allowed)
     if value <= 0:
-        raise ValueError(f"{name} must be {SECONDS} > 0, got {value!r}")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
 def check_span_or_none(name: str, value: Any) -> None:
     """Raise unless *value* is a span or None."""
     if value is not None:
-        allowed = f"{SECONDS} > 0, or None"
-        _number(name, value, allowed)
-        if value <= 0:
-            raise ValueError(f"{name} must be {allowed}, got {value!r}")
+        check_span(name, value, f"{SECONDS} > 0, or None")
 
 
 def check_int(name: str, value: Any, minimum: int) -> None:

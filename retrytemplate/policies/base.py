@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
@@ -45,7 +45,7 @@ class RetryPolicy(Value):
     Source: ``org.springframework.retry.RetryPolicy``.
     """
 
-    keeps_context: ClassVar[bool] = False
+    keeps_context: bool = False
     """The record outlives success and exhaustion (the circuit breaker): shared, takes no claim."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
@@ -52,7 +52,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
     (False, True)
     """
 
-    keeps_context: ClassVar[bool] = True
+    keeps_context = True
 
     delegate: RetryPolicy = field(
         factory=SimpleRetryPolicy, validator=validation.instance_of(RetryPolicy, "a RetryPolicy")

@@ -57,11 +57,11 @@ class ResultRetryPolicy(StatefulRetryPolicy):
         validator=validation.instance_of(RetryPolicy, "a RetryPolicy"),
     )
     when_exhausted: WhenExhausted = field(default="raise", validator=_one_of_two)
+    keeps_context: bool = field(init=False, eq=False, repr=False)
     _inner: StatefulRetryPolicy = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "_inner", as_stateful(self.policy))
-        # Of the instance here: a breaker keeps its context also when results are judged.
         object.__setattr__(self, "keeps_context", self.policy.keeps_context)
 
     @property

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from retrytemplate import (
@@ -54,6 +56,11 @@ def test_over_a_breaker_it_keeps_the_context_as_the_breaker_does():
     assert driven.shown == {"circuit.open": True, "circuit.short_count": 1}
     assert policy.failures(driven.state) == 1
     assert not ResultRetryPolicy(bool).keeps_context
+
+
+def test_pickled_result_policy_over_circuit_keeps_its_context():
+    policy = ResultRetryPolicy(bool, CircuitBreakerRetryPolicy())
+    assert pickle.loads(pickle.dumps(policy)).keeps_context
 
 
 def test_rules_inside_one_another_are_all_found():
