@@ -1,4 +1,4 @@
-"""Time as the library sees it: a protocol, and the system's own clock."""
+"""Clocks: the protocol, and the clock of the system."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "SystemClock", "check_clock", "fast_monotonic", "given_or_system"]
 
 
-# How often an asynchronous sleep looks at the stop event (seconds).
+# Seconds between two checks of the stop event in an asynchronous sleep.
 STOP_POLL = 0.05
 STOPPED = "the stop event was set"
 
-# The clock that retrytemplate.testing.no_waiting puts in the place of every SystemClock of the
-# process, for all threads; and how far such clocks, gone by now, have moved the monotonic one on:
-# it must never go back.
+# The clock that replaces every SystemClock of the process, see retrytemplate.testing; and the
+# seconds by which earlier ones advanced the monotonic time, which must never decrease.
 _override: Clock | None = None
 _offset = 0.0
 
@@ -34,12 +33,12 @@ def _moved_on() -> float:
     return time.monotonic() + _offset
 
 
-# What reads the monotonic clock now: nothing but a call while nobody has put a clock in its place.
+# Reads the monotonic time: time.monotonic itself unless another clock is installed.
 now: Callable[[], float] = time.monotonic
 
 
 def install_override(clock: Clock | None) -> None:
-    """Let a clock stand in for every ``SystemClock``; None: for none any more."""
+    """Replace every ``SystemClock`` by a clock; None ends the replacement."""
     global _override, now
     _override = clock
     system = _moved_on if _offset else time.monotonic
@@ -48,10 +47,10 @@ def install_override(clock: Clock | None) -> None:
 
 @runtime_checkable
 class Clock(Protocol):
-    """What a template needs of time.  All values are seconds.
+    """Time and sleep of a template.  All values are seconds.
 
-    ``monotonic`` measures, ``time`` dates (seconds since the epoch, UTC), ``sleep`` and
-    ``sleep_async`` wait.  An ``Exception`` out of a sleep ends the execution with
+    ``monotonic`` measures durations, ``time`` returns the seconds since the epoch, ``sleep`` and
+    ``sleep_async`` wait.  An ``Exception`` raised by a sleep ends the execution with
     ``BackoffInterruptedError``.
 
     >>> from retrytemplate import FixedBackoff, RetryTemplate
@@ -81,7 +80,7 @@ def check_clock(name: str, value: Any) -> None:
 
 
 class StoppedError(Exception):
-    """The clock's stop event was set: what ended a sleep, the cause of the interruption."""
+    """The clock's stop event ended a sleep: the cause of a ``BackoffInterruptedError``."""
 
 
 def _event_or_none(instance: Any, attribute: Any, value: Any) -> None:
@@ -91,10 +90,10 @@ def _event_or_none(instance: Any, attribute: Any, value: Any) -> None:
 
 @frozen
 class SystemClock:
-    """The system's clocks.
+    """The clock of the system.
 
-    :param stop: an event that ends a sleep as soon as it is set (a shutdown): the execution then
-        ends with ``BackoffInterruptedError``.
+    :param stop: an event that ends sleeps when it is set, for a shutdown: the execution then ends
+        with ``BackoffInterruptedError``.  Default None: sleeps last their full time.
 
     >>> clock = SystemClock()
     >>> clock.sleep(0.0)
@@ -105,7 +104,7 @@ class SystemClock:
     stop: threading.Event | None = field(default=None, kw_only=True, validator=_event_or_none)
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Seconds on a clock that never decreases."""
         return now()
 
     def time(self) -> float:
@@ -151,7 +150,7 @@ class SystemClock:
 
 
 def given_or_system(clock: Clock | None) -> Clock:
-    """The clock that was given, checked; the system's own where none was."""
+    """The given clock, checked; the clock of the system for None."""
     if clock is None:
         return SystemClock()
     check_clock("clock", clock)
@@ -159,7 +158,7 @@ def given_or_system(clock: Clock | None) -> Clock:
 
 
 def fast_monotonic(clock: Clock) -> Any:
-    """Something whose ``now()`` is this clock's monotonic time, as fast as can be."""
+    """An object whose ``now()`` returns this clock's monotonic time with the least overhead."""
     if type(clock) is SystemClock:
         return sys.modules[__name__]
     return SimpleNamespace(now=clock.monotonic)

@@ -1,4 +1,4 @@
-"""Every error of the library, flat.  Each says who raises it and what to do about it."""
+"""All errors of the library.  Each docstring says what raises the error and what to do."""
 
 from __future__ import annotations
 
@@ -46,60 +46,61 @@ __all__ = [
 
 
 class RetryError(Exception):
-    """The root of everything this library raises; catch it to catch them all.
+    """Base class of all errors that this library raises.
 
-    ``history`` holds the records of the attempts made so far (bounded: the first three and the
-    last thirteen), ``attempts`` their number; both are empty where no attempt was made.
+    ``attempts`` is the number of attempts made so far, ``history`` the records of the failed ones
+    (the first three and the last thirteen).
     """
 
     history: tuple[AttemptRecord, ...] = ()
     attempts: int = 0
 
     def __reduce__(self) -> Any:
-        # Exception's own way calls the class with ``args``, which is not what every one takes.
+        # Exception.__reduce__ calls the class with ``args``; some classes have other parameters.
         whole: Any = super().__reduce__()
         _, args, *state = whole
         return _again, (type(self), args), *state
 
 
 def _again(kind: type[RetryError], args: tuple[Any, ...]) -> RetryError:
-    """An error as it is before its attributes are given back, in another process maybe."""
+    """An error without its attributes, which pickle and copy set afterwards."""
     error = kind.__new__(kind, *args)
     error.args = args
     return error
 
 
 class ExhaustedRetryError(RetryError):
-    """No attempt is left and nobody recovers.
+    """Attempts are exhausted and no recovery is configured.
 
-    Raised by a template for a stateful execution without recovery, and for any execution that ends
-    without an exception of its own to raise.  The last failure is the ``__cause__``.  Give a
+    Raised by a template for a stateful execution without recovery, and for every execution that
+    ends without an exception to re-raise.  The last failure is the ``__cause__``.  Configure a
     recovery, or handle the error where the message or request is finally given up.
     """
 
 
 class TerminatedRetryError(RetryError):
-    """The execution was ended from outside the policy.
+    """The execution was ended by a listener or an error of a component, not by the policy.
 
     Raised by a template when a listener vetoes in ``open``, or when a failure could not be recorded
-    (the policy raised, the context cache refused it: see ``__cause__``).  The callback's own
-    exception, if there was one, is reachable through ``__context__``.
+    (the policy or the context cache raised: see ``__cause__``).  The callback's exception, if there
+    is one, is in the chain of ``__context__``.  Fix the component named by the cause.
     """
 
 
 class BackoffInterruptedError(RetryError):
-    """The wait between two attempts was ended early; no further attempt is made.
+    """The wait between two attempts was interrupted; no further attempt is made.
 
-    Raised by a template when the clock's sleep raises an ``Exception`` (a stop event, for one).
-    What ended the sleep is the ``__cause__``.  Treat it as a shutdown: leave the work for later.
+    Raised by a template when the clock's sleep raises an ``Exception``, for example because its
+    stop event was set.  That exception is the ``__cause__``.  Treat it as a shutdown: leave the
+    work for later.
     """
 
 
 class UnacceptableResultError(RetryError):
-    """The callback returned, but a ``ResultRetryPolicy`` does not accept the value.
+    """The callback returned a value that a ``ResultRetryPolicy`` rejects.
 
-    Counted like a failure; raised by a template when attempts run out.  ``result`` is the last
-    value.
+    It counts as a failure; a template raises it when attempts are exhausted.  ``result`` is the
+    last value.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -108,36 +109,35 @@ class UnacceptableResultError(RetryError):
 
 
 class RetryContextCacheFullError(RetryError):
-    """The context cache has no room for a new key.
+    """The context cache is full and does not accept a new key.
 
-    Raised by a cache that refuses instead of evicting; a template raises it wrapped in
-    ``TerminatedRetryError``.  Raise the capacity, set a TTL, or use ``when_full="evict"``.
+    Raised by a cache that does not evict; a template raises ``TerminatedRetryError`` with this as
+    its cause.  Increase the capacity, set a TTL, or use ``when_full="evict"``.
     """
 
 
 class InconsistentKeyError(RetryError):
-    """A key that cannot serve for stateful retry, nor for the check of a kill switch.
+    """A key has a type that has no stable encoding.
 
-    Raised by ``RetryState`` and ``KillSwitch`` for a key that is no ``str``, ``int``, ``bytes`` or
-    tuple of those (None, a float, a list), or is an int too large to be written as text.  Use a
-    business key.
+    Raised by ``RetryState`` and ``KillSwitch`` for a key that is not a ``str``, ``int``, ``bytes``
+    or tuple of those (None, a float, a list), or is an int too large to be written as text.  Use a
+    business key, such as the id of an order.
     """
 
 
 class IdempotencyKeyReusedError(RetryError):
-    """A key of an operation came again with another request than the first time.
+    """An idempotency key was used before, with a different request.
 
-    Raised by the library's ``Operations`` before anything is called: one of the two requests has
-    the key of the other.  Each operation needs one of its own.
+    Raised by ``Operations`` before anything is called.  Use a different key for each operation.
     """
 
 
 class AttemptInProgressError(RetryError):
-    """Another execution holds this key right now.
+    """Another execution holds the claim on this key.
 
-    Raised by a template's stateful execution before the callback.  ``lease_until`` is the end of
-    the holder's lease (seconds since the epoch, None: until it ends), ``worker`` names it.  Leave
-    the message unacknowledged; it can be tried again after the lease.
+    Raised by a stateful execution before the callback is called.  ``lease_until`` is the end of the
+    holder's lease in seconds since the epoch (None: until the holder ends), ``worker`` its name.
+    Leave the message unacknowledged, and redeliver it after the lease.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class AttemptInProgressError(RetryError):
 
 
 class AttemptLostError(RetryError):
-    """An attempt that began and never reported: its worker died or stalled past its lease.
+    """An attempt started and recorded no result: its worker crashed, or its lease expired.
 
-    Never raised in the place of the callback's exception: a template records it as the failure of
-    the lost attempt, and it is what a recovery finds when the last attempt was lost.  ``worker``
-    held it.
+    A template records it as the failure of the lost attempt, and passes it to the recovery if the
+    last attempt was lost; it never replaces the callback's exception.  ``worker`` is the name of
+    the worker that made the attempt.
     """
 
     def __init__(self, message: str, *, worker: str | None = None) -> None:
@@ -162,33 +162,35 @@ class AttemptLostError(RetryError):
 
 
 class AlreadyCompletedError(RetryError):
-    """This key was completed before, and ``RetryState(remember=...)`` still remembers it.
+    """The key has a completion marker: an earlier delivery succeeded.
 
-    Raised by a template without calling the callback.  Acknowledge the message.
+    Raised by a template before the callback is called, for the seconds given as
+    ``RetryState(remember=...)``.  Acknowledge the message.
     """
 
 
 class LeaseLostError(RetryError):
-    """This execution no longer owns its key: another one has taken over since.
+    """The execution lost its lease, and another one has claimed the key.
 
-    Raised by a cache when a late holder writes.  What the late attempt did may happen again: roll
-    it back where that is possible.
+    Raised by a cache when the former holder writes.  The other execution repeats the work: roll
+    back the effects of the late attempt where that is possible.
     """
 
 
 class CacheUnavailableError(RetryError):
-    """The store behind a context cache cannot be reached, or holds what cannot be read.
+    """The store of a context cache is unavailable, or returned a record that cannot be read.
 
-    Raised by durable caches, before the callback is called: nothing was counted.  Later on, what
-    the callback came to leaves, and the listeners' ``on_store_error`` hears of this.
+    Raised by durable caches before the callback is called; no attempt was counted.  If the store
+    fails after that, the caller gets the callback's result or exception, and listeners are notified
+    by ``on_store_error``.  Redeliver the message when the store is available.
     """
 
 
 class RetryLater(RetryError):
-    """Too early for the next attempt; nothing was called.
+    """It is too early for the next attempt; the callback was not called.
 
-    Raised by a stateful execution with ``defer_backoff="raise"`` whose redelivery came before the
-    delay was over.  ``retry_after`` is the rest in seconds: redeliver after it.
+    Raised by a stateful execution with ``defer_backoff="raise"`` when the redelivery is earlier
+    than the backoff allows.  Redeliver the message after ``retry_after`` seconds.
     """
 
     def __init__(self, message: str, *, retry_after: float) -> None:
@@ -197,11 +199,10 @@ class RetryLater(RetryError):
 
 
 class Rejected(RetryError):
-    """A guard refused the call; the callback was not called.
+    """A guard or strategy rejected the call; the callback was not called.
 
-    Raised by a guard, through the template.  ``name`` says which guard, ``retry_after`` when to
-    come back (seconds; None: not known), ``component`` what kind of guard it is, for logs.  Not
-    retried unless a rule names it.
+    ``name`` is the name of the guard or strategy, ``component`` its kind, ``retry_after`` the
+    seconds until a call may be admitted (None: not known).  Not retried unless a rule names it.
     """
 
     component: ClassVar[str] = "guard"
@@ -215,24 +216,24 @@ class Rejected(RetryError):
 
 
 class CircuitOpenError(Rejected):
-    """Raised by a circuit breaker that is open: the service behind it is failing.
+    """Raised by a circuit breaker that is open, because calls through it failed.
 
-    Answer from elsewhere, or come back after ``retry_after``.
+    Use a fallback, or call again after ``retry_after`` seconds.
     """
 
     component = "circuit breaker"
 
 
 class BulkheadFullError(Rejected):
-    """Raised by a bulkhead whose slots and queue are taken.  Shed the call or come back later."""
+    """Raised by a bulkhead whose slots and queue are full.  Drop the call, or call again later."""
 
     component = "bulkhead"
 
 
 class RetryBudgetExhaustedError(Rejected):
-    """Raised by a retry budget that grants no further retry.
+    """Raised by a retry budget that is exhausted, because too many calls fail.
 
-    The last failure is what to look at: too many calls fail at present.
+    Look for the cause in the last failure.
     """
 
     component = "retry budget"
@@ -241,80 +242,79 @@ class RetryBudgetExhaustedError(Rejected):
 class KillSwitchActiveError(Rejected):
     """Raised by a kill switch that stops this work.  An operator decides when it resumes.
 
-    ``retry_after`` is the rest of the stop, where it ends by itself.
+    ``retry_after`` is the remaining time of a stop that expires, in seconds.
     """
 
     component = "kill switch"
 
 
 class SwitchRefusedError(RetryError, ValueError):
-    """A command to a kill switch that its rules refuse; nothing was changed.
+    """The rules of a kill switch reject a command; nothing was changed.
 
-    Raised by ``KillSwitch`` for a reason that says nothing, a stop without an expiry, a stop that
-    is not there to be lifted, all at once after everything was stopped.  The message says what is
-    missing.
+    Raised by ``KillSwitch``, for example for a stop without an expiry or with an empty reason, or
+    for the resume of a scope that is not stopped.  The message names the missing argument.
     """
 
 
 class UnknownScopeError(SwitchRefusedError):
-    """A scope that the kill switch does not know; nothing was changed, nothing was let through.
+    """A scope is not declared; nothing was changed, and no call was admitted.
 
-    Raised by a ``KillSwitch`` with declared ``scopes`` for a name that is none of them: most likely
-    a slip of the pen, which would stop nothing.  Use one of those that the message lists.
+    Raised by a ``KillSwitch`` with declared ``scopes`` for any other name, which is most likely
+    misspelled.  Use one of the names that the message lists.
     """
 
 
 class TriggerRefusedError(SwitchRefusedError):
-    """Something automatic wanted to stop what only a human may stop; nothing was changed.
+    """An automatic trigger may not stop this scope; nothing was changed.
 
-    Raised by a kill switch, from ``trigger``; the message shows the table of what is allowed.  Tell
+    Raised by ``KillSwitch.trigger``; the message lists the scopes that triggers may stop.  Notify
     an operator.
     """
 
 
 class SwitchStoreError(RetryError):
-    """The store of a kill switch cannot be reached, or holds what cannot be read.
+    """The store of a kill switch is unavailable, or returned a record that cannot be read.
 
-    Raised by a store, and by the commands of a ``KillSwitch``: nothing was changed.  A check does
-    not raise it: it goes by what was last known.
+    Raised by a store and by the commands of a ``KillSwitch``; nothing was changed.  A check does
+    not raise it, but uses the last known state.  Repeat the command when the store is available.
     """
 
 
 class CircuitStoreError(RetryError):
-    """The store of a shared circuit cannot be reached, or holds what is no circuit of these rules.
+    """The store of a shared circuit is unavailable, or its record has other settings.
 
-    Raised by a ``CircuitBreaker`` with a store: by commands, by ``snapshot``, and, where the store
-    says ``on_store_error="raise"``, before a call, which was not made then.  See to the store; a
-    circuit that others use by other rules, give another name.
+    Raised by a ``CircuitBreaker`` with a store: by commands, by ``snapshot``, and, with
+    ``on_store_error="raise"``, before a call, which is not made then.  Repair the store; give
+    another name to a circuit with other settings.
     """
 
 
 class NestedRetryError(Rejected):
     """Raised by a nesting rule that allows no retry inside a retry.  Retry in one layer only.
 
-    Refusing a retry, it does not leave the template: the failure itself does, for the one outside.
+    If the rule rejects a retry, the template raises the failure instead of this error.
     """
 
     component = "nesting guard"
 
 
 class IdempotencyRequiredError(Rejected):
-    """Raised by a guard that allows no retry of what has no idempotency key.
+    """Raised by a guard that allows no retry of a call without an idempotency key.
 
-    Whether the call had its effect is not known: look it up.  Send a key with it, and it is
-    retried.
+    Whether the failed call had an effect is not known: check it.  To allow retries, send an
+    idempotency key with the call.
     """
 
     component = "idempotency guard"
 
 
 class DeadlineExceededError(RetryError, TimeoutError):
-    """The whole operation's time is used up, or what is left cannot hold the next attempt.
+    """The deadline of the operation has expired, or is too near for the next attempt.
 
     Raised by a template, a ``Deadline`` or a ``Timeout``.  The last failure, if any, is the
-    ``__cause__``.  ``kind`` says which limit it was, where that has a name, and ``limit`` how many
-    seconds it had.  ``outcome_unknown``: something was under way, and whether it had its effect is
-    not known: look it up, or repeat it with the same key.  False: what was refused has not begun.
+    ``__cause__``.  ``kind`` is the name of the limit, if it has one, and ``limit`` its seconds.
+    ``outcome_unknown`` is True if a call was in progress and may have had its effect: check it, or
+    repeat the call with the same idempotency key.  If False, the rejected call was not started.
     """
 
     def __init__(
@@ -332,41 +332,40 @@ class DeadlineExceededError(RetryError, TimeoutError):
 
 
 class AttemptTimeoutError(RetryError, TimeoutError):
-    """One attempt was cancelled, abandoned or discarded at its ``attempt_timeout``.
+    """An attempt was cancelled, abandoned or discarded at its ``attempt_timeout``.
 
-    Raised by a template in the place of the attempt's result; retried like any other
-    ``TimeoutError``.
+    Raised by a template instead of the attempt's result; retried like any other ``TimeoutError``.
     """
 
 
 class Veto(RetryError):
-    """Raise it in a listener's ``open`` to refuse the execution and say why.
+    """To be raised in a listener's ``open``: rejects the execution, with a reason.
 
     The caller gets a ``TerminatedRetryError`` with this as its cause.
     """
 
 
 class MissingExtraError(RetryError, ImportError):
-    """Raised on first use of a part whose optional packages are not installed.
+    """Raised on first use of a feature whose optional packages are not installed.
 
     The message names the extra to install.
     """
 
 
 class MisuseError(RetryError, TypeError):
-    """A piece was used where it cannot work: the fault is in the program, so nothing is retried.
+    """A component or callback was used where it cannot work: an error in the program, not retried.
 
-    Raised by a template: an awaitable where nothing awaits it, a blocking store under the
-    asynchronous driver, a function without a parameter given to ``execute``.  The message says
-    which piece and what to use instead.
+    Raised by a template, for example for an awaitable in synchronous code, a blocking store in
+    asynchronous code, or a function without parameters given to ``execute``.  The message names the
+    component and the alternative.
     """
 
 
 class UnsafeRetryError(RetryError, ValueError):
-    """A retry that lacks something that production needs: a limit, jitter, a budget.
+    """A strict template lacks a setting that production needs: a limit, jitter, a budget.
 
-    Raised by ``strict`` and by presets that are strict, when they are made.  ``missing`` says all
-    that is, in words.  Add it, or do not call it strict.
+    Raised by ``strict``, and by strict presets at construction.  ``missing`` has a text for each
+    missing setting.  Add them, or do not use ``strict``.
     """
 
     def __init__(self, message: str = "", *, missing: tuple[str, ...] = ()) -> None:
@@ -375,12 +374,12 @@ class UnsafeRetryError(RetryError, ValueError):
 
 
 class RecordedFailure(RetryError):
-    """A failure as it was written down: text, not the live exception.
+    """A failure as it was recorded: its text, not the exception object.
 
-    What ``RetryContext.last_exception`` holds after the call, and what a redelivery finds as the
-    failure of an earlier one.  ``type_name`` is the qualified name of the exception's class,
-    ``message`` its text, ``cause`` the recorded ``__cause__`` or None.  Raised only by a template
-    with ``raise_last=True`` whose last failure happened in an earlier execution.
+    It is the ``RetryContext.last_exception`` after the call, and in a redelivery the failure of
+    the earlier delivery.  ``type_name`` is the qualified name of the exception's class, ``message``
+    its text, ``cause`` the recorded ``__cause__`` or None.  Raised only by a template with
+    ``raise_last=True`` whose last failure happened in an earlier execution.
     """
 
     def __init__(
@@ -398,4 +397,4 @@ class RecordedFailure(RetryError):
 
 
 class UnboundedRetryWarning(UserWarning):
-    """Given once by a template whose policy never ends, with neither delay nor deadline."""
+    """Issued once by a template without delay and deadline whose policy never stops retrying."""

@@ -1,4 +1,4 @@
-"""What may refuse an attempt or a wait: the seam for budgets, switches and nesting rules."""
+"""Guards: objects that may reject an attempt or a retry, such as budgets and kill switches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Guard", "excluding"]
 
 
 class Guard:
-    """Asked before every attempt and before every wait that a retry will follow.
+    """Is called before every attempt, and before every wait that precedes a retry.
 
-    Refuses by raising ``Rejected``; then no attempt is made.  Under ``execute_async`` the methods
-    may be coroutine functions.
+    A guard rejects by raising ``Rejected``; no attempt is made then.  Under ``execute_async`` the
+    methods may be coroutine functions.
 
     >>> from retrytemplate import KillSwitchActiveError, RetryTemplate
     >>> class Stopped(Guard):
@@ -27,30 +27,30 @@ class Guard:
     """
 
     inherited = False
-    """Whether the attempts of the templates inside are asked for, too, with their contexts."""
+    """Whether it is called also for the attempts of nested templates, with their contexts."""
 
     def admit(self, context: RetryContext) -> Any:
         """Before every attempt.  Raising ``Rejected`` ends the execution without recovery.
 
-        Where this would block, a coroutine method ``admit_async`` beside it is asked in its place
-        under ``execute_async``.
+        A guard that blocks here may define a coroutine method ``admit_async``, which
+        ``execute_async`` calls instead.
         """
 
     def reserve(self, context: RetryContext, delay: float) -> Any:
-        """Before a wait of *delay* seconds that a retry will follow.
+        """Before a wait of *delay* seconds that precedes a retry.
 
-        Raising ``Rejected`` means that no retry is granted: the attempts have run out.  Of a
-        ``NestedRetryError`` nobody outside is told: the failure itself leaves.
+        Raising ``Rejected`` rejects the retry: attempts are exhausted.  If it is a
+        ``NestedRetryError``, the caller gets the failure itself.
         """
 
     def release(self, context: RetryContext) -> Any:
-        """What was reserved is not needed: the wait was cut off, or no attempt follows it."""
+        """The reservation is not used: the wait was interrupted, or no attempt follows it."""
 
     def on_success(self, context: RetryContext, result: Any) -> Any:
-        """After an attempt that succeeded, when the listeners have been told."""
+        """After an attempt that succeeded, and after the listeners."""
 
 
 def excluding(guards: Iterable[Any], known: Iterable[Any]) -> tuple[Any, ...]:
-    """The guards that are not among those: equal ones may differ by the time they are asked."""
+    """The guards that are not among *known*, by identity: equal guards may decide differently."""
     ids = set(map(id, known))
     return tuple(guard for guard in guards if id(guard) not in ids)

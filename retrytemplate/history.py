@@ -27,7 +27,7 @@ HISTORY_LAST = 13
 
 # Of a failed attempt: its number, and when it started and ended (monotonic).
 FailureStamp = tuple[int, float | None, float]
-# A failure that another one followed: its class and text.
+# A failure that is not the last one: its class and text.
 EarlierFailure = tuple[FailureStamp, type[BaseException], str]
 
 RESTORED: FailureStamp = (-1, None, 0.0)  # the last failure's record is among the kept ones
@@ -38,14 +38,14 @@ NO_FAILURES: list[EarlierFailure] = []
 class AttemptRecord(Value):
     """One failed attempt, as text and numbers.
 
-    :param number: which attempt it was, from 1.
-    :param started: when it began, seconds since the epoch; None where nobody measured.
-    :param ended: when it failed, seconds since the epoch.
+    :param number: the number of the attempt, from 1.
+    :param started: when it started, in seconds since the epoch; None if it was not measured.
+    :param ended: when it failed, in seconds since the epoch.
     :param type_name: qualified name of the exception's class.
     :param message: the exception's text.
-    :param traceback: the traceback's text, where a context cache keeps the record; else empty.
-    :param host: the machine, where a cache keeps the record.
-    :param process: the process id, likewise.
+    :param traceback: the traceback's text, if a context cache keeps the record; else empty.
+    :param host: the name of the machine, if a context cache keeps the record; else empty.
+    :param process: the process id, if a context cache keeps the record; else None.
 
     >>> from retrytemplate import RetryTemplate
     >>> record = RetryTemplate().outcome(int, "x").history[0]
@@ -64,14 +64,14 @@ class AttemptRecord(Value):
 
     @property
     def duration(self) -> float | None:
-        """How long the attempt took, in seconds; None where its start is not known."""
+        """The duration of the attempt, in seconds; None if its start is not known."""
         if self.started is None or self.ended is None:
             return None
         return self.ended - self.started
 
 
 def truncate_history(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
-    """The first three and the last thirteen."""
+    """The first three records and the last thirteen."""
     if len(history) <= HISTORY_FIRST + HISTORY_LAST:
         return history
     return history[:HISTORY_FIRST] + history[-HISTORY_LAST:]
@@ -82,9 +82,11 @@ T = TypeVar("T")
 
 @frozen
 class Outcome(Generic[T]):
-    """How a call ended, without raising.
+    """The result of a call: its value or its exception.
 
-    ``stop_reason`` says why no further attempt followed; None after a success and a cancellation.
+    ``attempts`` is the number of attempts, ``history`` the records of the failed ones, ``elapsed``
+    the duration in seconds.  ``stop_reason`` is why no further attempt was made; None after a
+    success and a cancellation.
 
     >>> from retrytemplate import RetryTemplate
     >>> outcome = RetryTemplate().outcome(int, "17")
@@ -106,7 +108,7 @@ class Outcome(Generic[T]):
 
     @property
     def ok(self) -> bool:
-        """Whether there is a value."""
+        """Whether the call succeeded."""
         return self.exception is None
 
     def unwrap(self) -> T:
@@ -131,7 +133,7 @@ StopReason = Literal[
     "recovery_failed",
     "terminated",
 ]
-"""Why an execution made no further attempt: what ``RetryContext.stop_reason`` holds."""
+"""Why an execution made no further attempt: the values of ``RetryContext.stop_reason``."""
 
 STOP_REASONS: tuple[StopReason, ...] = get_args(StopReason)
 STOP_REASON_TEXTS: dict[StopReason, str] = {each: each.replace("_", " ") for each in STOP_REASONS}

@@ -1,4 +1,4 @@
-"""What a policy and a backoff would do if every attempt failed: delays, percentiles, worst case."""
+"""Simulation of a policy and a backoff whose attempts all fail: delays, percentiles, worst case."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["Simulation", "WorstCase", "interpolated", "simulate", "worst_case"]
 
 DECILES = tuple(tenth / 10 for tenth in range(1, 10))
 
-# Steps after which a backoff that still changes is taken to have shown its longest delay.
+# Steps after which the longest delay so far counts as the longest delay of a backoff.
 MAX_DELAY_STEPS = 10_000
 
-# Steps after which the waits of a backoff that still changes are not added up any further.
+# Steps after which the sum of the delays of a backoff that still changes counts as infinite.
 MAX_SUMMED_STEPS = 100_000
 
 
 def interpolated(ordered: Sequence[float], p: float) -> float:
     """The value at *p* (0 to 1) of an ordered sequence, linear between its neighbours.
 
-    :raises ValueError: where the sequence is empty, or *p* out of range.
+    :raises ValueError: if the sequence is empty, or *p* out of range.
 
     >>> interpolated([1.0, 2.0, 4.0], 0.75)
     3.0
@@ -43,11 +43,11 @@ def interpolated(ordered: Sequence[float], p: float) -> float:
     if not 0 <= p <= 1:
         raise ValueError(f"p must be a number from 0 to 1, got {p!r}")
     if not ordered:
-        raise ValueError("there is no percentile of nothing: no delay was recorded")
+        raise ValueError("cannot compute a percentile: no delays were recorded")
     place = p * (len(ordered) - 1)
     below = floor(place)
     low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    if place == below or low == high:  # of an infinite sum nothing can be taken away
+    if place == below or low == high:  # inf - inf is not a number
         return low
     return min(low + (place - below) * (high - low), high)
 
@@ -66,8 +66,8 @@ def _delays_only(instance: Any, attribute: Any, value: tuple[tuple[float, ...], 
 class Simulation:
     """The delays of many runs in which every attempt failed.  All values are seconds.
 
-    :param sequences: for each run its delays, in order.
-    :param cut: how many of the runs were cut off although the policy would have gone on.
+    :param sequences: the delays of each run, in order.
+    :param cut: the number of runs that were stopped although the policy allowed another attempt.
 
     >>> simulation = Simulation([[1.0, 2.0], [1.0, 4.0]])
     >>> simulation.percentile(0.5), simulation.longest_sequence, simulation.longest_total
@@ -84,7 +84,7 @@ class Simulation:
     """Every delay of every run, in ascending order."""
 
     totals: tuple[float, ...] = field(init=False, eq=False, repr=False)
-    """What each run waited in all, in ascending order."""
+    """The sum of the delays of each run, in ascending order."""
 
     def __attrs_post_init__(self) -> None:
         every = (delay for sequence in self.sequences for delay in sequence)
@@ -94,34 +94,34 @@ class Simulation:
     def percentile(self, p: float) -> float:
         """The delay at *p*, from 0 (the shortest) to 1 (the longest), over all delays of all runs.
 
-        :raises ValueError: where nothing was waited for, or *p* is out of range.
+        :raises ValueError: if there is no delay, or *p* is out of range.
         """
         return interpolated(self.delays, p)
 
     @property
     def percentiles(self) -> tuple[float, ...]:
-        """The delays at 10, 20, ... 90 %; empty where nothing was waited for."""
+        """The delays at 10, 20, ... 90 %; empty if there is no delay."""
         return tuple(map(self.percentile, DECILES)) if self.delays else ()
 
     @property
     def longest_sequence(self) -> tuple[float, ...]:
-        """The delays of the run that waited longest, the first one of equals."""
+        """The delays of the run with the largest sum; the first one if several are equal."""
         return max(self.sequences, key=sum, default=())
 
     @property
     def longest_total(self) -> float:
-        """What the run that waited longest waited in all."""
+        """The largest sum of the delays of a run."""
         return sum(self.longest_sequence)
 
     @property
     def retries(self) -> int:
-        """The largest number of retries that a run came to."""
+        """The largest number of retries of a run."""
         return max(map(len, self.sequences), default=0)
 
     def before_retry(self, number: int) -> tuple[float, ...]:
-        """The delays before the retry of that number, from 1, in ascending order.
+        """The delays before one retry, in ascending order, of the runs that made this retry.
 
-        Only of the runs that came so far.
+        :param number: the number of the retry, from 1.
         """
         validation.check_int("number", number, 1)
         runs = self.sequences
@@ -130,10 +130,11 @@ class Simulation:
 
 @frozen
 class WorstCase:
-    """The longest that one execution can take, deadlines aside; infinite where nothing bounds it.
+    """The longest duration of one execution, without deadlines.
 
-    ``attempts`` is the largest number of attempts (None: nothing bounds it), ``waiting`` what is
-    waited between them at most, ``duration`` both together, in seconds.
+    ``attempts`` is the largest number of attempts (None: no limit), ``waiting`` the largest sum of
+    the delays, ``duration`` the sum of the delays and the attempts, in seconds (infinite: no
+    limit).
 
     >>> from retrytemplate import FixedBackoff, SimpleRetryPolicy
     >>> worst_case(SimpleRetryPolicy(3), FixedBackoff(2.0), attempt_duration=5.0)
@@ -155,18 +156,20 @@ def simulate(
     attempt_duration: validation.Seconds = 0.0,
     max_attempts_per_run: int = 1000,
 ) -> Simulation:
-    """Let every attempt fail, *runs* times, and keep the delays.  Nothing is waited for.
+    """Simulate executions whose attempts all fail, and record the delays, without waiting.
 
-    :param policy: when to try again.
-    :param backoff: how long to wait.
-    :param runs: how often, from 1.
-    :param random: where the jitter's chance comes from; ``random.Random(1)`` repeats itself.
-    :param failure: what every attempt fails with.  By default a failure that counts with every
-        policy of this library, whatever exceptions its rules name.
-    :param attempt_duration: how long an attempt takes, in seconds or as a ``timedelta``: policies
-        that look at the time see it pass.
-    :param max_attempts_per_run: where a run is cut off that does not end by itself, from 1.
-    :raises ValueError: for a number out of its range.
+    :param policy: decides whether another attempt is made.
+    :param backoff: computes the delays.
+    :param runs: the number of executions, default 1000, at least 1.
+    :param random: the random source of the jitter; ``random.Random(1)`` gives the same delays each
+        time.  Default None: a new ``random.Random``.
+    :param failure: the exception of every attempt.  Default None: a failure that every policy of
+        this library counts, whatever exceptions its rules name.
+    :param attempt_duration: the duration of an attempt, in seconds or as a ``timedelta``, for
+        policies that depend on the time; default 0.
+    :param max_attempts_per_run: the number of attempts at which a run is stopped, default 1000, at
+        least 1.
+    :raises ValueError: if a number is out of its range.
 
     >>> from retrytemplate.backoff import ExponentialBackoff
     >>> from retrytemplate.policies import SimpleRetryPolicy
@@ -181,9 +184,9 @@ def simulate(
     validation.check_int("max_attempts_per_run", max_attempts_per_run, 1)
     seconds = _attempt_seconds(attempt_duration)
     failure = _failure(failure)
-    chance = random if random is not None else _chance()
+    source = random if random is not None else _random_source()
     results = [
-        _run(policy, backoff, chance, failure, seconds, max_attempts_per_run) for _ in range(runs)
+        _run(policy, backoff, source, failure, seconds, max_attempts_per_run) for _ in range(runs)
     ]
     return Simulation([delays for delays, _ in results], cut=sum(not ended for _, ended in results))
 
@@ -196,7 +199,7 @@ def _run(
     attempt_duration: float,
     limit: int,
 ) -> tuple[list[float], bool]:
-    """The delays of one run, and whether it came to an end by itself."""
+    """The delays of one run, and whether the policy or the backoff ended it."""
     member, backoff = as_stateful(policy.resolved()), backoff.resolved()
     now, delays = 0.0, list[float]()
     state, waited = member.start(now), backoff.start()
@@ -226,20 +229,20 @@ def worst_case(
     attempt_duration: validation.Seconds = 0.0,
     failure: Exception | None = None,
 ) -> WorstCase:
-    """The longest that one execution can take, computed from what bounds it.
+    """Compute the longest duration of one execution from the limits of the policy and the backoff.
 
-    What bounds it are numbers of attempts and ``TimeoutRetryPolicy``, also inside ``&`` and
-    ``|``, and the longest delays of the backoff: those that it gives when every draw is the
-    highest.  A backoff of your own is judged well if a higher draw never means a shorter delay.
-    A server's ``Retry-After`` is bounded by ``give_up_above`` only.  Delays that still change after
-    100 000 attempts are taken to be bounded by nothing.
+    The limits are numbers of attempts and ``TimeoutRetryPolicy``, also inside ``&`` and ``|``, and
+    the longest delays of the backoff: those with the highest random numbers.  For a backoff of your
+    own the result is right if a higher random number never gives a shorter delay.  Only
+    ``give_up_above`` limits a server's ``Retry-After``.  Delays that still change after 100 000
+    attempts count as unlimited.
 
-    :param policy: when to try again.
-    :param backoff: how long to wait.
-    :param attempt_duration: the longest that an attempt takes, in seconds or as a ``timedelta``,
-        such as the template's ``attempt_timeout``.
-    :param failure: what a backoff that looks at the failure is shown.
-    :raises ValueError: for a negative duration.
+    :param policy: decides whether another attempt is made.
+    :param backoff: computes the delays.
+    :param attempt_duration: the longest duration of an attempt, in seconds or as a ``timedelta``,
+        such as the template's ``attempt_timeout``; default 0.
+    :param failure: the exception that is passed to the backoff.  Default None: as for ``simulate``.
+    :raises ValueError: if ``attempt_duration`` is negative.
 
     >>> from retrytemplate.backoff import ExponentialBackoff
     >>> from retrytemplate.policies import AlwaysRetryPolicy, SimpleRetryPolicy
@@ -261,7 +264,7 @@ def worst_case(
 
 
 class _Highest:
-    """Chance at its worst: the highest number that ``random()`` can give."""
+    """Random source that always returns the highest possible number."""
 
     def random(self) -> float:
         return 1 - 2**-53
@@ -273,15 +276,15 @@ class _Bounds:
     failure: Exception
 
     def of(self, policy: RetryPolicy, attempt: float) -> float:
-        """The longest that an execution takes whose attempts take *attempt* seconds."""
+        """The longest duration of an execution whose attempts take *attempt* seconds."""
         if isinstance(policy, ResultRetryPolicy):
             return self.of(policy.policy, attempt)
         if isinstance(policy, CompositeRetryPolicy):
-            # All must allow: it ends with the first that refuses.  Any may allow: with the last.
+            # Ends with the first member that rejects; if optimistic, with the last.
             bounds = [self.of(member, attempt) for member in policy.policies]
             return max(bounds) if policy.optimistic else min(bounds)
         if isinstance(policy, TimeoutRetryPolicy):
-            # It looks at the clock before an attempt and before a wait, and cuts neither.
+            # It checks the time before an attempt and before a wait, and cancels neither.
             return float(policy.timeout) + max(attempt, self.waits(MAX_DELAY_STEPS)[1])
         limit = policy.attempt_limit
         return inf if limit is None else _times(limit, attempt) + self.waits(limit - 1)[0]
@@ -295,7 +298,7 @@ class _Bounds:
                 return total, longest
             total, longest = total + delay, max(longest, delay)
             if after == state:
-                # The same state gives the same delay for ever.
+                # The same state gives the same delay each time.
                 return total + _times(count - done, delay), longest
             state = after
         return total if count <= MAX_SUMMED_STEPS else inf, longest
@@ -303,14 +306,14 @@ class _Bounds:
     def longest_next(self, state: Any) -> tuple[float | None, Any]:
         delay, after = self.backoff.next(state, self.failure, _Highest())
         if isinstance(self.backoff, RetryAfterBackoff):
-            told = self.backoff.give_up_above
-            longest = inf if told is None else told * (1 + self.backoff.jitter)
+            limit = self.backoff.give_up_above
+            longest = inf if limit is None else limit * (1 + self.backoff.jitter)
             delay = max(delay or 0.0, longest)
         return delay, after
 
 
 def _times(number: int, seconds: float) -> float:
-    """So many times the seconds; infinite where a float cannot hold it."""
+    """The product; infinite if it is too large for a float."""
     try:
         return number * seconds if number and seconds else 0.0
     except OverflowError:
@@ -338,7 +341,7 @@ def _failure(failure: Any) -> Exception:
     return failure
 
 
-def _chance() -> RandomSource:
+def _random_source() -> RandomSource:
     from random import Random
 
     return Random()

@@ -200,7 +200,7 @@ def test_without_a_delay_there_is_no_percentile():
 
     assert simulation.percentiles == ()
     assert (simulation.longest_sequence, simulation.longest_total) == ((), 0)
-    with pytest.raises(ValueError, match="no delay was recorded"):
+    with pytest.raises(ValueError, match="no delays were recorded"):
         simulation.percentile(0.5)
 
 

@@ -25,14 +25,14 @@ __all__ = [
 
 
 def is_async(function: Any) -> bool:
-    """Whether what it returns must be awaited, as far as can be told beforehand."""
+    """Whether the result of a call must be awaited, as far as the function shows."""
     return any(
         iscoroutinefunction(each) or isasyncgenfunction(each) for each in call_targets(function)
     )
 
 
 def only_generates(function: Any) -> bool:
-    """Whether a call runs nothing of it: it gives a generator that nobody awaits."""
+    """Whether a call only creates a generator, and runs none of the function's code."""
     return any(isasyncgenfunction(each) or _is_generator(each) for each in call_targets(function))
 
 
@@ -43,34 +43,34 @@ def _is_generator(function: Any) -> bool:
 
 
 def call_targets(function: Any) -> tuple[Any, Any]:
-    """What a call runs: the function without its partials, or an object's ``__call__``."""
+    """The function that a call runs, without its partials, and the ``__call__`` of its type."""
     while isinstance(function, partial):
         function = function.func
     return function, getattr(type(function), "__call__", None)  # noqa: B004  # whether or not it is
 
 
-# Types that are surely no awaitables: they spare the look at the class.
+# Common types that are not awaitable, so that most values need no further check.
 PLAIN = {type(None), bool, int, float, str, bytes, list, dict, tuple, set}
 
 
 def is_awaitable(value: Any) -> bool:
-    """Whether somebody has to await the value."""
+    """Whether the value must be awaited."""
     kind = type(value)
     if kind in PLAIN:
         return False
-    if kind is GeneratorType:  # of types.coroutine: it can be awaited, and has no __await__
+    if kind is GeneratorType:  # types.coroutine makes generators awaitable without __await__
         return bool(value.gi_code.co_flags & CO_ITERABLE_COROUTINE)
     return hasattr(kind, "__await__")
 
 
 def close_unawaited(value: Any) -> None:
-    """Close what nobody awaits, where it is a coroutine: it would warn."""
+    """Close a value that is not awaited: a coroutine would warn."""
     close = getattr(value, "close", None)
     if close is not None:
         close()
 
 
 def in_trio() -> bool:
-    """Whether the caller runs in a trio task; trio is asked only where it is loaded."""
+    """Whether the caller runs in a trio task.  Does not import trio."""
     trio = sys.modules.get("trio")
     return trio is not None and trio.lowlevel.in_trio_task()

@@ -1,7 +1,7 @@
-"""Cancellation in asyncio and trio: a task that takes too long, and a step that must end first.
+"""Cancellation in asyncio and trio: after a timeout, and deferred until a step has ended.
 
-``asyncio.timeout`` does the same; but a deadline is entered for nearly every call, and coroutines
-that never wait would cost as much as all the rest.
+Not ``asyncio.timeout``: a deadline is entered for nearly every call, and the coroutines of
+``asyncio.timeout`` would double the cost of a call.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 
 
 def cancel_after(seconds: float) -> CancelScope:
-    """Around a part of this task, as ``with``: cancel it after so many seconds.
+    """A context manager that cancels its block after *seconds* seconds.
 
-    ``expired`` tells afterwards whether it did; a cancellation from outside wins and passes.
+    ``expired`` is then True.  A cancellation by other code takes precedence and is not caught.
 
     :raises RuntimeError: outside of a task.
     """
@@ -46,10 +46,10 @@ def cancel_after(seconds: float) -> CancelScope:
 
 
 class CancelScope(ABC):
-    """What is left in time for a part of a task.
+    """A time limit for a block of code in a task.
 
-    :param task: the one that entered it; None again when it is left: the task may come to hold
-        an exception that leads back here.
+    ``task`` is the task that entered the block, and None afterwards, since an exception that the
+    task holds may refer to this object.
     """
 
     expired = False
@@ -60,10 +60,10 @@ class CancelScope(ABC):
         self.seconds = seconds
 
     def is_current_task(self) -> bool:
-        """Whether it is this task that entered it."""
+        """Whether the current task entered the block."""
         try:
             return self.task is not None and self.current_task() is self.task
-        except RuntimeError:  # no task, or one of another kind
+        except RuntimeError:  # no task, or a task of another library
             return False
 
     @abstractmethod
@@ -78,11 +78,14 @@ class _AsyncioCancelScope(CancelScope):
     _handle: Any = None
 
     def __enter__(self) -> None:
-        asyncio = sys.modules["asyncio"]  # loaded: this is a task of it
+        asyncio = sys.modules["asyncio"]  # loaded, since this is one of its tasks
         self.current_task = asyncio.current_task
         self.task = task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a limit that cuts needs a task: this is a callback of the loop")
+            raise RuntimeError(
+                "a cancelling timeout needs a running asyncio task; called from an event-loop "
+                "callback"
+            )
         self._cancelling: int = task.cancelling()
         loop = task.get_loop()
         if self.seconds <= 0:
@@ -97,10 +100,10 @@ class _AsyncioCancelScope(CancelScope):
     def __exit__(self, kind: Any, *_: object) -> bool:
         if self._handle is not None:
             self._handle.cancel()
-            self._handle = None  # its context leads back here
+            self._handle = None  # its context refers to this object
         if self._is_over:
             others = self.task.uncancel() > self._cancelling
-            if kind is None:  # the body has swallowed it: it is over all the same
+            if kind is None:  # the block suppressed the cancellation, but the time has expired
                 self.expired = True
             elif not others:
                 self.expired = issubclass(kind, sys.modules["asyncio"].CancelledError)
@@ -120,25 +123,25 @@ class _TrioCancelScope(CancelScope):
     def __exit__(self, *exc: Any) -> bool:
         try:
             swallowed = bool(self._scope.__exit__(*exc))
-        finally:  # it raises the rest of a group that had its cancellation in it
+        finally:  # it raises the other members of a group with its cancellation
             self.task = None
         self.expired = self._scope.cancelled_caught
         return swallowed
 
 
 async def wait_shielded(tasks: Collection[Task[Any]], *, grace: float = inf) -> None:
-    """Wait for the end of the tasks, however often this task is cancelled; then raise that.
+    """Wait for the end of the tasks, also if this task is cancelled; then raise the cancellation.
 
-    :param grace: seconds that the tasks have from the first cancellation on; then they are
-        cancelled, once.
+    :param grace: seconds from the first cancellation until the tasks are cancelled, once; default:
+        never.
     """
     import asyncio
 
     cancelled: CancelledError | None = None
     timer: TimerHandle | None = None
     try:
-        # asyncio.wait() takes a turn of the loop for ended tasks, too: a cancellation in each turn
-        # would keep it from ever returning.
+        # Not "while True": asyncio.wait() takes an iteration of the loop also for ended tasks, and
+        # a cancellation in each iteration would keep it from returning.
         while not all(task.done() for task in tasks):
             try:
                 await asyncio.wait(tasks)
@@ -153,7 +156,7 @@ async def wait_shielded(tasks: Collection[Task[Any]], *, grace: float = inf) -> 
     finally:
         if timer is not None:
             timer.cancel()
-        del cancelled  # its traceback leads back to this frame
+        del cancelled  # its traceback refers to this frame
 
 
 def _cancel(tasks: Collection[Task[Any]]) -> None:
@@ -162,16 +165,16 @@ def _cancel(tasks: Collection[Task[Any]]) -> None:
 
 
 class UnfinishedStepError(CacheUnavailableError):
-    """Raised where a step was cancelled when its grace was over: its effect is unknown."""
+    """A step was cancelled after its grace period: its effect is unknown."""
 
 
 class Shielded:
-    """A step that is awaited to its end, however often the task is cancelled meanwhile.
+    """A step that runs to its end, also if the task is cancelled.
 
-    :param waiter: its ``cancellation`` is set to one that came meanwhile, for it to raise later.
-    :param grace: seconds that the step has from the first cancellation on; then it is cancelled.
-    :param leave: called where the end of the step cannot be waited for: the grace is over, or the
-        coroutine that awaits it is closed.
+    :param waiter: gets a cancellation during the step as ``cancellation``, to be raised later.
+    :param grace: seconds from the first cancellation until the step is cancelled.
+    :param leave: called if the step is left before its end: after the grace period, or when the
+        awaiting coroutine is closed.
     """
 
     __slots__ = ("grace", "leave", "step", "waiter")
@@ -188,7 +191,7 @@ class Shielded:
         return (self._in_trio() if in_trio() else self._in_asyncio()).__await__()
 
     def close(self) -> None:
-        """Close the step, which has not begun."""
+        """Close the step, which has not started."""
         close_unawaited(self.step)
         self.leave()
 
@@ -208,7 +211,7 @@ class Shielded:
         try:
             return running.result()
         finally:
-            del running  # its exception leads back to this frame
+            del running  # its exception refers to this frame
 
     async def _in_trio(self) -> Any:
         import trio
@@ -219,7 +222,7 @@ class Shielded:
         shield.shield = True
 
         async def bound() -> None:
-            with suppress(trio.Cancelled):  # by the scopes around: it is raised again below
+            with suppress(trio.Cancelled):  # by an enclosing scope: it is raised again below
                 await trio.sleep_forever()
             shield.deadline = trio.current_time() + self.grace
 
@@ -233,7 +236,7 @@ class Shielded:
                 except GeneratorExit:
                     self.leave()
                     raise
-                except BaseException as exc:  # out of a nursery it would be in a group
+                except BaseException as exc:  # a nursery would raise it in a group
                     error = exc
             nursery.cancel_scope.shield = True
             nursery.cancel_scope.cancel()
@@ -258,10 +261,10 @@ class Shielded:
 
 
 def deferred_step(cache: Any, step: Effect) -> Effect:
-    """The step; or, of a cache that can make it later, its note of the step.
+    """The step, or its deferral if the cache can run it later.
 
-    For an execution that the garbage collector may be ending: nothing can be awaited there, and
-    what blocks would stall whatever the thread was doing.
+    For an execution that the garbage collector may be closing: nothing can be awaited there, and a
+    blocking step would stall the interrupted code.
     """
     end_later = getattr(cache, "end_later", None)
     return step if end_later is None else (end_later, step)

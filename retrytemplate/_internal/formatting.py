@@ -1,4 +1,4 @@
-"""Text from outside as part of a line: escaped, cut to its first line, joined with a type name."""
+"""Text for one line of output: escaped, shortened to its first line, joined with a type name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 __all__ = ["one_line", "operation_of", "printable", "qualified_name", "subject", "with_text"]
 
-# Objects whose ``__getattr__`` answers everything have wrappers without an end.
+# An object whose ``__getattr__`` returns an object for every name has an endless ``__wrapped__``.
 MAX_WRAPPERS = 100
 
 
 def printable(text: str) -> str:
-    r"""The text with every character escaped that does not print: line breaks, control characters.
+    r"""The text with every character escaped that is not printable, such as line breaks.
 
     >>> printable("red \x1b[31m\nnext")
     'red \\x1b[31m\\nnext'
@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The first line that is not blank, with what does not print escaped.
+    r"""The first line that is not blank, with characters escaped that are not printable.
 
     >>> one_line("\n  404 Not Found\nFor more information: ...")
     '404 Not Found'
@@ -47,9 +47,9 @@ def with_text(name: str, text: str) -> str:
 
 
 def operation_of(function: Any) -> str:
-    """The qualified name of a function; of a lambda its file and line.
+    """The qualified name of a function; for a lambda its file and line.
 
-    Wrappers and partials have the name of the function inside.
+    For wrappers and partials it is the name of the inner function.
 
     >>> operation_of(partial(int, base=2)), operation_of(basename)
     ('int', 'posixpath.basename')
@@ -68,7 +68,7 @@ def operation_of(function: Any) -> str:
 
 
 def qualified_name(function: Any) -> str:
-    """Module and qualified name; of an object without a name those of its class."""
+    """The module and qualified name; for an object without a name those of its class."""
     if not isinstance(getattr(function, "__qualname__", None), str):
         function = getattr(function, "func", type(function))
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -77,7 +77,7 @@ def qualified_name(function: Any) -> str:
 
 
 def subject(context: Any) -> str:
-    """What a log line is about: the template and the function of an execution, and its key."""
+    """The template, the function and the key of an execution, for a log line."""
     name, operation, key = context.name, context.operation, context.key
     text = f"{name} ({operation})" if name and name != operation else operation
     if key is not None:

@@ -42,7 +42,7 @@ def lazy_attributes(
     """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     :param package: its ``__name__``.
-    :param modules: module by module, the names that come from it, divided by spaces.
+    :param modules: the names that each module defines, separated by spaces, by module.
     """
     source = {name: module for module, names in modules.items() for name in names.split()}
 
@@ -63,10 +63,10 @@ def lazy_attributes(
 def _unknown(package: str, name: str) -> AttributeError | ImportError:
     """The error for a name that the package does not have; it names the right module.
 
-    Python replaces an ``AttributeError`` of ``from package import name`` by a message of its own,
-    but looks the name up before that: there an ``ImportError`` reaches the user as it is.
+    Python replaces the message of an ``AttributeError`` in ``from package import name``, but not
+    that of an ``ImportError``.
     """
-    if name.startswith("__"):  # asked for by Python and tools, with ``hasattr``
+    if name.startswith("__"):  # Python and tools check these with ``hasattr``
         return AttributeError(f"module {package!r} has no attribute {name!r}")
     caller = sys._getframe(2)
     if caller.f_code.co_name == "_handle_fromlist":
@@ -92,7 +92,10 @@ def _hint(package: str, name: str) -> str:
 
 @contextmanager
 def extra(name: str, purpose: str) -> Iterator[None]:
-    """Around imports that an extra brings: a missing package becomes an error that names it.
+    """Raise ``MissingExtraError`` if an import in the block fails.
+
+    :param name: the extra that installs the packages.
+    :param purpose: the feature that needs them, for the message.
 
     >>> with extra("cli", "the table"):
     ...     import absent

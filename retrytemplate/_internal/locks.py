@@ -7,10 +7,10 @@ with a reentrant lock it sees and changes a state that is half written.
 
 A ``Monitor`` never lets that code wait and never lets it write:
 
-- ``run`` raises ``Reentered`` instead. The caller then answers from what it can read, or rejects.
+- ``run`` raises ``Reentered`` instead. The caller then uses the present state, or rejects.
 - ``post`` appends the step to a queue. The thread that holds the lock applies the queue: on entry,
-  so that a later step sees what was posted before it, and after its release, so that nothing stays
-  behind. ``deque.append`` and ``deque.popleft`` are atomic.
+  so that a later step sees what was posted before it, and after its release, so that the queue is
+  empty then. ``deque.append`` and ``deque.popleft`` are atomic.
 
 No deadlock is possible: a thread that holds a monitor never waits for a monitor, neither for the
 same one (it owns the lock) nor for another one (``_wait`` looks for a critical section among its
@@ -47,8 +47,7 @@ class Reentered(Exception):
 class Monitor:
     """Runs steps one at a time, whichever thread they come from.
 
-    ``lock`` is for code that its own thread may enter once more half-way; ``forked`` is run in
-    every child process.
+    ``lock`` is for code that its own thread may re-enter; ``forked`` is run in every child process.
 
     >>> monitor, numbers = Monitor(), []
     >>> def interrupted():
@@ -75,7 +74,7 @@ class Monitor:
         lock = make()
         self.lock = lock
         self.forked: Callable[[], object] | None = None
-        # In C: no signal can be handled between the effect of a call and its caller's next step.
+        # Written in C: no signal handler runs between the effect of a call and its return.
         self._acquire: Callable[..., bool] = lock.acquire
         self._release: Callable[[], None] = lock.release
         self._owned: Callable[[], bool] = lock._is_owned
@@ -109,7 +108,7 @@ class Monitor:
         if self._owned():
             self.posted.append((step, args))
             return None
-        try:  # as in run(): a call of it costs as much as all the rest
+        try:  # the code of run(), since a call of it would double the cost
             if not self._acquire(False):
                 self._wait()
             if self.posted:
@@ -132,20 +131,20 @@ class Monitor:
         self._drain()
 
     def defer(self, step: Callable[..., object], *args: Any) -> None:
-        """Run the step before the next one at the latest: for counts, which nothing waits for."""
+        """Run the step at the latest before the next one: for counts that are not read at once."""
         self.posted.append((step, args))
         if len(self.posted) >= MAX_DEFERRED:
             self._drain()
 
     def read(self, step: Callable[..., T], *args: Any) -> T:
-        """The result of a step that changes nothing; where it cannot wait, of the present state."""
+        """The result of a step that changes nothing; without the lock if it cannot wait for it."""
         try:
             return self.run(step, *args)
         except Reentered:
             return step(*args)
 
     def guarded(self, step: Callable[[], T], reentered: Callable[[], T]) -> Callable[[], T]:
-        """``run`` of one step, as a function that costs less.
+        """``run`` of one step, as a function that is faster.
 
         :param reentered: called where *step* must not run now.
         """
@@ -185,7 +184,7 @@ class Monitor:
             step(*args)
 
     def _drain(self) -> None:
-        """Apply what was posted meanwhile, unless another holder is there to do so."""
+        """Apply the posted steps, unless the present holder of the lock will do so."""
         while self.posted and not self._owned():
             try:
                 if not self._acquire(False):
@@ -214,11 +213,11 @@ def is_interrupted(depth: int = 1) -> bool:
 # Not a WeakSet: its methods are written in Python, and may be interrupted half-way.
 _monitors: set[ref[Monitor]] = set()
 _forking = RLock()
-_held: list[list[tuple[Monitor, bool]]] = []  # by the forks that are about to happen
+_held: list[list[tuple[Monitor, bool]]] = []  # by the forks in progress
 
 
 def _before_fork() -> None:
-    """Let no thread be inside a critical section: the child would have its half of the work."""
+    """Wait until no thread is in a critical section: the child would copy a half-written state."""
     _forking.acquire()
     held: list[tuple[Monitor, bool]] = []
     _held.append(held)

@@ -1,4 +1,4 @@
-"""The known name that is nearest to an unknown one."""
+"""Suggestions for unknown names."""
 
 from __future__ import annotations
 

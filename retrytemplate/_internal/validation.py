@@ -87,7 +87,7 @@ def check_at_least(
 
 
 def check_limit(name: str, value: Any) -> None:
-    """Raise unless *value* is a number of seconds of at least zero; infinity is no limit."""
+    """Raise unless *value* is a number of seconds of at least zero; infinity means no limit."""
     check_at_least(name, value, 0, allowed=f"{SECONDS} >= 0")
 
 
@@ -129,26 +129,26 @@ def check_at_least_one(name: str, value: Any) -> None:
 
 
 def check_late_result(name: str, value: Any) -> None:
-    """Raise unless *value* says how a value is used that was returned after its limit."""
+    """Raise unless *value* is a known setting for a result that was returned after its limit."""
     if value not in ("return", "discard"):
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{name} must be 'return' or 'discard', got {value!r}")
 
 
 def check_text(name: str, value: Any) -> None:
-    """Raise unless *value* is a text that says something."""
+    """Raise unless *value* is a str that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"{name} must be a text that is not empty, got {value!r}")
+        raise TypeError(f"{name} must be a non-empty str, got {value!r}")
 
 
 def check_text_or_none(name: str, value: Any) -> None:
-    """Raise unless *value* is a text that says something, or None."""
+    """Raise unless *value* is a str that is not empty, or None."""
     if value is not None and (not isinstance(value, str) or not value):
         raise TypeError(f"{name} must be a non-empty str or None, got {value!r}")
 
 
 def check_methods(name: str, value: Any, *methods: str) -> None:
-    """Raise unless *value* is an object (no class) with these methods."""
+    """Raise unless *value* is an object (not a class) with these methods."""
     missing = [each for each in methods if not callable(getattr(value, each, None))]
     if missing or isinstance(value, type):
         raise TypeError(
@@ -166,7 +166,7 @@ def checked_by(check: Callable[..., None], *bounds: Any, **options: Any) -> Vali
 
 
 def instance_of(kind: type | tuple[type, ...], allowed: str) -> Validator:
-    """Validate the type of a value; *allowed* says in words what would do."""
+    """Create a validator of a type; *allowed* describes it in the error message."""
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, kind):
@@ -192,9 +192,9 @@ def number_field(default: float, check: Check, converter: Callable[[Any], Any]) 
 
 
 def check_function(name: str, value: Any) -> None:
-    """Raise unless *value* is a callable that answers by itself.
+    """Raise unless *value* is a callable that is no coroutine, generator function or class.
 
-    What a class or a generator function gives is true whatever was asked; ``bool`` is a question.
+    The objects that those return are always true.  ``bool`` is accepted.
     """
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {value!r}")
@@ -208,7 +208,7 @@ def check_function(name: str, value: Any) -> None:
 
 
 def read_number(name: str, value: Any, check: Check) -> Any:
-    """The number itself, or what its callable gives now, checked alike."""
+    """The number, or the checked result of the callable."""
     if callable(value):
         value = to_seconds(value())
         check(name, value)
@@ -225,11 +225,11 @@ def read_numbers(owner: Any) -> dict[str, Any]:
 
 
 MIN_SECONDS = 0.01
-MAX_WAIT_SECONDS = 1_000_000  # twice as many milliseconds are no more than 32 bits hold
+MAX_WAIT_SECONDS = 1_000_000  # twice that in milliseconds fits into 32 bits
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """The seconds of a duration that has to last a while, and to end."""
+    """The seconds of a duration, checked: at least MIN_SECONDS and finite."""
     made: float = to_seconds(value)
     allowed = f"{SECONDS} >= {MIN_SECONDS} and finite"
     check_at_least(name, made, MIN_SECONDS, allowed=allowed, finite=True)
@@ -237,7 +237,7 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def check_wait(name: str, value: Any) -> float:
-    """The seconds of a duration that a driver is to wait, in whatever it counts them."""
+    """The seconds of a duration, checked: within the limits of every database and client driver."""
     made: float = to_seconds(value)
     allowed = f"{SECONDS} from {MIN_SECONDS} to {MAX_WAIT_SECONDS}"
     check_at_least(name, made, MIN_SECONDS, allowed=allowed)

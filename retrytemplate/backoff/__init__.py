@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: backoffs, a concept a file."""
+"""Backoffs: the delay before the next attempt."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

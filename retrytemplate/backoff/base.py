@@ -26,7 +26,7 @@ __all__ = [
 
 
 class RandomSource(Protocol):
-    """What a backoff needs of chance: ``random.Random`` has it."""
+    """A source of random numbers, such as ``random.Random``."""
 
     def random(self) -> float:
         """A float in [0, 1)."""
@@ -34,7 +34,7 @@ class RandomSource(Protocol):
 
 
 class Backoff(Value, ABC):
-    """How long to wait before the next attempt.  Frozen and shareable, like a policy.
+    """Computes the delay before the next attempt.  Immutable, like a policy.
 
     >>> class OneMoreSecond(Backoff):
     ...     def start(self):
@@ -48,31 +48,31 @@ class Backoff(Value, ABC):
     """
 
     never_waits: bool = False
-    """True only for a backoff whose every delay is zero: the wait is left out altogether."""
+    """Whether every delay is zero, so that no wait takes place."""
 
     @abstractmethod
     def start(self) -> JSON:
-        """The state at the beginning; it lives as long as the context does."""
+        """The state at the start of an execution; it is kept as long as the context."""
 
     @abstractmethod
     def next(
         self, state: JSON, failure: BaseException, random: RandomSource
     ) -> tuple[float | None, JSON]:
-        """The delay in seconds (None: do not retry), and the state after it."""
+        """The delay in seconds (None: do not retry), and the next state."""
 
     @property
     def dynamic(self) -> bool:
-        """Whether ``resolved`` has anything to do."""
+        """Whether the backoff has numbers that are read at run time."""
         return type(self).resolved is not Backoff.resolved
 
     def resolved(self) -> Backoff:
-        """The backoff with every run-time number read; itself where there is none."""
+        """The backoff with every run-time number read; the backoff itself if there is none."""
         return self
 
 
 @frozen(eq=False, repr=False)
 class NoBackoff(Backoff):
-    """The next attempt at once.
+    """No delay: the next attempt follows immediately.
 
     Source: ``org.springframework.retry.backoff.NoBackOffPolicy``.
 
@@ -92,11 +92,11 @@ class NoBackoff(Backoff):
 
 
 MAX_DELAY = sys.float_info.max
-"""Where delays stop growing: infinity is no JSON."""
+"""The largest delay, since JSON has no infinity."""
 
 
 def as_float(value: validation.Seconds | Callable[..., validation.Seconds]) -> Any:
-    """A ``timedelta`` or an int as a float; everything else is left to the check."""
+    """A ``timedelta`` or an int as a float; other values unchanged, for the validator."""
     number: Any = validation.to_seconds(value)
     if isinstance(number, int) and not isinstance(number, bool):
         try:

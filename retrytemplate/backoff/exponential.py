@@ -1,4 +1,4 @@
-"""Waits that grow by a factor up to a cap, spread by a jitter that stays inside it."""
+"""Exponential backoff with a cap and jitter."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ def _known_jitter(instance: Any, attribute: Any, value: Any) -> None:
 
 @frozen(eq=False, repr=False)
 class ExponentialBackoff(Backoff):
-    """Waits of *initial*, *initial* times *multiplier*, ... and never more than *maximum*.
+    """Delays of *initial*, *initial* times *multiplier*, ..., at most *maximum*.
 
-    The numbers are seconds (floats or ``timedelta``) and a factor; each may be a callable, read
-    once per execution.  With a jitter the cap comes first, then a delay is drawn from a window
-    inside it, so that delays differ also at the cap:
+    Delays are seconds or a ``timedelta``.  Each number may be a callable that returns it, called
+    once per execution.  With jitter the delay is capped first, then drawn from a range below the
+    capped delay, so that delays differ also at the cap:
 
     - ``"full"``: from 0 to the capped delay
-    - ``"equal"``: from half the capped delay to the whole
-    - ``"decorrelated"``: from *initial* to three times the previous delay, or the cap; the
-      multiplier has no say.  Where *initial* is not below the cap: from a third of the cap.
-    - ``"spring"``: from the capped next step divided by the multiplier to that step itself
+    - ``"equal"``: from half the capped delay to the capped delay
+    - ``"decorrelated"``: from *initial* to three times the previous delay, at most the cap; the
+      multiplier is not used.  If *initial* is not below the cap: from a third of the cap.
+    - ``"spring"``: from the capped next delay divided by the multiplier to the capped next delay
 
-    :param initial: the first delay, from 0.
-    :param multiplier: at least 1.
-    :param maximum: the cap, from 0; ``float("inf")`` for none.  It may be below *initial*.
-    :raises ValueError: for a number out of its range, or a jitter that there is not.
+    :param initial: the first delay, default 0.1, at least 0.
+    :param multiplier: the factor, default 2, at least 1.
+    :param maximum: the cap, default 30, at least 0; ``float("inf")`` for no cap.  It may be below
+        *initial*.
+    :param jitter: one of the above; default None, no jitter.
+    :raises ValueError: if a number is out of its range, or ``jitter`` is unknown.
 
     Source: ``ExponentialBackOffPolicy`` and ``ExponentialRandomBackOffPolicy`` of
     ``org.springframework.retry.backoff``; M. Brooker, "Exponential Backoff And Jitter" (AWS
@@ -71,7 +73,7 @@ class ExponentialBackoff(Backoff):
         object.__setattr__(self, "never_waits", 0 in (self.initial, self.maximum))
 
     def start(self) -> JSON:
-        """The next step, in seconds before the cap; decorrelated: the previous delay."""
+        """The next delay before the cap, in seconds; for "decorrelated" the previous delay."""
         return float(validation.read_number("initial", self.initial, validation.check_delay))
 
     def next(
@@ -112,5 +114,5 @@ class ExponentialBackoff(Backoff):
 
 
 def _between(low: float, high: float, random: RandomSource) -> float:
-    # Rounding could carry the sum past the end.
+    # Rounding may lift the sum above high.
     return min(low + (high - low) * random.random(), high)

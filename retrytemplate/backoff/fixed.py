@@ -43,12 +43,14 @@ def _zero_or_two_parameters(name: str, value: Any) -> None:
 
 @frozen(eq=False, repr=False)
 class FixedBackoff(Backoff):
-    """The same wait before every further attempt.
+    """The same delay before every further attempt.
 
-    :param delay: seconds or a ``timedelta``, from 0; a callable without parameters, read once per
-        execution; or a callable that is asked after every failure with ``(failures, exception)``
-        and gives the delay for this one.  ``failures`` counts the waits, this one included.
-    :raises ValueError: for a delay below 0 or an infinite one.
+    :param delay: seconds or a ``timedelta``, at least 0 and finite; a callable without parameters,
+        called once per execution; or a callable that is called after every failure with
+        ``(failures, exception)`` and returns the delay.  ``failures`` counts the delays, this one
+        included.
+    :raises ValueError: if ``delay`` is below 0 or infinite.
+    :raises TypeError: if ``delay`` is a callable with other parameters.
 
     Source: ``org.springframework.retry.backoff.FixedBackOffPolicy``.
 
@@ -100,11 +102,12 @@ class FixedBackoff(Backoff):
 
 @frozen(eq=False, repr=False)
 class UniformRandomBackoff(Backoff):
-    """A wait drawn evenly between *minimum* and *maximum*.
+    """A random delay, uniformly distributed between *minimum* and *maximum*.
 
-    :param minimum: seconds or a ``timedelta``, from 0; or a callable, read once per execution.
-    :param maximum: likewise, not below the minimum.
-    :raises ValueError: for a minimum below 0 or above the maximum.
+    :param minimum: seconds or a ``timedelta``, default 0.5, at least 0; or a callable that returns
+        it, called once per execution.
+    :param maximum: default 1.5, at least ``minimum``; otherwise like ``minimum``.
+    :raises ValueError: if ``minimum`` is below 0 or above ``maximum``.
 
     Source: ``org.springframework.retry.backoff.UniformRandomBackOffPolicy``.
 

@@ -1,4 +1,4 @@
-"""The wait that the other side asks for."""
+"""Backoff by the ``Retry-After`` of a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RetryAfterBackoff", "header"]
 
 PUSHBACK = "grpc-retry-pushback-ms"
-MILLISECONDS = "retry-after-ms"  # of OpenAI's services, and of those that are made like them
+MILLISECONDS = "retry-after-ms"  # of OpenAI's services and compatible ones
 
 
 def _float_or_none(value: validation.Seconds | None) -> Any:
@@ -36,31 +36,32 @@ def _check_jitter(name: str, value: Any) -> None:
 
 @frozen(eq=False, repr=False)
 class RetryAfterBackoff(Backoff):
-    """Waits as long as the failure's ``Retry-After`` says, else as the fallback does.
+    """Wait as long as the failure's ``Retry-After`` requests, else as long as the fallback.
 
-    Understands the errors of httpx, requests, aiohttp and urllib, seconds and HTTP dates, the
-    milliseconds of ``retry-after-ms`` (which counts where there are both), the pushback of gRPC,
-    and ``retry_after`` of this library's ``Rejected``; where a failure says nothing, its cause is
-    asked; of a group, its members and its cause the longest counts.  A date is compared with the
-    response's own ``Date``, so that clocks that differ do no harm; without one, with the clock's
-    time.  A wait is never shorter than told, and up to a share *jitter* longer, so that not all who
-    were told the same come back together.
+    Reads the errors of httpx, requests, aiohttp and urllib: seconds, HTTP dates, and the
+    milliseconds of ``retry-after-ms``, which takes precedence; the pushback of gRPC; and
+    ``retry_after`` of this library's ``Rejected``.  If a failure requests no delay, its cause is
+    read; for an exception group the longest delay of its members and its cause applies.  A date is
+    compared with the ``Date`` of the response, which does not depend on the local time; without
+    one, with the clock.  The delay is at least the requested one, and longer by a random part of up
+    to *jitter* times that, so that clients with the same ``Retry-After`` do not retry together.
 
-    What was told is on the failure, where it can hold it: an attribute ``retry_after``, in seconds.
+    The requested delay is set on the failure as the attribute ``retry_after`` (seconds), if the
+    failure accepts attributes.
 
-    A value that is no time, or one in the past, is ignored: the fallback answers, and the failure
-    gets a note that says so, which a listener finds in ``on_backoff`` in
-    ``context.last_exception.__notes__``.
+    A value that is not a time, or is in the past, is ignored: the fallback applies, and the failure
+    gets a note.  A listener finds it in ``on_backoff`` in ``context.last_exception.__notes__``.
 
-    :param fallback: the backoff for failures that say nothing.
-    :param give_up_above: seconds or a ``timedelta``; a longer wait ends the attempts, and the
-        failure leaves with a note.  None: any wait is waited.
-    :param jitter: the share by which a wait may be longer than told, from 0.
-    :param clock: for dates where the response has no ``Date``.
-    :raises ValueError: for a time or a jitter below 0.
-    :raises TypeError: for a fallback that is no backoff, or what is no number.
+    If a gRPC server requests that the call is not retried, no further attempt is made.
 
-    A gRPC server that pushes back for good ends the attempts.
+    :param fallback: the backoff for failures that request no delay.
+    :param give_up_above: seconds or a ``timedelta``; if a longer delay is requested, no further
+        attempt is made and the failure gets a note.  Default None: no limit.
+    :param jitter: the random part that is added, as a fraction of the requested delay; default 0.1,
+        at least 0.
+    :param clock: the time that dates are compared with if the response has no ``Date``.
+    :raises ValueError: if a time or ``jitter`` is below 0.
+    :raises TypeError: if ``fallback`` is not a backoff, or another value is not a number.
 
     Source: RFC 9110, section 10.2.3; gRPC's proposal A6, "Pushback".
 
@@ -87,11 +88,11 @@ class RetryAfterBackoff(Backoff):
     )
 
     def __attrs_post_init__(self) -> None:
-        # Imported with the first failure, a signal handler could use it half-imported.
+        # An import at the first failure could be interrupted by a signal handler that uses it.
         import email.utils  # noqa: F401
 
     def start(self) -> JSON:
-        """The fallback's state; it moves only when the fallback is asked."""
+        """The state of the fallback; it changes only when the fallback applies."""
         return self.fallback.start()
 
     def next(
@@ -101,10 +102,10 @@ class RetryAfterBackoff(Backoff):
         if requested is None:
             return self.fallback.next(state, failure, random)
         with suppress(Exception):  # a frozen exception does not take it
-            failure.retry_after = requested  # type: ignore[attr-defined]  # for whoever catches it
+            failure.retry_after = requested  # type: ignore[attr-defined]  # for the caller
         limit = self.give_up_above
         if requested == inf:
-            _note(failure, f"{PUSHBACK}: the server asks for no retry")
+            _note(failure, f"{PUSHBACK}: the server requests no retry")
             return None, state
         if limit is not None and requested > limit:
             _note(failure, f"Retry-After: {requested:g} s, longer than give_up_above={limit:g} s")
@@ -113,9 +114,9 @@ class RetryAfterBackoff(Backoff):
         return min(requested + longer, base.MAX_DELAY), state
 
     def requested_delay(self, failure: BaseException) -> float | None:
-        """The longest wait that the failure asks for, a member, or the cause of a silent one.
+        """The longest delay that the failure, its members or its causes request.
 
-        In seconds, infinite where a server asks for no retry; None where nobody asks for any.
+        In seconds; infinite if a server requests no retry; None if no delay is requested.
         """
         longest: float | None = None
         waiting: list[BaseException] = [failure]
@@ -147,7 +148,7 @@ class RetryAfterBackoff(Backoff):
                     wait = _future_delay(read(value, headers))
                     if wait is not None:
                         return wait
-                    _note(failure, f"{name} ignored, it is no time to come: {value[:100]!r}")
+                    _note(failure, f"{name} ignored, not a time in the future: {value[:100]!r}")
         return None
 
     def _seconds(self, value: str, headers: Any) -> float | None:
@@ -170,29 +171,29 @@ class RetryAfterBackoff(Backoff):
 
 def _headers(exc: BaseException) -> Iterator[Any]:
     """The response's headers where httpx and requests keep them, then aiohttp and urllib."""
-    # A response of requests is false when its status is an error.
+    # Not "if response": a response of requests is false when its status is an error.
     for holder in (safe_getattr(exc, "response"), exc):
         yield safe_getattr(holder, "headers")
 
 
 def header(headers: Any, name: str) -> str | None:
-    """The text of a header among those that a response or a request has; None: it is not there."""
+    """The value of a header of a response or request; None if it is missing."""
     try:
         value = headers.get(name)
         if value is None:
             value = headers.get(name.lower())
         text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
-    except Exception:  # what a failure carries is no reason to fail; a cancellation passes
+    except Exception:  # attributes of the failure may be of any type; a cancellation passes
         return None
     return None if value is None else text.strip()
 
 
 def _pushback(exc: BaseException) -> float | None:
-    """What a gRPC server asks for with its status; what is no wait means never."""
+    """The delay that a gRPC server requests with its status; infinite if it is not a number."""
     trailing = safe_getattr(exc, "trailing_metadata")
     try:
         said = [value for key, value in trailing() or () if key == PUSHBACK]
-    except Exception:  # no error of gRPC
+    except Exception:  # not an error of gRPC
         return None
     if not said:
         return None
@@ -207,7 +208,7 @@ def _milliseconds(value: str, headers: Any) -> float | None:
 
 
 def _number(value: str) -> float | None:
-    """The number, or the greatest one of a header that was sent twice; None: it is none."""
+    """The number, or the greatest of a header that was sent twice; None if it is not a number."""
     numbers = [number.strip() for number in value.split(",")]
     return max(map(float, numbers)) if all(map(_is_number, numbers)) else None
 
@@ -217,7 +218,7 @@ def _is_number(text: str) -> bool:
 
 
 def _future_delay(value: Any) -> float | None:
-    """The value in seconds where it is a time, and not in the past; the longest for one beyond."""
+    """The value in seconds, at most MAX_DELAY; None if it is not a time or in the past."""
     seconds = base.as_float(value)
     if isinstance(seconds, bool) or not isinstance(seconds, float | int) or not seconds >= 0:
         return None

@@ -1,4 +1,4 @@
-"""From an exception, or a text, to a value: the rules that policies and callers decide by."""
+"""Classifiers: rules that map an exception, or a string, to a value."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

@@ -1,4 +1,4 @@
-"""Classes of exceptions by their names: what a configuration may say."""
+"""Rules on exception classes that a configuration names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def copy_name_mapping(value: Any) -> dict[str, Any]:
     named = copy_mapping(value, "rules must map qualified names of exception classes to values")
     for name, rule in named.items():
         if not _is_qualified(name):
-            # In ASCII, here and below: a letter that looks like another is shown as what it is.
+            # In ASCII, here and below: a letter that looks like an ASCII letter is shown escaped.
             raise ValueError(
                 "rules must name exception classes with their module, like 'builtins.OSError', "
                 f"got {name!a}"
@@ -34,17 +34,17 @@ def copy_name_mapping(value: Any) -> dict[str, Any]:
 
 
 def _is_qualified(name: Any) -> bool:
-    """Whether it is a text of two or more names with a dot between each."""
+    """Whether it is a string of two or more identifiers separated by dots."""
     parts = name.split(".") if isinstance(name, str) else ()
     return len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
 
 
 @frozen(eq=False, repr=False)
 class NamedClassifier(ExceptionClassifier):
-    """Rules for classes that are looked up by their names, among what is loaded by then.
+    """Rules for classes given by name; names are looked up in the modules loaded so far.
 
-    :param named: qualified names and their values, as ``from_config`` takes them.
-    :param validate: look every name up now.
+    :param named: qualified names and their values, as for ``from_config``.
+    :param validate: import the modules and look up every name now; default False.
     """
 
     named: Mapping[str, Any] = field(
@@ -86,7 +86,7 @@ class NamedClassifier(ExceptionClassifier):
 def nearest_rule(
     rules: Mapping[Any, Any], kind: type[BaseException]
 ) -> tuple[type[BaseException], Any] | None:
-    """The rule for the first base of a class that has one, by the class or by its name."""
+    """The rule for the nearest base of a class, by the class or by its qualified name."""
     if not rules:
         return None
     known = {
@@ -110,14 +110,14 @@ def _import_module_of(name: str) -> None:
         try:
             import_module(module)
         except Exception as error:
-            # From here on the name may go through classes.
+            # The rest of the name may be classes.
             if isinstance(error, ImportError) and end and error.name == module:
                 return
             raise ValueError(f"rules: {name!a} cannot be imported: {summary(error)}") from error
 
 
 def _loaded_class(name: str) -> type | None:
-    """The class of this name among the loaded modules; None while it is not there yet."""
+    """The class of this name in the loaded modules; None while it is not defined yet."""
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         module = sys.modules.get(".".join(parts[:end]))
@@ -129,7 +129,7 @@ def _loaded_class(name: str) -> type | None:
 def _class_in(module: Any, name: str, path: list[str]) -> type | None:
     found = module
     for depth, part in enumerate(path):
-        # The dictionaries, not getattr: a module's __getattr__ may import.
+        # Not getattr(): a module's __getattr__ may import.
         members = vars(found) if hasattr(found, "__dict__") else {}
         if part not in members:
             not_yet = "__getattr__" in members or (depth == 0 and len(path) > 1)
@@ -145,7 +145,7 @@ def _class_in(module: Any, name: str, path: list[str]) -> type | None:
 
 
 def _is_being_imported(module: Any) -> bool:
-    """Whether another thread is still at it: its classes are yet to come."""
+    """Whether another thread is importing the module: its classes may be missing yet."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 

@@ -29,13 +29,13 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    # Whether a rule matched, and the value; and what it takes to know, further such steps maybe.
+    # Whether a rule matched, and the value; and a generator that computes it from further steps.
     Answer = tuple[bool, Any]
     Steps = Generator["Steps", Answer, Answer]
 
 
 def iter_causes(exc: BaseException | None) -> Iterator[BaseException]:
-    """The exception, its ``__cause__``, the cause's cause ...; a cycle ends where it closes.
+    """The exception, its ``__cause__``, the cause's cause ..., each of a cycle once.
 
     >>> [type(e).__name__ for e in iter_causes(ValueError())]
     ['ValueError']
@@ -50,9 +50,9 @@ def iter_causes(exc: BaseException | None) -> Iterator[BaseException]:
 def iter_leaf_exceptions(
     exc: BaseException, whole: Callable[[BaseExceptionGroup[Any]], bool] | None = None
 ) -> Iterator[BaseException]:
-    """The exceptions of a group and of the groups in it; an exception that is no group: itself.
+    """The leaves of an exception group, nested groups included; another exception is its own leaf.
 
-    :param whole: says of which groups nothing is to be taken out.
+    :param whole: takes a group, returns whether to yield it instead of its members.
 
     >>> nested = ExceptionGroup("all", [OSError(), ExceptionGroup("some", [ValueError()])])
     >>> [type(e).__name__ for e in iter_leaf_exceptions(nested)]
@@ -67,7 +67,7 @@ def iter_leaf_exceptions(
             yield each
 
 
-# By name: nobody else's library is loaded only to know its class.
+# By name, so that no other library is imported for its class.
 CONTROL_FLOW_EXCEPTIONS = {
     ("concurrent.futures._base", "CancelledError"),
     ("langgraph.errors", "GraphBubbleUp"),
@@ -75,8 +75,9 @@ CONTROL_FLOW_EXCEPTIONS = {
 
 
 def is_control_flow(kind: type) -> bool:
-    """Whether instances of this ``Exception`` are no failures, but how somebody steers: a future's
-    cancellation, or the interrupts and jumps of a LangGraph graph.
+    """Whether instances of this ``Exception`` are control flow, not failures.
+
+    These are the cancellation of a future, and the interrupts and jumps of a LangGraph graph.
 
     >>> from concurrent.futures import CancelledError
     >>> is_control_flow(CancelledError), is_control_flow(OSError)
@@ -89,9 +90,9 @@ def is_control_flow(kind: type) -> bool:
 
 
 def safe_getattr(holder: Any, name: str) -> Any:
-    """What the object has under this name, else None.
+    """The attribute, or None if it is missing or raises an ``Exception``.
 
-    Errors of other libraries may raise anything there: urllib's without a body a ``KeyError``.
+    Attributes of other libraries' errors may raise: urllib's without a body raise ``KeyError``.
     """
     try:
         return getattr(holder, name, None)
@@ -100,7 +101,7 @@ def safe_getattr(holder: Any, name: str) -> Any:
 
 
 def _run_steps(steps: Steps) -> Answer:
-    """What the steps come to.  The stack is our own: groups may be nested deeper than Python's."""
+    """Run the generators on a list as stack: groups may be nested deeper than Python's stack."""
     stack = [steps]
     answer: Any = None
     while stack:
@@ -121,7 +122,7 @@ def is_exception_class(value: Any) -> TypeGuard[type[BaseException]]:
 
 
 def copy_class_mapping(value: Any, allowed: str) -> dict[type[BaseException], Any]:
-    """A copy of a mapping whose keys are exception classes; *allowed* says what it must be."""
+    """A copy of a mapping whose keys are exception classes; *allowed* begins the error message."""
     copy = copy_mapping(value, allowed)
     for kind in copy:
         if not is_exception_class(kind):
@@ -130,7 +131,7 @@ def copy_class_mapping(value: Any, allowed: str) -> dict[type[BaseException], An
 
 
 def copy_mapping(value: Any, allowed: str) -> dict[Any, Any]:
-    """A copy of a mapping; *allowed* says what it must be."""
+    """A copy of a mapping; *allowed* begins the error message."""
     try:
         return dict(value)
     except (TypeError, ValueError):
@@ -143,16 +144,16 @@ def _exception_map(value: Any) -> dict[type[BaseException], Any]:
 
 @frozen(eq=False, repr=False)
 class ExceptionClassifier(Value):
-    """The value of the nearest class: an exception's own, else of the first base that has one.
+    """Map an exception to the value of its nearest class: its own, else the first base with a rule.
 
-    :param rules: exception classes and their values, which may be anything.
-    :param default: the value where no rule matches, and for None.
-    :param traverse_causes: look at the ``__cause__``, and at its cause, where no rule matches.  The
-        first match from the outside in decides, also where its value equals the default.
-    :raises TypeError: for a key that is no exception class.
+    :param rules: exception classes and their values, of any type.
+    :param default: the value if no rule matches, and for None; default False.
+    :param traverse_causes: whether to look at the chain of ``__cause__`` if no rule matches the
+        exception; default False.  The outermost match decides, also if its value is the default.
+    :raises TypeError: if a key is not an exception class.
 
-    A group without a rule for its own class is judged by what it holds: the value that all agree
-    on, else the first false one, else the default.
+    An exception group without a rule for its own class gets the value of its members: the common
+    one, else the first false one, else the default.
 
     Source: ``SubclassClassifier`` and ``BinaryExceptionClassifier`` of
     ``org.springframework.classify``.
@@ -181,14 +182,17 @@ class ExceptionClassifier(Value):
         traverse_causes: bool = False,
         validate: bool = False,
     ) -> ExceptionClassifier:
-        """A classifier from a configuration that names the classes.
+        """Create a classifier from a configuration that names the classes.
 
         :param rules: qualified class names (``"builtins.OSError"``) and their values.  A value may
             be ``{"status": {429: True, "5xx": True}}``: then the HTTP status decides, an exact code
-            before its class, and no match gives the default.
-        :param validate: import the modules and look every name up, now.  Otherwise nothing is ever
-            imported: names are looked up when a failure is classified, in what is loaded then.
-        :raises ValueError: for a name that is no exception class, here or when classifying.
+            before its class; if neither matches, the value is the default.
+        :param default: the value if no rule matches; default False.
+        :param traverse_causes: whether to look at the chain of ``__cause__`` if no rule matches.
+        :param validate: whether to import the modules and look up every name now.  If False (the
+            default), nothing is imported: a name is looked up in the modules that are loaded when a
+            failure is classified.
+        :raises ValueError: if a name is not an exception class, here or when classifying.
 
         >>> rules = {"builtins.OSError": True, "urllib.error.HTTPError": {"status": {"5xx": True}}}
         >>> worth = ExceptionClassifier.from_config(rules)
@@ -210,7 +214,7 @@ class ExceptionClassifier(Value):
         return (False, self.default) if exc is None else self._own(exc)
 
     def values(self) -> tuple[Any, ...]:
-        """Every value that it may give, the default last.
+        """Every value that ``classify`` may return, the default last.
 
         >>> ExceptionClassifier({OSError: 3, ValueError: 1}, default=0).values()
         (3, 1, 0)
@@ -224,13 +228,13 @@ class ExceptionClassifier(Value):
         return self.names_class(type(exc))
 
     def names_class(self, kind: type[BaseException]) -> bool:
-        """The same, of a class; that of a kill switch has to be named itself."""
+        """The same for a class; a rule for ``Rejected`` does not name a kill switch's error."""
         match = self._nearest(kind)
         own = KillSwitchActiveError if issubclass(kind, KillSwitchActiveError) else RetryError
         return match is not None and issubclass(match[0], own)
 
     def parts(self, exc: BaseException) -> Iterator[BaseException]:
-        """What is judged on its own: the exception, or of a group without a rule what it holds."""
+        """The exceptions to classify: the exception, or the leaves of a group without a rule."""
         return iter_leaf_exceptions(exc, self._rules_group)
 
     def _rules_group(self, group: BaseExceptionGroup[Any]) -> bool:
@@ -241,7 +245,7 @@ class ExceptionClassifier(Value):
         for link in iter_causes(exc):
             if isinstance(link, BaseExceptionGroup) and not self._rules_group(link):
                 if id(link) not in groups:
-                    # A group that is the cause of its own member comes back here.
+                    # A group that is the cause of its own member is reached again.
                     groups[id(link)] = (False, self.default)
                     groups[id(link)] = yield self._members(link, groups)
                 found, value = groups[id(link)]
@@ -254,7 +258,7 @@ class ExceptionClassifier(Value):
         return False, self.default
 
     def _own(self, exc: BaseException) -> Answer:
-        """By the rule for the exception's own class."""
+        """By the rule for the exception's class, without causes and members."""
         match = self._nearest(type(exc))
         return (False, self.default) if match is None else (True, self._value(match[1], exc))
 
@@ -267,7 +271,7 @@ class ExceptionClassifier(Value):
         return True, self._of_all([value for _, value in answers])
 
     def _of_all(self, values: list[Any]) -> Any:
-        """The value of a group by those of its members."""
+        """The value of a group from the values of its members."""
         if all(value == values[0] for value in values):
             return values[0]
         return next((value for value in values if not value), self.default)
@@ -283,17 +287,17 @@ class ExceptionClassifier(Value):
         return rule
 
 
-# Classes of failures met before that are neither hard nor groups nor of a kill switch: they need no
-# second look.
+# Classes of earlier failures that may be retried, and are neither groups nor of a kill switch: a
+# cache, so that is_never_retried() checks each class once.
 KNOWN_RETRYABLE_TYPES: set[type] = set()
 MAX_KNOWN_TYPES = 1024
 
 
 def is_never_retried(exception: BaseException) -> bool:
-    """Whether nothing may be done but to pass it on: no retry, no count, no recovery.
+    """Whether the exception is re-raised at once: no retry, no count, no recovery.
 
-    Everything that is no ``Exception``; both kinds of ``CancelledError`` and what steers a graph,
-    also inside a group; misuse.
+    These are the exceptions that do not derive from ``Exception``, both kinds of
+    ``CancelledError``, the control flow of a graph, groups with one of these, and ``MisuseError``.
     """
     if type(exception) in KNOWN_RETRYABLE_TYPES:
         return False

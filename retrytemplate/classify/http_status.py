@@ -24,7 +24,7 @@ class StatusRule(Value):
 
     @classmethod
     def of(cls, rules: Mapping[Any, Any], what: str) -> StatusRule:
-        """The rule of a mapping like ``{429: True, "5xx": True}``; *what* is for the errors."""
+        """The rule of a mapping like ``{429: True, "5xx": True}``; *what* begins the error."""
         codes: dict[int, Any] = {}
         classes: dict[int, Any] = {}
         for key, value in rules.items():
@@ -46,13 +46,13 @@ class StatusRule(Value):
         return False, None
 
     def values(self) -> tuple[Any, ...]:
-        """Every value that it may give."""
+        """Every value that ``match`` may return."""
         return (*self.codes.values(), *self.classes.values())
 
 
 def http_status(exc: BaseException) -> int | None:
     """The status in an error of httpx, requests (``response``), aiohttp or urllib."""
-    # A response of requests is false when its status is an error.
+    # Not "if response": a response of requests is false when its status is an error.
     response = safe_getattr(exc, "response")
     for holder, name in (
         (response, "status_code"),

@@ -1,4 +1,4 @@
-"""From a text to a value, by patterns."""
+"""Classification of strings by patterns."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ __all__ = ["PatternClassifier"]
 
 
 def _pattern_map(value: Any) -> dict[str, Any]:
-    patterns = copy_mapping(value, "patterns must map texts to values")
+    patterns = copy_mapping(value, "patterns must map strings to values")
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise TypeError(f"patterns must map texts to values, got the key {pattern!r}")
+            raise TypeError(f"patterns must map strings to values, got the key {pattern!r}")
     # In reverse order a longer pattern comes before the prefix of it, and letters before '*'.
     return {pattern: patterns[pattern] for pattern in sorted(patterns, reverse=True)}
 
 
 @frozen(eq=False, repr=False)
 class PatternClassifier(Value):
-    """The value of the first pattern that matches a text, tried in reverse lexicographic order.
+    """Map a string to the value of the first pattern that matches, in reverse lexicographic order.
 
-    ``*`` stands for any run of characters, ``?`` for exactly one, everything else for itself; the
-    whole text must match, case matters.
+    ``*`` matches any number of characters, ``?`` exactly one, everything else itself.  The whole
+    string must match; case matters.
+
+    :param patterns: patterns and their values.
+    :raises TypeError: if a pattern is not a string.
 
     Source: ``org.springframework.classify.PatternMatchingClassifier``.
 
@@ -44,7 +47,10 @@ class PatternClassifier(Value):
     patterns: Mapping[str, Any] = field(converter=_pattern_map, hash=False)
 
     def classify(self, text: str | None) -> Any:
-        """The value for this text; ``LookupError`` where no pattern matches."""
+        """The value for this string.
+
+        :raises LookupError: if no pattern matches.
+        """
         if isinstance(text, str):
             for pattern, value in self.patterns.items():
                 if _matches(pattern, text):
@@ -54,7 +60,7 @@ class PatternClassifier(Value):
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Whether the pattern matches the whole text, in time that no pattern can blow up."""
+    """Whether the pattern matches the whole string, in ``len(pattern) * len(text)`` steps."""
     at = place = 0
     star = mark = -1
     while place < len(text):

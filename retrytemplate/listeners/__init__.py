@@ -1,4 +1,4 @@
-"""Who is told of an execution: the seam, and the listeners that come with the library."""
+"""Listeners: objects that are notified of the events of an execution."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

@@ -1,4 +1,4 @@
-"""What a listener is: the seam to write one's own."""
+"""The base class of listeners, and the names of the hooks."""
 
 from __future__ import annotations
 
@@ -24,52 +24,56 @@ HOOKS = (
 
 
 class RetryListener:
-    """Told of what happens in an execution.  Override the hooks you need; the others cost nothing.
+    """Is notified of the events of an execution.  Override the hooks you need.
 
-    Under ``execute_async`` every hook may be a coroutine function.  ``open``, ``before_attempt``
-    run in the order of the listeners, all others in reverse.
+    Under ``execute_async`` every hook may be a coroutine function.  ``open`` and ``before_attempt``
+    run in the order of the listeners, all others in reverse order.
 
     >>> from retrytemplate import RetryTemplate
-    >>> class Tell(RetryListener):
+    >>> class PrintAttempts(RetryListener):
     ...     def close(self, context, exception):
-    ...         print("over after", context.attempt)
-    >>> RetryTemplate(listeners=[Tell()]).call(int, "17")
-    over after 1
+    ...         print("attempts:", context.attempt)
+    >>> RetryTemplate(listeners=[PrintAttempts()]).call(int, "17")
+    attempts: 1
     17
 
-    Source: ``org.springframework.retry.RetryListener``; ``before_attempt``, ``on_overrun``,
-    ``on_backoff``, ``on_recovery`` and ``on_store_error`` are ours.
+    Source: ``org.springframework.retry.RetryListener``, which has no ``before_attempt``,
+    ``on_overrun``, ``on_backoff``, ``on_recovery`` and ``on_store_error``.
     """
 
     def open(self, context: RetryContext) -> Any:
-        """Before the first attempt.  Return False (or raise ``Veto``) to refuse the execution."""
+        """Before the first attempt.  Return False (or raise ``Veto``) to reject the execution."""
 
     def before_attempt(self, context: RetryContext) -> Any:
-        """Before every attempt.  Raising fails the attempt without a call."""
+        """Before every attempt.  If it raises, the attempt fails and the callback is not called."""
 
     def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> Any:
-        """After an attempt that returned later than its limit, in seconds; its value is used.
+        """After an attempt that returned later than its limit; its value is used.
 
-        Called before ``on_success``.  Raising is logged and changes nothing.
+        Called before ``on_success``.  An exception is logged and changes nothing.
+
+        :param limit: the limit, in seconds.
+        :param elapsed: the duration of the attempt, in seconds.
         """
 
     def on_success(self, context: RetryContext, result: Any) -> Any:
-        """After an attempt that returned.  Raising makes it a failed attempt."""
+        """After an attempt that returned.  If it raises, the attempt has failed."""
 
     def on_error(self, context: RetryContext, exception: BaseException) -> Any:
-        """After an attempt that failed, counted already.  Raising ends the execution with it."""
+        """After a failed attempt was counted.  If it raises, the execution ends with that error."""
 
     def on_backoff(self, context: RetryContext, delay: float) -> Any:
-        """Before the wait, with its exact length in seconds.  Raising ends the execution."""
+        """Before a wait of *delay* seconds.  If it raises, the execution ends with that error."""
 
     def on_recovery(self, context: RetryContext, result: Any) -> Any:
-        """After a recovery that returned.  Raising replaces its result."""
+        """After a recovery that returned.  If it raises, the execution ends with that error."""
 
     def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
-        """The context cache failed, and the execution goes on.  Raising ends it instead.
+        """After a failure of the context cache; the execution continues.
 
-        It runs unguarded, or what it came to could not be written down.
+        It has no claim, or its result could not be recorded.  If the hook raises, the execution
+        ends with that error.
         """
 
     def close(self, context: RetryContext, exception: BaseException | None) -> Any:
-        """At the end, whatever happened, with the last failure of this execution or None."""
+        """At the end of every execution, with its last failure or None."""

@@ -1,4 +1,4 @@
-"""One log record for each retry, recovery, end without success and failure of the cache."""
+"""Logging of retries, recoveries, executions that failed, and failures of the context cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _logger(value: logging.Logger | str | None) -> logging.Logger:
 
 
 def _level(value: int | str | None) -> int | None:
-    """The number of a level that is given by name; what is no level is left to the validator."""
+    """The number of a level given by name; other values unchanged, for the validator."""
     import logging
 
     names: dict[Any, Any] = logging.getLevelNamesMapping()
@@ -56,19 +56,19 @@ def _known_level(instance: Any, attribute: Any, value: Any) -> None:
 
 @frozen
 class LoggingListener(RetryListener):
-    """Writes one log record for each retry, and one where retrying ended without success.
+    """Write a log record for each retry, and one when an execution ends without success.
 
-    Nothing is logged unless a template has this listener, and then:
+    Only a template with this listener logs:
 
     ===============  ===============================================================  =============
     ``event``        when                                                             default level
     ===============  ===============================================================  =============
     ``retry``        before the wait for the next attempt                             ``WARNING``
-    ``deferred``     a stateful failure is rethrown, and no attempt is left           ``WARNING``
+    ``deferred``     a stateful failure is re-raised, and no attempt remains          ``WARNING``
     ``overrun``      an attempt returned after its limit                              ``WARNING``
     ``recovered``    a recovery returned                                              ``WARNING``
     ``store_error``  the context cache failed, and the execution continues            ``WARNING``
-    ``rejected``     no attempt was admitted, or the only one was rejected inside     ``INFO``
+    ``rejected``     a guard rejected the call, or a component its only attempt       ``INFO``
     ``given_up``     every other end with a ``stop_reason``                           ``INFO``
     ===============  ===============================================================  =============
 
@@ -78,24 +78,24 @@ class LoggingListener(RetryListener):
     exception's text, and the delay or the reason.  Control characters are escaped, also in the
     fields.  Every record has all fields, as ``extra`` sets them: ``event``, ``template`` (its
     name), ``operation``, ``key``, ``attempt``, ``max_attempts``, ``elapsed`` (seconds),
-    ``exception_type``, ``exception_message``, ``delay`` (seconds; None where no retry follows),
-    ``reason`` (the context's ``stop_reason``), and of a rejection ``component``,
-    ``component_name`` and ``retry_after`` (seconds).  No traceback: the exception that leaves has
-    it.  Put a filter on your logger where texts or keys may hold secrets.
+    ``exception_type``, ``exception_message``, ``delay`` (seconds; None if no retry follows),
+    ``reason`` (the context's ``stop_reason``), and for a rejection ``component``,
+    ``component_name`` and ``retry_after`` (seconds).  No traceback: the exception that is raised
+    has it.  Put a filter on your logger if messages or keys may contain secrets.
 
-    :param logger: a ``logging.Logger`` or the name of one; None: ``"retrytemplate"``.
-    :param level: of retries, deferred failures and overruns; a number, a level's name, or None for
-        no record.
-    :param recovery_level: of recoveries, likewise.
-    :param store_error_level: of trouble with the context cache, likewise.
-    :param failure_level: of executions given up or rejected, likewise.
-    :raises ValueError: for a level's name that ``logging`` does not know.
+    :param logger: a ``logging.Logger`` or its name; default ``"retrytemplate"``.
+    :param level: level of retries, deferred failures and overruns: a number, the name of a level,
+        or None for no record; default ``WARNING``.
+    :param recovery_level: level of recoveries, default ``WARNING``.
+    :param store_error_level: level of failures of the context cache, default ``WARNING``.
+    :param failure_level: level of executions given up or rejected, default ``INFO``.
+    :raises ValueError: if ``logging`` does not know the name of a level.
 
     >>> LoggingListener("shop.payments", level="INFO", failure_level=None).level
     20
     """
 
-    logs_overruns = True  # the template adds no record of its own
+    logs_overruns = True  # so that the template does not log them a second time
 
     logger: logging.Logger = field(default=None, converter=_logger)
     level: int | None = field(default=WARNING, converter=_level, validator=_known_level)
@@ -182,7 +182,7 @@ def _attempt(context: RetryContext) -> str:
 
 
 def _failure_text(context: RetryContext, failure: BaseException | None) -> str:
-    """How an attempt failed, or what rejected it."""
+    """How an attempt failed, or which component rejected it."""
     if isinstance(failure, Rejected):
         return f"{_attempt(context)} rejected by {_component(failure)}"
     what = "" if failure is None else summary(failure)
@@ -204,7 +204,7 @@ def _end_text(context: RetryContext, failure: BaseException | None) -> str:
 
 
 def _is_rejected(context: RetryContext, reason: StopReason, failure: BaseException | None) -> bool:
-    """Whether no attempt was admitted, or the only one was rejected inside."""
+    """Whether a guard rejected the call, or a component its only attempt."""
     return (
         reason in ("guard", "rejected")
         and context.retry_count <= 1
@@ -231,7 +231,7 @@ def _next_delivery(context: RetryContext) -> str:
 
 
 def _digits(seconds: float) -> str:
-    """Seconds without an exponent, as exactly as one reads them."""
+    """Seconds without an exponent, with three significant digits below 100."""
     if 0.001 <= seconds < 100:
         return f"{seconds:.3g}"
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.6f}".rstrip("0").rstrip(".")
@@ -244,7 +244,7 @@ def _fields(
     delay: float | None,
     rejection: BaseException | None,
 ) -> dict[str, Any]:
-    """What a record says for machines; none of the names is an attribute of a ``LogRecord``."""
+    """The fields of a record; none of the names is an attribute of every ``LogRecord``."""
     name, key = context.name, context.key
     by = rejection if isinstance(rejection, Rejected) else None
     component = getattr(by, "name", None)

@@ -1,4 +1,4 @@
-"""Counting what executions came to, by name: exact counts, and counts that fade with time."""
+"""Counts of executions by name: exact counts, and counts that decay with time."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _zeros() -> dict[Kind, int]:
 
 
 def _unseen() -> dict[Kind, tuple[float, float]]:
-    """For each kind the faded count, and when it had that value."""
+    """For each kind the decayed count, and the time of that value."""
     return dict.fromkeys(KINDS, (0.0, 0.0))
 
 
 def _decay(value: float, age: float, window: float) -> float:
-    # Two threads may read the clock in one order and take the lock in the other.
+    # Two threads may read the clock in one order and acquire the lock in the other.
     return value * exp(-max(age, 0.0) / window)
 
 
@@ -55,12 +55,12 @@ def _shown(numbers: RetryStatistics | RollingStatistics) -> str:
 
 @frozen(repr=False)
 class RetryStatistics:
-    """The numbers of one name at one moment.
+    """The statistics of one name at one time.
 
     ``started``, ``complete``, ``recovery``, ``error``, ``abort`` and ``rejected`` are counts since
-    the listener was made, ``rolled`` the same ones faded over the window (whole numbers, by kind),
-    ``error_rate`` the faded share of executions that ended in an abort or a recovery,
-    ``attributes`` what a circuit breaker shows of itself.
+    the listener was created; ``rolled`` has the same counts, decayed over the window and rounded;
+    ``error_rate`` is the decayed ratio of executions that ended in an abort or a recovery;
+    ``attributes`` are those that a circuit breaker set.
 
     Source: ``org.springframework.retry.RetryStatistics``.
     """
@@ -82,14 +82,14 @@ class RetryStatistics:
 
 @frozen(eq=False, repr=False)
 class RollingStatistics:
-    """The running numbers of one name.  Safe under threads.
+    """The live statistics of one name.  Thread-safe.
 
-    A faded count loses the factor ``exp(-age / window)`` as it ages: what happened *window* seconds
-    ago weighs 0.37, what happened three windows ago 0.05.
+    A decayed count is multiplied by ``exp(-age / window)``: an event *window* seconds ago counts
+    0.37, one three windows ago 0.05.
 
-    :param clock: only ``monotonic`` is read.
-    :param window: how fast the faded counts fade, in seconds, above 0.
-    :param name: what is counted here.
+    :param clock: the clock; only ``monotonic`` is read.
+    :param window: the time constant of the decay, in seconds; default 15, above 0.
+    :param name: the name whose executions are counted.
 
     >>> numbers = RollingStatistics(window=15.0)
     >>> numbers.increment("started")
@@ -113,9 +113,9 @@ class RollingStatistics:
     _monitor: Monitor = field(init=False, repr=False, factory=Monitor)
 
     def increment(self, *kinds: Kind) -> None:
-        """Count one of each kind, all at the same moment.
+        """Count one of each kind, all at the same time.
 
-        :raises ValueError: for a kind that there is not.
+        :raises ValueError: if a kind is unknown.
         """
         for kind in kinds:
             _check_kind(kind)
@@ -128,21 +128,21 @@ class RollingStatistics:
             self._faded[kind] = (_decay(value, now - since, self.window) + 1, now)
 
     def rolled(self, kind: Kind) -> int:
-        """The faded count, rounded half up."""
+        """The decayed count, rounded half up."""
         _check_kind(kind)
         return _rounded(self._now()[kind])
 
     @property
     def error_rate(self) -> float:
-        """Faded aborts and recoveries by faded starts; 0.0 where the starts round to none.
+        """Decayed aborts and recoveries divided by decayed starts; 0.0 if the starts round to 0.
 
-        It can exceed 1: an abort may be younger than the start it belongs to.
+        It can exceed 1: an abort may be more recent than its start.
         """
         return _error_rate(self._now())
 
     @property
     def started(self) -> int:
-        """Attempts of stateless executions; stateful executions that ran to an end or a rethrow."""
+        """Attempts of stateless executions, and stateful executions that were not exhausted."""
         return self._counts["started"]
 
     @property
@@ -152,7 +152,7 @@ class RollingStatistics:
 
     @property
     def recovery(self) -> int:
-        """Executions that a recovery answered."""
+        """Executions that ended with the result of a recovery."""
         return self._counts["recovery"]
 
     @property
@@ -167,20 +167,20 @@ class RollingStatistics:
 
     @property
     def rejected(self) -> int:
-        """Attempts and executions that a guard or a component inside rejected."""
+        """Attempts and executions that a guard or another component rejected."""
         return self._counts["rejected"]
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """``circuit.open`` and ``circuit.short_count`` as last seen, where a breaker set them."""
+        """The last ``circuit.open`` and ``circuit.short_count``, if a circuit breaker set them."""
         return self._monitor.read(self._attributes.copy)
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Take over what a circuit breaker shows of itself."""
+        """Update the attributes that a circuit breaker set."""
         self._monitor.post(self._attributes.update, attributes)
 
     def snapshot(self) -> RetryStatistics:
-        """All numbers at one moment, in agreement with each other."""
+        """A consistent copy of all numbers."""
         now = self.clock.monotonic()
         counts, faded, attributes = self._monitor.read(self._copies)
         values = self._at(faded, now)
@@ -220,24 +220,26 @@ def _error_rate(values: dict[Kind, float]) -> float:
 
 
 class StatisticsListener(RetryListener):
-    """Counts, by the name of the template, what executions come to.  Safe under threads.
+    """Count the results of executions by the name of the template.  Thread-safe.
 
-    Executions without a name are not counted.  The rules are Spring Retry's:
+    Executions without a name are not counted.  The rules are those of Spring Retry, except for
+    ``rejected``:
 
-    * a failed attempt is an ``error``, and where the execution has no key also a ``started``;
-      one that ended with a ``Rejected`` is ``rejected`` instead of ``error`` (ours);
-    * at the end, unless it is exhausted, the execution is a ``started``, and so is every one that a
-      circuit breaker guards;
-    * then it is a ``recovery`` if one answered, an ``abort`` if it was exhausted, ``complete`` if
-      it was closed, and none of these if a stateful failure was rethrown or a cancellation passed
-      through.
+    * A failed attempt is an ``error``, and also a ``started`` if the execution has no key.  If it
+      ended with a ``Rejected``, it is ``rejected`` instead of ``error``.
+    * At its end an execution is a ``started``, unless it is exhausted; with a circuit breaker
+      policy also if it is exhausted.
+    * It is then a ``recovery`` if a recovery returned, an ``abort`` if it was exhausted, and
+      ``complete`` if it was closed.  It is none of these if a stateful failure was re-raised or the
+      execution was cancelled.
 
-    So ``started`` counts the attempts of stateless executions, and those executions of stateful
-    ones that were not spent on recovery.  A vetoed execution is ``complete``; one that a guard
-    rejected, or a kill switch inside, is ``rejected``.
+    So ``started`` counts the attempts of stateless executions, and the stateful executions that
+    were not exhausted.  A vetoed execution is ``complete``; one that a guard or a kill switch
+    rejected is ``rejected``.
 
-    :param clock: only ``monotonic`` is read.
-    :param window: how fast the rolled counts and the error rate fade, in seconds, above 0.
+    :param clock: the clock; only ``monotonic`` is read.
+    :param window: the time constant of the decay, in seconds; default 15, above 0.
+    :raises ValueError: if ``window`` is not above 0.
 
     >>> statistics = StatisticsListener(window=60.0)
     >>> statistics.find("charge") is None
@@ -250,22 +252,22 @@ class StatisticsListener(RetryListener):
 
     def __init__(self, clock: Clock | None = None, window: validation.Seconds = 15.0) -> None:
         self._make = partial(RollingStatistics, given_or_system(clock), window)
-        self._make()  # refuses a bad window here rather than at the first execution
+        self._make()  # checks the window now, not at the first execution
         self._entries: dict[str, RollingStatistics] = {}
 
     def __repr__(self) -> str:
         return f"<StatisticsListener of {', '.join(map(repr, self._entries)) or 'no executions'}>"
 
     def find(self, name: str) -> RollingStatistics | None:
-        """The running numbers of *name*; None while nothing of that name was counted."""
+        """The live statistics of *name*; None if no execution of that name was counted."""
         return self._entries.get(name)
 
     def find_all(self) -> tuple[RollingStatistics, ...]:
-        """The running numbers of every name, in the order in which the names came up."""
+        """The live statistics of every name, in the order of their first executions."""
         return tuple(self._entries.values())
 
     def snapshot(self) -> dict[str, RetryStatistics]:
-        """The numbers as they are now, by name."""
+        """A copy of the statistics, by name."""
         return {entry.name: entry.snapshot() for entry in self.find_all()}
 
     def on_error(self, context: RetryContext, exception: BaseException) -> None:
@@ -289,7 +291,7 @@ class StatisticsListener(RetryListener):
 
 
 def _end(context: RetryContext, exception: BaseException | None) -> Iterator[Kind]:
-    """What the end of an execution counts as."""
+    """The kinds that the end of an execution counts for."""
     if context.keeps_context or not context.exhausted:
         yield "started"
     if context.recovered:

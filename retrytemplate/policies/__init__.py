@@ -1,4 +1,4 @@
-"""When to try again: retry policies, a concept a file."""
+"""Retry policies: whether another attempt is made."""
 
 from retrytemplate._internal.imports import lazy_attributes
 

@@ -29,10 +29,10 @@ __all__ = [
 
 
 class RetryPolicy(Value):
-    """When to try again.  Frozen and shareable: all that changes lives in the execution's context.
+    """Decides whether another attempt is made.  Immutable; all that changes is in the context.
 
-    Most policies decide from what is known anyway: override ``allows``.  One that needs more (a
-    clock, counts per class) derives from ``StatefulRetryPolicy``.
+    Override ``allows`` to decide from the number of failures and the last failure.  A policy that
+    needs more (the time, counts per class) derives from ``StatefulRetryPolicy``.
 
     ``a & b`` allows an attempt when both do, ``a | b`` when either does.
 
@@ -46,45 +46,45 @@ class RetryPolicy(Value):
     """
 
     keeps_context: bool = False
-    """The record outlives success and exhaustion (the circuit breaker): shared, takes no claim."""
+    """Whether the record is kept after success and exhaustion, shared and without a claim."""
 
     @property
     def needs_state(self) -> bool:
-        """Whether ``start``, ``record`` and ``decide`` are to be used instead of ``allows``."""
+        """Whether ``start``, ``record`` and ``decide`` are used instead of ``allows``."""
         return False
 
     @property
     def max_attempts(self) -> int | None:
-        """The number of attempts that the policy declares, for display; None: unknown."""
+        """The number of attempts that the policy declares, for display; None if unknown."""
         return None
 
     @property
     def attempt_limit(self) -> int | None:
-        """The attempt after which there is surely none; None where nobody knows."""
+        """The number of attempts that is never exceeded; None if unknown."""
         return self.max_attempts
 
     @property
     def never_ends(self) -> bool:
-        """Whether the policy surely goes on for ever, whatever happens."""
+        """Whether the policy always allows another attempt."""
         return False
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         """Whether another attempt may be made.
 
         :param failures: failures so far; 0 before the first attempt.
-        :param failure: the last of them, None before the first.
+        :param failure: the last failure; None before the first attempt.
         """
         raise NotImplementedError(f"{type(self).__name__} must override allows()")
 
     def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
-        """Why ``allows`` was False, asked once at the end of a failed execution.
+        """Why ``allows`` returned False; called once at the end of a failed execution.
 
-        The default: ``"attempts_exhausted"`` from ``attempt_limit`` failures on, and where not even
+        The default: ``"attempts_exhausted"`` from ``attempt_limit`` failures on, and if not even
         the first attempt was allowed; else ``"not_retryable"``.
 
         :param failures: failures so far.
-        :param failure: the last of them, None before the first; of an earlier delivery a
-            ``RecordedFailure``.
+        :param failure: the last failure; None before the first attempt; a ``RecordedFailure`` if it
+            happened in an earlier delivery.
 
         >>> from retrytemplate import SimpleRetryPolicy
         >>> policy = SimpleRetryPolicy(3, retry_on=OSError)
@@ -97,24 +97,24 @@ class RetryPolicy(Value):
         return "not_retryable"
 
     def forbids_recovery(self, failures: int, failure: BaseException) -> bool:
-        """Asked after a refusal: whether the failure must reach the caller without recovery."""
+        """Whether the failure is raised without recovery; called after ``allows`` was False."""
         return False
 
     def matches_library_error(self, failure: BaseException) -> bool:
-        """Whether a rule names the class of this error of the library itself."""
+        """Whether a rule names the class of this error, which is one of the library's own."""
         return False
 
     @property
     def dynamic(self) -> bool:
-        """Whether ``resolved`` has anything to do."""
+        """Whether the policy has numbers that are read at run time."""
         return type(self).resolved is not RetryPolicy.resolved
 
     def resolved(self) -> RetryPolicy:
-        """The policy with every run-time number read; itself where there is none."""
+        """The policy with every run-time number read; the policy itself if there is none."""
         return self
 
     def result_rules(self) -> tuple[ResultRetryPolicy, ...]:
-        """The rules on results in this tree."""
+        """The rules on results in this policy and its members."""
         return ()
 
     def __and__(self, other: RetryPolicy) -> CompositeRetryPolicy:
@@ -129,7 +129,7 @@ class RetryPolicy(Value):
 
 
 class MaxAttemptsMixin(RetryPolicy):
-    """What the policies have in common that are given a number of attempts."""
+    """Base of the policies that are given a number of attempts."""
 
     _max_attempts: int | Callable[[], int]
 
@@ -148,9 +148,9 @@ class MaxAttemptsMixin(RetryPolicy):
 
 
 class StatefulRetryPolicy(RetryPolicy, ABC):
-    """A policy with state of its own, a JSON value that the execution's context carries.
+    """A policy with state of its own: a JSON value in the execution's context.
 
-    Pure: a method gets the state and returns the next one; the time comes in as ``now`` (seconds).
+    Methods are pure: they take the state and the time ``now`` (seconds), and return the next state.
 
     >>> class ForAMinute(StatefulRetryPolicy):
     ...     def start(self, now):
@@ -170,46 +170,52 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
 
     @abstractmethod
     def start(self, now: float) -> JSON:
-        """The state at the beginning of an execution (of a key's first one, when stateful)."""
+        """The state at the start of an execution; if stateful, at the first one of the key."""
 
     @abstractmethod
     def record(self, state: JSON, failure: BaseException, now: float) -> JSON:
-        """The state after a failure; the only place that sees the exception: it classifies once."""
+        """The state after a failure.  Only this method sees the exception."""
 
     @abstractmethod
     def decide(self, state: JSON, now: float) -> tuple[bool, JSON]:
-        """Whether an attempt may be made, and the state after asking.
+        """Whether an attempt may be made, and the next state.
 
-        Asked before every attempt and after every failure that is not rethrown.
+        Called before every attempt, and after every failure that is not re-raised.
         """
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
-        raise TypeError(f"{type(self).__name__} keeps state: ask decide(), not allows()")
+        raise TypeError(f"{type(self).__name__} keeps state: call decide(), not allows()")
 
     def stop_reason_from(
         self, state: JSON, failures: int, failure: BaseException | None, now: float
     ) -> StopReason:
-        """The same as ``stop_reason`` for ``decide``, with the state and the time after it."""
+        """Why ``decide`` returned False, as ``stop_reason`` does for ``allows``.
+
+        :param state: the state after ``decide``.
+        :param failures: failures so far.
+        :param failure: the last failure; None before the first attempt.
+        :param now: the time, in seconds.
+        """
         return self.stop_reason(failures, failure)
 
     def recovery_forbidden(self, state: JSON) -> bool:
-        """Asked with the state after a refusal: whether no recovery may be called."""
+        """Whether the failure is raised without recovery; called after ``decide`` was False."""
         return False
 
     def failures(self, state: JSON) -> int | None:
-        """The count that the context is to show; None: the context's own."""
+        """The number of failures that the context shows; None for its own count."""
         return None
 
     def attributes(self, state: JSON) -> Mapping[str, JSON]:
-        """What of the state shows in the context's attributes."""
+        """The part of the state that is shown in the context's attributes."""
         return {}
 
 
 @frozen(eq=False, repr=False)
 class StatelessPolicyAdapter(StatefulRetryPolicy):
-    """Carries what a deciding policy decides by: ``[failures, allowed, no recovery]``.
+    """Keeps the decisions of a policy without state: ``[failures, allowed, no recovery]``.
 
-    The policy is asked when the failure is recorded, where the exception is.
+    It decides in ``record``, the only method that gets the exception.
     """
 
     policy: RetryPolicy = field()
@@ -236,7 +242,7 @@ class StatelessPolicyAdapter(StatefulRetryPolicy):
 
 
 def as_stateful(policy: RetryPolicy) -> StatefulRetryPolicy:
-    """The policy itself where it keeps state, else carried by one that does."""
+    """The policy itself if it keeps state, else an adapter that does."""
     if isinstance(policy, StatefulRetryPolicy) and policy.needs_state:
         return policy
     return StatelessPolicyAdapter(policy)

@@ -27,9 +27,9 @@ __all__ = [
 
 @frozen(eq=False, repr=False)
 class AlwaysRetryPolicy(RetryPolicy):
-    """Another attempt after every failure.
+    """Allow another attempt after every failure.
 
-    Bound it: with a deadline, or ``AlwaysRetryPolicy() & TimeoutRetryPolicy(60)``.
+    Limit it with a deadline, or with ``AlwaysRetryPolicy() & TimeoutRetryPolicy(60)``.
 
     Source: ``org.springframework.retry.policy.AlwaysRetryPolicy``.
 
@@ -47,7 +47,7 @@ class AlwaysRetryPolicy(RetryPolicy):
 
 @frozen(eq=False, repr=False)
 class NeverRetryPolicy(RetryPolicy):
-    """The first attempt and no other.
+    """Allow the first attempt only.
 
     Source: ``org.springframework.retry.policy.NeverRetryPolicy``.
 
@@ -66,11 +66,11 @@ class NeverRetryPolicy(RetryPolicy):
 
 @frozen(eq=False, repr=False)
 class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
-    """A number of attempts, whatever the exception.
+    """Allow a number of attempts, for every exception.
 
-    :param max_attempts: attempts in all, the first included; or a callable that gives the number,
-        read once per execution.
-    :raises ValueError: for fewer than one attempt.
+    :param max_attempts: attempts including the first, default 3, at least 1; or a callable that
+        returns the number, called once per execution.
+    :raises ValueError: if ``max_attempts`` is below 1.
 
     Source: ``org.springframework.retry.policy.MaxAttemptsRetryPolicy``.
 
@@ -94,11 +94,12 @@ class MaxAttemptsRetryPolicy(MaxAttemptsMixin):
 
 @frozen(eq=False, repr=False)
 class PredicateRetryPolicy(RetryPolicy):
-    """Another attempt after every failure that the predicate says yes to.  It sets no limit.
+    """Allow another attempt after every failure that a predicate accepts, without a limit.
 
-    :param predicate: takes the exception.  It is asked about each leaf of a group, and all must get
-        a yes; it is not asked about lost attempts and refused results, which are retried.  The
-        ``classify`` of an ``ExceptionClassifier`` will do; its rules then count as such.
+    :param predicate: takes the exception, returns whether to retry it.  For an exception group it
+        is called with each leaf and must accept all of them.  Lost attempts and rejected results
+        are retried without a call.  It may be the ``classify`` method of an
+        ``ExceptionClassifier``, whose rules then apply.
 
     Source: ``PredicateRetryPolicy`` and ``BinaryExceptionClassifierRetryPolicy`` of
     ``org.springframework.retry.policy``.
@@ -130,15 +131,15 @@ class PredicateRetryPolicy(RetryPolicy):
 
 @frozen(eq=False, repr=False)
 class TimeoutRetryPolicy(StatefulRetryPolicy):
-    """Another attempt as long as no more than *timeout* seconds have passed since the start.
+    """Allow another attempt within *timeout* seconds after the start.
 
-    It looks at the clock between attempts only: it cuts neither an attempt nor a sleep short.  For
-    a limit that does, use a ``Deadline``.  In a stateful execution the time runs on from the first
+    The time is checked between attempts only: neither an attempt nor a wait is cancelled.  For a
+    limit that cancels, use a ``Deadline``.  In a stateful execution the time runs from the first
     delivery.
 
-    :param timeout: seconds or a ``timedelta``, from 0; or a callable that gives them, read once per
-        execution.
-    :raises ValueError: for a time below 0.
+    :param timeout: seconds or a ``timedelta``, at least 0; or a callable that returns it, called
+        once per execution.
+    :raises ValueError: if ``timeout`` is below 0.
 
     Source: ``org.springframework.retry.policy.TimeoutRetryPolicy``.
 

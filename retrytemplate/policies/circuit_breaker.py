@@ -1,4 +1,4 @@
-"""A circuit over a policy: after too many failures no attempt for a while."""
+"""A policy that allows no attempt for some time after too many failures."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ __all__ = ["CircuitBreakerRetryPolicy"]
 
 @frozen(eq=False, repr=False)
 class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
-    """Refuses attempts for a while once the delegate refuses.
+    """Reject attempts for *reset_timeout* seconds after the delegate allowed no further attempt.
 
-    For stateful executions under one key per circuit, whose record all of them share.  The circuit
-    opens when the delegate refuses within *open_timeout* of the circuit's start; it closes, with a
-    fresh delegate, when *reset_timeout* has passed since it opened.  Failures are forgotten when
-    *open_timeout* passes without it opening; a success forgets nothing.  There is no trial attempt
-    in between; for one, use a ``CircuitBreaker`` around the call.
+    For stateful executions with one key per circuit; they share its record.  The circuit opens
+    when the delegate allows no attempt within *open_timeout* of the circuit's start.  It closes
+    *reset_timeout* after it opened; the delegate then starts again.  Failures are discarded when
+    *open_timeout* passes and the circuit has not opened; a success discards none.  There is no
+    half-open trial attempt; a ``CircuitBreaker`` has one.
 
-    In the context's attributes: ``circuit.open`` (from the first time it is asked) and
-    ``circuit.short_count``, the refusals since it opened.
+    Attributes of the context: ``circuit.open`` (from the first check on) and
+    ``circuit.short_count``, the rejections since the circuit opened.
 
-    Put it at the root of a policy tree: inside another one its record lives only as long as that
-    one's.
+    Use it as the outermost policy: inside another policy its record ends with the record of that
+    policy.
 
-    :param delegate: says how many failures of which kind are too many.
-    :param open_timeout: seconds or a ``timedelta``, from 0; or a callable, read once per execution.
-    :param reset_timeout: likewise.
-    :raises ValueError: for a time below 0.
-    :raises TypeError: for a delegate that is no policy, or what is no time.
+    :param delegate: the policy that decides how many failures of which kind open the circuit;
+        default ``SimpleRetryPolicy()``.
+    :param open_timeout: seconds or a ``timedelta``, default 5, at least 0; or a callable that
+        returns it, called once per execution.
+    :param reset_timeout: seconds, default 20; otherwise like ``open_timeout``.
+    :raises ValueError: if a time is below 0.
+    :raises TypeError: if ``delegate`` is not a policy, or a time is not a number.
 
     Source: ``org.springframework.retry.policy.CircuitBreakerRetryPolicy``.
 
@@ -91,7 +93,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
         return allowed, {**state, "short_count": 0, "delegate": delegate}
 
     def _refresh(self, state: JSON, now: float) -> dict[str, JSON]:
-        """The state after asking whether the circuit is open.  Every comparison is strict."""
+        """The state after the circuit was checked.  Every comparison is strict."""
         elapsed = now - state["started"]
         allowed, delegate = self._inner.decide(state["delegate"], now)
         state = {**state, "delegate": delegate}
@@ -102,7 +104,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
             state |= self._new_window(now) | {"short_count": 0}
             allowed, state["delegate"] = self._inner.decide(state["delegate"], now)
         elif elapsed < self._seconds("open_timeout") and not state["open"]:
-            # The time to reset runs from here; a circuit that trips later keeps its start.
+            # The time to reset runs from here; a circuit that opens later keeps its start.
             state["started"] = now
         return {**state, "open": not allowed}
 
@@ -118,7 +120,7 @@ class CircuitBreakerRetryPolicy(StatefulRetryPolicy):
         return self._inner.recovery_forbidden(state["delegate"])
 
     def failures(self, state: JSON) -> int | None:
-        """The failures since the delegate was last made afresh."""
+        """The failures since the delegate last started."""
         return int(state["failures"])
 
     def attributes(self, state: JSON) -> Mapping[str, JSON]:

@@ -1,4 +1,4 @@
-"""All of several policies, or any of them."""
+"""Combine policies: all of them, or any of them, must allow an attempt."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def _some_policies(instance: Any, attribute: Any, value: Any) -> None:
 
 @frozen(eq=False, repr=False)
 class CompositeRetryPolicy(StatefulRetryPolicy):
-    """An attempt when all members allow it, or, optimistic, when any does.
+    """Allow an attempt when all members allow it; if *optimistic*, when any member does.
 
-    Every member is told of every failure, and asked every time.  ``a & b`` and ``a | b`` make one;
-    a longer chain of one operator becomes one flat composite.
+    Every member records every failure, and decides every time.  ``a & b`` and ``a | b`` create a
+    composite; a longer chain of one operator creates a single flat composite.
 
     :param policies: the members, at least one.
-    :param optimistic: any instead of all.
-    :raises ValueError: where there is no member.
-    :raises TypeError: for a member that is no policy.
+    :param optimistic: whether one member that allows the attempt is enough; default False.
+    :raises ValueError: if there is no member.
+    :raises TypeError: if a member is not a policy.
 
     Source: ``org.springframework.retry.policy.CompositeRetryPolicy``.
 
@@ -68,7 +68,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
 
     @property
     def max_attempts(self) -> int | None:
-        """The smallest that a member declares, also of an optimistic one."""
+        """The smallest number that a member declares, also of an optimistic composite."""
         declared = [each.max_attempts for each in self.policies]
         return min((number for number in declared if number is not None), default=None)
 
@@ -95,7 +95,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
         return self._combine([each.allows(failures, failure) for each in self.policies])
 
     def _deciding_reason(self, reasons: list[StopReason]) -> StopReason | None:
-        """The reason of the first member that ended it; where all had to, the first limit."""
+        """The reason of the first member that rejected; if optimistic, of the first limit."""
         if self.optimistic:
             reasons = [each for each in reasons if each != "not_retryable"] or reasons
         return reasons[0] if reasons else None
@@ -161,7 +161,7 @@ class CompositeRetryPolicy(StatefulRetryPolicy):
 
 
 def combine(left: RetryPolicy, right: RetryPolicy, *, optimistic: bool) -> CompositeRetryPolicy:
-    """One flat composite of the two: what ``&`` and ``|`` make."""
+    """The flat composite of two policies, for the operators ``&`` and ``|``."""
     members: list[RetryPolicy] = []
     for side in (left, right):
         if type(side) is CompositeRetryPolicy and side.optimistic is optimistic:

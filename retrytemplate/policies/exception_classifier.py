@@ -1,4 +1,4 @@
-"""Another policy for each kind of exception."""
+"""A policy per class of exception."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ def _policy_map(value: Any) -> Any:
 
 @frozen(eq=False, repr=False)
 class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
-    """The policy of the exception's nearest class decides, by the failures that it was chosen for.
+    """Use the policy of the exception's nearest class.
 
-    The first attempt is always allowed.  After each failure the latest one chooses; only the chosen
-    policy is told of it, and only it is asked.  So each has a count and a clock of its own, which
-    begin when it is first chosen.  A policy object that stands in the map twice counts once for
-    both.
+    The first attempt is always allowed.  Each failure selects a policy by its class; only that
+    policy records the failure, and only it decides.  So each policy counts its own failures, and
+    its time starts when it is first selected.  A policy object that is in the map twice has one
+    count for both classes.
 
-    A group must choose one policy for all its leaves; else each leaf's choice is asked about its
-    leaf, and the first that refuses decides.  Lost attempts and refused results choose nothing:
-    they count with every policy.
+    The leaves of an exception group usually select one policy.  If they select several, each
+    decides about its leaf, and the first that rejects is final.  Lost attempts and rejected results
+    select no policy: every policy counts them.
 
     :param policies: exception classes and their policies; or an ``ExceptionClassifier`` whose
-        values are policies, or False for no retry; it has a default and causes of its own.
-    :param default: the policy where no class matches.
-    :param traverse_causes: where no class matches the exception, look at its ``__cause__`` and on.
-    :raises TypeError: for a key that is no exception class, or a value that is no policy.
+        values are policies, or False for no retry.
+    :param default: the policy if no class matches; default ``NeverRetryPolicy()``.
+    :param traverse_causes: whether to look at the chain of ``__cause__`` if no class matches the
+        exception; default False.
+    :raises TypeError: if a key is not an exception class, or a value not a policy.
+    :raises ValueError: if a classifier is given together with ``default`` or ``traverse_causes``.
 
     Source: ``org.springframework.retry.policy.ExceptionClassifierRetryPolicy``.
 
@@ -90,13 +92,14 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
             return ExceptionClassifier(self.policies, self.default, self.traverse_causes)
         if self.traverse_causes or self.default != NeverRetryPolicy():
             raise ValueError(
-                "default and traverse_causes must be left out beside a classifier: it has its own"
+                "default and traverse_causes must be left out when policies is a classifier: set "
+                "them on the classifier"
             )
         for each in self.policies.values():
             if each is not False and not isinstance(each, RetryPolicy):
                 raise TypeError(
-                    f"policies must give RetryPolicy objects or False, got {each!r} as a value of "
-                    f"{self.policies!r}"
+                    f"policies must map to RetryPolicy objects or False, got {each!r} as a value "
+                    f"of {self.policies!r}"
                 )
         return self.policies
 
@@ -109,7 +112,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
         for at, each in enumerate(self._values):
             if each is value:
                 return str(at)
-        raise LookupError(f"{self._classifier!r} gave {value!r}, which is none of its values()")
+        raise LookupError(f"{self._classifier!r} returned {value!r}, which is not in its values()")
 
     @property
     def never_ends(self) -> bool:
@@ -168,7 +171,7 @@ class ExceptionClassifierRetryPolicy(StatefulRetryPolicy):
         )
 
     def _consulted(self, state: JSON) -> tuple[str, ...]:
-        """The chosen policy; where nothing has chosen yet all that were told of lost attempts."""
+        """The selected policy; before the first selection all that recorded lost attempts."""
         return tuple(state["members"]) if state["chosen"] is None else (state["chosen"],)
 
     def matches_library_error(self, failure: BaseException) -> bool:

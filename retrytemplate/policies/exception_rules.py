@@ -1,4 +1,4 @@
-"""Whether a failure is worth another attempt: rules on classes, then a predicate."""
+"""Whether a failure is retryable: rules on classes, then a predicate."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["COUNT_ONLY_ERRORS", "ExceptionRules", "is_count_only"]
 
 COUNT_ONLY_ERRORS = (AttemptLostError, UnacceptableResultError, RecordedFailure)
-"""Failures that only count: no rule is asked about them unless it names them."""
+"""Failures that count but are not classified, unless a rule names their class."""
 
 
 @frozen(eq=False, repr=False)
 class ExceptionRules:
-    """Rules first; where none matches the predicate, if there is one, else the rules' default.
+    """Decide by the rules; if none matches, by the predicate, else by the rules' default.
 
-    A predicate goes with rules on classes alone, which look at no causes.
+    With a predicate the rules do not look at causes.
     """
 
     classifier: ExceptionClassifier
     predicate: Callable[[BaseException], Any] | None = None
     by_type: dict[type, bool] = field(init=False, eq=False, repr=False)
-    """Verdicts that need nothing but the class: the way that nearly every failure takes."""
+    """Decisions that depend on the class only: the fast path of nearly every failure."""
     _classes_only: bool = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -51,7 +51,7 @@ class ExceptionRules:
         )
 
     def is_retryable(self, failure: BaseException) -> bool:
-        """The verdict; a group is worth it only if all it holds is."""
+        """Whether the failure is retryable; a group is if all its members are."""
         if isinstance(failure, BaseExceptionGroup):
             return self._group(failure)
         by_type = self.by_type
@@ -74,7 +74,7 @@ class ExceptionRules:
         return not any(map(self._is_unlisted, parts)) and all(map(self.is_retryable, parts))
 
     def _is_unlisted(self, part: BaseException) -> bool:
-        """A refusal or an end inside a group: not retried unless a rule names it."""
+        """Whether it is an error of the library that no rule names: not retried in a group."""
         return (
             isinstance(part, RetryError)
             and not isinstance(part, AttemptTimeoutError | CacheUnavailableError)

@@ -1,4 +1,4 @@
-"""Another attempt for a value that will not do."""
+"""Retry on a result: a policy that counts rejected results as failures."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _one_of_two(
 
 @frozen(eq=False, repr=False)
 class ResultRetryPolicy(StatefulRetryPolicy):
-    """Counts a result as a failure, and leaves the rest to another policy.
+    """Count a rejected result as a retryable failure, and leave the rest to another policy.
 
-    :param retry_if: takes the result; true means that it will not do.
-    :param policy: decides about exceptions, and how often: a refused result counts as a failure
-        that is worth another attempt.
-    :param when_exhausted: ``"raise"`` ends with ``UnacceptableResultError``, ``"return"`` with the
-        last result.
-    :raises ValueError: for another ``when_exhausted``.
-    :raises TypeError: for a ``retry_if`` that is no plain function, or what is no policy.
+    :param retry_if: takes the result; a true value rejects it.
+    :param policy: decides about exceptions and the number of attempts; default
+        ``SimpleRetryPolicy()``.
+    :param when_exhausted: ``"raise"`` (the default) raises ``UnacceptableResultError``,
+        ``"return"`` returns the last result.
+    :raises ValueError: if ``when_exhausted`` is another value.
+    :raises TypeError: if ``retry_if`` is not a plain function, or ``policy`` not a policy.
 
     >>> policy = ResultRetryPolicy(lambda result: result is None, SimpleRetryPolicy(2))
     >>> [rule.retry_if(None) for rule in policy.result_rules()]

@@ -1,4 +1,4 @@
-"""So many attempts, for exceptions that are worth it."""
+"""A number of attempts for retryable exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _types(value: Types) -> Any:
 
 
 def types_or_predicate(value: Types | Callable[[BaseException], Any]) -> Any:
-    """One class as a tuple; the rest is left to the check."""
+    """One class as a tuple; other values unchanged, for the validator."""
     return (value,) if isinstance(value, type) else value
 
 
@@ -42,21 +42,21 @@ def _exception_types(name: str, value: Any, *, others: str = "") -> None:
 
 
 def check_retryable(name: str, value: Any) -> None:
-    """Raise unless these are exceptions that can be worth another try, or a predicate of them."""
+    """Raise unless the value is retryable exception classes, or a predicate of the exception."""
     if callable(value):
         validation.check_function(name, value)
         return
     if isinstance(value, ExceptionClassifier):
         raise TypeError(
             f"{name} must be exception classes or a predicate, got a {type(value).__name__}: "
-            "a classifier is the classifier= of a SimpleRetryPolicy"
+            "use SimpleRetryPolicy(classifier=...)"
         )
     _exception_types(name, value, others=", or a predicate of the exception")
     for kind in value:
         if not issubclass(kind, Exception) or is_control_flow(kind):
             raise ValueError(
-                f"{name} must hold subclasses of Exception that are no cancellation, "
-                f"got {kind.__name__}: it is never retried"
+                f"{name} must be subclasses of Exception other than cancellations, "
+                f"got {kind.__name__}, which is never retried"
             )
 
 
@@ -68,30 +68,31 @@ def _rule(name: str, value: Any) -> None:
     values = value.values()
     if all(values) and not all(isinstance(each, bool) for each in values):
         raise ValueError(
-            f"{name} must give something false for what is not worth a retry, "
-            f"got one that gives {', '.join(map(repr, values))}"
+            f"{name} must have a false value for exceptions that are not retryable, "
+            f"got the values {', '.join(map(repr, values))}"
         )
 
 
 @frozen(eq=False, repr=False)
 class SimpleRetryPolicy(MaxAttemptsMixin):
-    """A number of attempts, for exceptions whose nearest class says that they are worth it.
+    """Allow a number of attempts, for exceptions that are retryable by their nearest class.
 
-    :param max_attempts: attempts in all, the first included; or a callable that gives the number,
-        read once per execution.
-    :param retry_on: an exception class, a tuple of them, or a predicate of the exception.
-    :param not_on: classes that are not retried.  Where a class and its base are in both, the one
-        nearer to the exception decides; a class that is in both is not retried.
-    :param not_recoverable: classes (also of a cause) that no recovery may take: when attempts end
-        with one of them the caller gets it.
-    :param traverse_causes: where no rule matches the exception, look at its ``__cause__`` and on.
-    :param classifier: rules of your own in the place of ``retry_on`` and ``not_on``, whose values
-        are true for what is worth another attempt.
-    :raises ValueError: for fewer than one attempt, classes that are never retried
-        (``KeyboardInterrupt``, cancellations), a classifier whose values are names or kinds and
-        never false, and settings that exclude each other.
+    :param max_attempts: attempts including the first, default 3, at least 1; or a callable that
+        returns the number, called once per execution.
+    :param retry_on: an exception class, a tuple of them, or a predicate of the exception; default
+        ``Exception``.
+    :param not_on: classes that are not retried.  If a class and its base are in ``retry_on`` and
+        ``not_on``, the class nearer to the exception decides; a class in both is not retried.
+    :param not_recoverable: classes, also of a cause, whose exceptions are raised without recovery
+        when attempts are exhausted.
+    :param traverse_causes: whether to look at the chain of ``__cause__`` if no rule matches the
+        exception; default False.
+    :param classifier: rules that replace ``retry_on`` and ``not_on``; a true value means retryable.
+    :raises ValueError: if ``max_attempts`` is below 1; if a class is never retried
+        (``KeyboardInterrupt``, cancellations); if a classifier has no false value; if settings
+        exclude each other.
 
-    Types and a predicate together are two policies: ``SimpleRetryPolicy(3, OSError) &
+    For types and a predicate, combine two policies: ``SimpleRetryPolicy(3, OSError) &
     PredicateRetryPolicy(is_transient)``.
 
     Source: ``org.springframework.retry.policy.SimpleRetryPolicy``.
@@ -147,7 +148,7 @@ class SimpleRetryPolicy(MaxAttemptsMixin):
             if fatal or self.traverse_causes or self.retry_on != EVERY_EXCEPTION:
                 raise ValueError(
                     "classifier must be given without retry_on, not_on and traverse_causes: "
-                    "put them into the classifier"
+                    "set them on the classifier"
                 )
             return ExceptionRules(self.classifier)
         if not isinstance(self.retry_on, tuple):
@@ -161,7 +162,7 @@ class SimpleRetryPolicy(MaxAttemptsMixin):
 
     def allows(self, failures: int, failure: BaseException | None) -> bool:
         if failures >= self._limit:
-            # A limit of 0 is one that is yet to be read.
+            # 0 stands for a limit that is read at run time.
             return not self._limit and self.resolved().allows(failures, failure)
         if failure is None:
             return True

@@ -124,7 +124,7 @@ def test_outside_of_a_task_there_is_nothing_to_cut():
         asyncio.get_running_loop().call_soon(called_back)
         return await refused
 
-    assert "needs a task" in run(main(), clock=VirtualClock())
+    assert "needs a running asyncio task" in run(main(), clock=VirtualClock())
 
 
 @pytest.mark.parametrize("seconds", [0.001, 60.0])

@@ -84,7 +84,7 @@ def test_the_pushback_of_a_grpc_server_is_waited_for(value, seconds):
 def test_a_grpc_server_that_pushes_back_for_good_is_not_called_again(value):
     failure = RpcError(("grpc-retry-pushback-ms", value))
     assert waited(failure) is None
-    assert notes(failure) == ["grpc-retry-pushback-ms: the server asks for no retry"]
+    assert notes(failure) == ["grpc-retry-pushback-ms: the server requests no retry"]
 
 
 @pytest.mark.parametrize("trailing", [(), (("region", "eu"),), (17,)])
@@ -165,7 +165,7 @@ def test_what_is_no_time_to_come_is_ignored_and_noted_on_the_failure(value):
     failure = urllib.error.HTTPError("http://shop.test/", 503, "no", headers, io.BytesIO())
     assert waited(failure) == FALLBACK
     assert waited(failure) == FALLBACK
-    assert notes(failure) == [f"Retry-After ignored, it is no time to come: {value[:100]!r}"]
+    assert notes(failure) == [f"Retry-After ignored, not a time in the future: {value[:100]!r}"]
 
 
 @pytest.mark.parametrize("name", ["Retry-After", "retry-after"])

@@ -139,14 +139,14 @@ def test_milliseconds_that_make_no_sense_leave_the_seconds(failure, rubbish):
 def test_milliseconds_that_make_no_sense_are_noted(failure):
     error = failure(429, retry_after_ms="soon")
     assert wait(error) == FALLBACK
-    assert error.__notes__ == ["retry-after-ms ignored, it is no time to come: 'soon'"]
+    assert error.__notes__ == ["retry-after-ms ignored, not a time in the future: 'soon'"]
 
 
 @pytest.mark.statement("S3-10")
 def test_what_makes_no_sense_is_set_aside_with_a_note(failure):
     error = failure(503, Retry_After="when-it-suits")
     assert wait(error) == FALLBACK
-    assert error.__notes__ == ["Retry-After ignored, it is no time to come: 'when-it-suits'"]
+    assert error.__notes__ == ["Retry-After ignored, not a time in the future: 'when-it-suits'"]
 
 
 def test_without_the_header_the_fallback_answers(failure):

@@ -59,9 +59,9 @@ def test_a_value_may_be_anything_none_included():
 
 
 def test_what_is_no_mapping_of_texts_is_refused():
-    with pytest.raises(TypeError, match="patterns must map texts to values, got the key 7"):
+    with pytest.raises(TypeError, match="patterns must map strings to values, got the key 7"):
         PatternClassifier({7: 1})
-    with pytest.raises(TypeError, match="patterns must map texts to values, got 7"):
+    with pytest.raises(TypeError, match="patterns must map strings to values, got 7"):
         PatternClassifier(7)
 
 

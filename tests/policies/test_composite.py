@@ -188,5 +188,5 @@ def test_what_is_not_iterable_is_refused():
 
 
 def test_a_policy_that_keeps_state_says_so_when_asked_the_wrong_way():
-    with pytest.raises(TypeError, match=r"TimeoutRetryPolicy keeps state: ask decide\(\)"):
+    with pytest.raises(TypeError, match=r"TimeoutRetryPolicy keeps state: call decide\(\)"):
         TimeoutRetryPolicy(1).allows(0, None)

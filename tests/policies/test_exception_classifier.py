@@ -129,11 +129,11 @@ def test_a_classifier_may_choose():
 
 
 def test_the_values_of_a_classifier_must_be_policies():
-    message = "policies must give RetryPolicy objects or False, got True as a value of "
+    message = "policies must map to RetryPolicy objects or False, got True as a value of "
     with pytest.raises(TypeError, match=message):
         ExceptionClassifierRetryPolicy(ExceptionClassifier({OSError: True}))
     for settings in ({"default": SimpleRetryPolicy()}, {"traverse_causes": True}):
-        with pytest.raises(ValueError, match="must be left out beside a classifier"):
+        with pytest.raises(ValueError, match="must be left out when policies is a classifier"):
             ExceptionClassifierRetryPolicy(ExceptionClassifier({}), **settings)
 
 
@@ -143,7 +143,7 @@ def test_a_value_that_a_classifier_did_not_name_is_told():
             return ()
 
     policy = ExceptionClassifierRetryPolicy(Hides({OSError: SimpleRetryPolicy()}))
-    with pytest.raises(LookupError, match=r"Hides\(.* gave SimpleRetryPolicy\(\), .* values\(\)"):
+    with pytest.raises(LookupError, match=r"Hides\(.* returned SimpleRetryPolicy\(\), .* values\(\)"):
         policy.record(policy.start(0.0), OSError(), 0.0)
 
 

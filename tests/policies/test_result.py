@@ -60,7 +60,7 @@ def test_over_a_breaker_it_keeps_the_context_as_the_breaker_does():
 
 def test_pickled_result_policy_over_circuit_keeps_its_context():
     policy = ResultRetryPolicy(bool, CircuitBreakerRetryPolicy())
-    assert pickle.loads(pickle.dumps(policy)).keeps_context
+    assert pickle.loads(pickle.dumps(policy)).keeps_context  # noqa: S301  # our own
 
 
 def test_rules_inside_one_another_are_all_found():

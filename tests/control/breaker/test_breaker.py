@@ -968,7 +968,7 @@ def test_a_failure_is_let_go_of(make):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"name": ""}, "name must be a text that is not empty, got ''"),
+        ({"name": ""}, "name must be a non-empty str, got ''"),
         ({"name": None}, "name must be a text"),
         ({"window": 50}, "window must be Calls, Seconds or Consecutive, got 50"),
         ({"minimum_calls": 0}, "minimum_calls must be"),

@@ -252,7 +252,7 @@ def test_equal_policies_that_are_two_objects_count_apart():
 
 
 def test_a_classifier_of_something_else_chooses_no_policy():
-    with pytest.raises(TypeError, match="must give RetryPolicy objects or False, got True"):
+    with pytest.raises(TypeError, match="must map to RetryPolicy objects or False, got True"):
         ExceptionClassifierRetryPolicy(CodeClassifier(status={429: True}))
     with pytest.raises(ValueError, match="default and traverse_causes must be left out"):
         ExceptionClassifierRetryPolicy(CodeClassifier(), default=SimpleRetryPolicy())

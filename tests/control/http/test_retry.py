@@ -469,7 +469,7 @@ def test_the_template_takes_the_settings_of_one():
     [
         ({"max_attempts": 0}, ValueError, "max_attempts must be an int >= 1, got 0"),
         ({"idempotent": "yes"}, TypeError, "idempotent must be True or False, got 'yes'"),
-        ({"key_header": ""}, TypeError, "key_header must be a text that is not empty"),
+        ({"key_header": ""}, TypeError, "key_header must be a non-empty str"),
         (
             {"retryable": (OSError,)},
             TypeError,

@@ -626,7 +626,7 @@ def test_each_refusal_is_told():
     [
         ({"idempotent": "yes"}, "idempotent must be callable, got 'yes'"),
         ({"idempotent": Asking.awaited}, "idempotent must be a plain function, got coroutine"),
-        ({"name": ""}, "name must be a text that is not empty, got ''"),
+        ({"name": ""}, "name must be a non-empty str, got ''"),
         ({"listeners": [17]}, "listeners: each must be an object with the methods on_event"),
     ],
 )

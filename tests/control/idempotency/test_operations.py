@@ -1067,7 +1067,7 @@ class OfOld(MemoryRetryContextCache):
         ({"ttl": "day"}, TypeError, "ttl must be"),
         ({"lease": -1}, ValueError, "lease must be .* got -1"),
         ({"lookup": "up"}, TypeError, "lookup must be a function of the key or None, got 'up'"),
-        ({"name": " "}, TypeError, "name must be a text that is not empty, got ' '"),
+        ({"name": " "}, TypeError, "name must be a non-empty str, got ' '"),
         ({"listeners": [1]}, TypeError, "listeners: each must be an object with the methods"),
     ],
 )

@@ -333,7 +333,7 @@ def test_a_command_to_the_graph_outside_is_no_failure():
 
 @pytest.mark.parametrize("kind", [GraphBubbleUp, GraphInterrupt, ParentCommand])
 def test_who_names_what_steers_a_graph_as_worth_retrying_is_told(kind):
-    with pytest.raises(ValueError, match=f"got {kind.__name__}: it is never retried"):
+    with pytest.raises(ValueError, match=f"got {kind.__name__}, which is never retried"):
         with_retry(retryable=(OSError, kind))
 
 
