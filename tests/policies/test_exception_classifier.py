@@ -143,7 +143,7 @@ def test_a_value_that_a_classifier_did_not_name_is_told():
             return ()
 
     policy = ExceptionClassifierRetryPolicy(Hides({OSError: SimpleRetryPolicy()}))
-    with pytest.raises(LookupError, match=r"Hides\(.* returned SimpleRetryPolicy\(\), .* values\(\)"):
+    with pytest.raises(LookupError, match=r"Hides\(.* returned SimpleRetryPolicy\(\), .* in its"):
         policy.record(policy.start(0.0), OSError(), 0.0)
 
 
