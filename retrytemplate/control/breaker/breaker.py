@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from attrs.validators import optional
 
 from retrytemplate._internal.awaitables import is_awaitable
@@ -25,21 +25,17 @@ from retrytemplate._internal.validation import (
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import fast_monotonic
 from retrytemplate.control._fields import Observed
-from retrytemplate.control._predicates import counted_failure, exception_predicate
+from retrytemplate.control._predicates import exception_predicate
 from retrytemplate.control._strategy import (
     StrategyBase,
     immutable,
     reject_awaitable,
     returns_result,
 )
-from retrytemplate.control._threads import run_in_thread, run_in_thread_shielded
 from retrytemplate.control.breaker.backend import LocalBackend
-from retrytemplate.control.breaker.events import CircuitChanged, LateResult
-from retrytemplate.control.breaker.permit import Permit
-from retrytemplate.control.breaker.state_machine import CircuitConfig, StateTransition
+from retrytemplate.control.breaker.permit import CircuitCalls, Permit, notify_if_alive
+from retrytemplate.control.breaker.state_machine import CircuitConfig
 from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
-from retrytemplate.control.events import CallRejected, notify_listeners
-from retrytemplate.errors import CircuitOpenError, CircuitStoreError
 from retrytemplate.history import Outcome
 
 if TYPE_CHECKING:
@@ -47,10 +43,9 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from retrytemplate._internal.validation import Seconds as Duration
-    from retrytemplate.control.breaker.backend import Admission, CircuitBackend, CircuitSnapshot
+    from retrytemplate.control.breaker.backend import CircuitBackend, CircuitSnapshot
     from retrytemplate.control.breaker.redis.store import RedisCircuitStore
-    from retrytemplate.control.breaker.state_machine import State, Verdict
-    from retrytemplate.control.events import ControlEvent
+    from retrytemplate.control.breaker.state_machine import State
     from retrytemplate.errors import RetryError
 
     P = ParamSpec("P")
@@ -91,17 +86,17 @@ def _draw_jitter_factor(jitter: float, random: Any) -> float:
 async def _call_within_permit(
     permit: Permit, fn: Callable[..., Any], args: Any, kwargs: Any
 ) -> Any:
-    """A call whose permit may have to be waited for.  Elsewhere it is not: coroutines cost."""
+    """Call the function with a permit that a store may have to grant.
+
+    Only for a store: without one a coroutine more would cost as much as the permit.
+    """
     async with permit:
         value = fn(*args, **kwargs)
         return await value if is_awaitable(value) else value
 
 
-def _notify_if_alive(told: ref[CircuitBreaker]) -> None:
-    """Tell the listeners what has happened, if the breaker is still there."""
-    breaker = told()
-    if breaker is not None:
-        breaker._notify([])
+def _rejected(error: RetryError) -> Outcome[Any]:
+    return Outcome(None, error, 0, (), 0.0, "rejected")
 
 
 @immutable()
@@ -186,11 +181,8 @@ class CircuitBreaker(Observed, StrategyBase):
     random: Any = field(
         default=None, validator=optional(checked_by(check_methods, "random")), repr=False
     )
-    _is_failure: Callable[[BaseException], Any] = field(init=False, repr=False)
     _backend: CircuitBackend = field(init=False, repr=False)
-    _monotonic: Any = field(init=False, repr=False)
-    _slow: float = field(init=False, repr=False)
-    _timed: bool = field(init=False, repr=False)
+    _calls: CircuitCalls = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.window, Consecutive):
@@ -214,29 +206,25 @@ class CircuitBreaker(Observed, StrategyBase):
             from random import Random
 
             store("random", Random())
-        store("_is_failure", exception_predicate("failures", self.failures, refusals=False))
-        store("_monotonic", fast_monotonic(self.clock))
-        store("_slow", inf if self.slow_call is None else self.slow_call)
-        store("_timed", self.slow_call is not None or isinstance(self.window, Seconds))
-        rules = CircuitConfig(
-            window=self.window,
-            minimum_calls=self.minimum_calls,
-            failure_rate=self.failure_rate,
-            slow_rate=self.slow_rate,
-            reset_timeout=self.reset_timeout,
-            reset_growth=self.reset_growth,
-            reset_maximum=self.reset_maximum,
-            half_open_calls=self.half_open_calls,
-            required_successes=self.required_successes,
-            permit_timeout=self.permit_timeout or self.reset_timeout,
+        calls = CircuitCalls(
+            self.name,
+            fast_monotonic(self.clock),
+            inf if self.slow_call is None else self.slow_call,
+            exception_predicate("failures", self.failures, refusals=False),
+            self.listeners,
         )
+        settings = {each.name: getattr(self, each.name) for each in fields(CircuitConfig)}
+        settings["permit_timeout"] = self.permit_timeout or self.reset_timeout
+        rules = CircuitConfig(**settings)
         jitter = partial(_draw_jitter_factor, self.reset_jitter, self.random)
         if self.store is None:
-            store("_backend", LocalBackend(rules, jitter))
+            calls.backend = LocalBackend(rules, jitter)
         else:
-            notify = partial(_notify_if_alive, ref(self))
+            notify = partial(notify_if_alive, ref(calls))
             key = self.store.circuit_key(self.name, rules, self.slow_call)
-            store("_backend", self.store.backend(key, rules, jitter, self._monotonic, notify))
+            calls.backend = self.store.backend(key, rules, jitter, calls.monotonic, notify)
+        store("_calls", calls)
+        store("_backend", calls.backend)
 
     # Calls.
 
@@ -246,7 +234,7 @@ class CircuitBreaker(Observed, StrategyBase):
         :raises CircuitOpenError: it may not.
         :raises CircuitStoreError: nobody knows, and the store says ``on_store_error="raise"``.
         """
-        with Permit(self):
+        with Permit(self._calls):
             value = fn(*args, **kwargs)
             reject_awaitable(value, fn)
             return value
@@ -258,8 +246,8 @@ class CircuitBreaker(Observed, StrategyBase):
         :raises CircuitOpenError: it may not.
         """
         if self._backend.does_io:
-            return await _call_within_permit(Permit(self), fn, args, kwargs)
-        with Permit(self):
+            return await _call_within_permit(Permit(self._calls), fn, args, kwargs)
+        with Permit(self._calls):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
 
@@ -268,10 +256,10 @@ class CircuitBreaker(Observed, StrategyBase):
 
         A refusal costs least so: nothing is raised.
         """
-        permit = Permit(self)
+        permit = Permit(self._calls)
         refused = permit.acquire()
         if refused is not None:
-            return Outcome(None, refused, 0, (), 0.0, "rejected")
+            return _rejected(refused)
         try:
             with permit:
                 value = fn(*args, **kwargs)
@@ -296,10 +284,10 @@ class CircuitBreaker(Observed, StrategyBase):
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Outcome[Any]:
         """The same for functions that may be asynchronous."""
-        permit = Permit(self)
+        permit = Permit(self._calls)
         refused = await permit.acquire_async() if self._backend.does_io else permit.acquire()
         if refused is not None:
-            return Outcome(None, refused, 0, (), 0.0, "rejected")
+            return _rejected(refused)
         try:
             if self._backend.does_io:
                 value = await _call_within_permit(permit, fn, args, kwargs)
@@ -323,17 +311,13 @@ class CircuitBreaker(Observed, StrategyBase):
         >>> breaker.snapshot().calls
         1
         """
-        return Permit(self)
+        return Permit(self._calls)
 
     def _function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Where the circuit is closed no permit is made, and a success takes no lock."""
-        fast_path, monotonic, timed, slow = (
-            self._backend.fast_path,
-            self._monotonic,
-            self._timed,
-            self._slow,
-        )
-        kind = type(None)  # of the last result: of this class none has to be awaited
+        """While the circuit is closed no permit is created, and a success takes no lock."""
+        calls, fast_path, timed = self._calls, self._backend.fast_path, self._is_timed()
+        monotonic, slow = calls.monotonic, calls.slow
+        kind = type(None)  # of the last result: a value of this class is no awaitable
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal kind
@@ -347,24 +331,20 @@ class CircuitBreaker(Observed, StrategyBase):
                     reject_awaitable(value, fn)
                     kind = type(value)
             except BaseException as exc:
-                self._on_call_completed(counter.generation, 0, began, exc)
+                calls.complete(counter.generation, 0, began, exc)
                 raise
             ended = monotonic.now() if timed else 0.0
             if ended - began < slow and ended < counter.fast_path_until:
                 next(counter.fast_successes)
             else:
-                self._report(counter.generation, 0, began, monotonic.now(), "success")
+                calls.report(counter.generation, 0, began, monotonic.now(), "success")
             return value
 
         return wrapped
 
     def _coroutine(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        fast_path, monotonic, timed, slow = (
-            self._backend.fast_path,
-            self._monotonic,
-            self._timed,
-            self._slow,
-        )
+        calls, fast_path, timed = self._calls, self._backend.fast_path, self._is_timed()
+        monotonic, slow = calls.monotonic, calls.slow
 
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
             counter = fast_path.closed
@@ -374,149 +354,20 @@ class CircuitBreaker(Observed, StrategyBase):
             try:
                 value = await fn(*args, **kwargs)
             except BaseException as exc:
-                await self._on_call_completed_async(counter.generation, 0, began, exc)
+                await calls.complete_async(counter.generation, 0, began, exc)
                 raise
             ended = monotonic.now() if timed else 0.0
             if ended - began < slow and ended < counter.fast_path_until:
                 next(counter.fast_successes)
             else:
-                await self._report_async(counter.generation, 0, began, monotonic.now(), "success")
+                await calls.report_async(counter.generation, 0, began, monotonic.now(), "success")
             return value
 
         return wrapped
 
-    # What the permits ask for.
-
-    def _on_admission(self, permit: Permit, admission: Admission) -> RetryError | None:
-        number, generation, state, retry_after = admission
-        if number is None:
-            return self._rejection(state, retry_after)
-        permit._number, permit._generation, permit._is_held = number, generation, True
-        if self._backend.pending_events:
-            self._notify([])
-        return None
-
-    def _on_store_error(self, error: CircuitStoreError) -> RetryError:
-        """Nobody knows whether the call may be made, and so it is not."""
-        self._notify([])
-        return error
-
-    async def _admit_in_thread(self, now: float) -> Admission:
-        """What the store says; a permit that came too late for whoever asked is given back."""
-        backend, answers, closed = self._backend, list[Any](), list[bool]()
-
-        def ask() -> None:
-            answers.append(backend.admit(now))
-            if closed:
-                give_back()
-
-        def give_back() -> None:
-            try:
-                number, generation, *_ = answers.pop()
-            except IndexError:  # the other thread was faster
-                return
-            if number is not None:
-                backend.report(generation, number, "cancelled", False, now)
-
-        try:
-            await run_in_thread(ask)
-        except GeneratorExit:  # where nothing can be awaited
-            closed.append(True)
-            give_back()
-            raise
-        except BaseException:
-            if answers:
-                await run_in_thread_shielded(give_back)
-            raise
-        (answer,) = answers
-        return answer  # type: ignore[no-any-return]
-
-    def _rejection(self, state: State, retry_after: float | None) -> CircuitOpenError:
-        when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
-        refused = CircuitOpenError(
-            f"the circuit {self.name!r} is {state}{when}", name=self.name, retry_after=retry_after
-        )
-        if self._backend.pending_events or self.listeners:
-            self._notify([CallRejected(name=self.name, error=refused)])
-        return refused
-
-    def _verdict(self, exc: BaseException | None) -> Verdict:
-        if exc is None:
-            return "success"
-        failure = counted_failure(exc)
-        if failure is None:
-            return "cancelled"
-        return "failure" if self._is_failure(failure) else "ignored"
-
-    def _on_call_completed(
-        self, generation: Any, permit: Any, began: float, exc: BaseException | None
-    ) -> None:
-        ended = began
-        verdict: Verdict = "cancelled"
-        try:
-            ended = self._monotonic.now()
-            verdict = self._verdict(exc)
-        finally:  # a predicate that raises decides nothing, nor does a clock
-            self._report(generation, permit, began, ended, verdict)
-
-    async def _on_call_completed_async(
-        self, generation: Any, permit: Any, began: float, exc: BaseException | None
-    ) -> None:
-        ended = began
-        verdict: Verdict = "cancelled"
-        try:
-            ended = self._monotonic.now()
-            verdict = self._verdict(exc)
-        finally:
-            await self._report_after(exc, generation, permit, began, ended, verdict)
-
-    async def _report_after(self, exc: BaseException | None, *call: Any) -> None:
-        if isinstance(exc, GeneratorExit):  # where nothing can be awaited
-            self._report(*call)
-        else:
-            await self._report_async(*call)
-
-    def _report(
-        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
-    ) -> None:
-        backend, slow = self._backend, ended - began >= self._slow
-        counted = backend.report(generation, permit, verdict, slow, ended)
-        if backend.pending_events or not counted:
-            self._notify_result(verdict, counted)
-
-    async def _report_async(
-        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
-    ) -> None:
-        backend, slow = self._backend, ended - began >= self._slow
-        counted = backend.report_without_io(generation, permit, verdict, slow, ended)
-        if counted is None:
-            counted = await run_in_thread_shielded(
-                backend.report, generation, permit, verdict, slow, ended
-            )
-        if backend.pending_events or not counted:
-            self._notify_result(verdict, counted)
-
-    def _notify_result(self, verdict: Verdict, counted: bool) -> None:
-        self._notify([] if counted else [LateResult(name=self.name, verdict=verdict)])
-
-    def _notify(self, events: list[ControlEvent]) -> None:
-        """Tell the listeners what has happened, and then these."""
-        pending_events = self._backend.drain_events() if self._backend.pending_events else []
-        if self.listeners:
-            notify_listeners(self.listeners, [*map(self._event, pending_events), *events])
-
-    def _event(self, change: StateTransition | ControlEvent) -> ControlEvent:
-        if not isinstance(change, StateTransition):
-            return change
-        manual = change.manual
-        return CircuitChanged(
-            name=self.name,
-            before=change.before,
-            after=change.after,
-            generation=change.generation,
-            by=None if manual is None else manual.by,
-            reason=None if manual is None else manual.reason,
-        )
+    def _is_timed(self) -> bool:
+        """Whether a success depends on the time."""
+        return self.slow_call is not None or isinstance(self.window, Seconds)
 
     # Looking, and by hand.
 
@@ -527,8 +378,8 @@ class CircuitBreaker(Observed, StrategyBase):
 
     def snapshot(self) -> CircuitSnapshot:
         """All that can be known of it at this moment."""
-        shown = self._backend.snapshot(self.name, self._monotonic.now())
-        self._notify([])
+        shown = self._backend.snapshot(self.name, self._calls.monotonic.now())
+        self._calls.notify()
         return shown
 
     def close(self) -> None:
@@ -568,5 +419,5 @@ class CircuitBreaker(Observed, StrategyBase):
     def _set_state(
         self, state: State, by: str | None, reason: str | None, seconds: float | None
     ) -> None:
-        self._backend.force_state(state, by, reason, seconds, self._monotonic.now())
-        self._notify([])
+        self._backend.force_state(state, by, reason, seconds, self._calls.monotonic.now())
+        self._calls.notify()

@@ -1,28 +1,181 @@
-"""One call under a circuit breaker, from its admission to its end."""
+"""Admission and reports of the calls under a circuit breaker."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.errors import CircuitStoreError
+from attrs import define, field
+
+from retrytemplate.control._predicates import counted_failure
+from retrytemplate.control._threads import run_in_thread, run_in_thread_shielded
+from retrytemplate.control.breaker.events import CircuitChanged, LateResult
+from retrytemplate.control.breaker.state_machine import StateTransition
+from retrytemplate.control.events import CallRejected, notify_listeners
+from retrytemplate.errors import CircuitOpenError, CircuitStoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
+    from weakref import ref
 
-    from retrytemplate.control.breaker.backend import Admission
-    from retrytemplate.control.breaker.breaker import CircuitBreaker
-    from retrytemplate.control.breaker.state_machine import Verdict
+    from retrytemplate.control.breaker.backend import Admission, CircuitBackend
+    from retrytemplate.control.breaker.state_machine import State, Verdict
+    from retrytemplate.control.events import ControlEvent
     from retrytemplate.errors import RetryError
 
-__all__ = ["Permit"]
+__all__ = ["CircuitCalls", "Permit", "notify_if_alive"]
+
+
+@define(eq=False)
+class CircuitCalls:
+    """Reports the calls of one breaker to its backend, and its events to its listeners.
+
+    :param monotonic: its ``now()`` measures the calls, in seconds.
+    :param slow: seconds from which a call is slow.
+    """
+
+    name: str
+    monotonic: Any
+    slow: float
+    is_failure: Callable[[BaseException], Any]
+    listeners: tuple[Any, ...]
+    backend: CircuitBackend = field(init=False)
+
+    async def admit_in_thread(self, now: float) -> Admission:
+        """Ask the store in a thread; release a permit that arrives after a cancellation."""
+        backend, answers, closed = self.backend, list[Any](), list[bool]()
+
+        def ask() -> None:
+            answers.append(backend.admit(now))
+            if closed:
+                release()
+
+        def release() -> None:
+            try:
+                number, generation, *_ = answers.pop()
+            except IndexError:  # the other thread was faster
+                return
+            if number is not None:
+                backend.report(generation, number, "cancelled", False, now)
+
+        try:
+            await run_in_thread(ask)
+        except GeneratorExit:  # nothing can be awaited any more
+            closed.append(True)
+            release()
+            raise
+        except BaseException:
+            if answers:
+                await run_in_thread_shielded(release)
+            raise
+        (answer,) = answers
+        return answer  # type: ignore[no-any-return]
+
+    def reject(self, state: State, retry_after: float | None) -> CircuitOpenError:
+        """The error of a call that is not admitted."""
+        when = "" if retry_after is None else f", for {retry_after:.3g} more seconds"
+        error = CircuitOpenError(
+            f"the circuit {self.name!r} is {state}{when}", name=self.name, retry_after=retry_after
+        )
+        if self.backend.pending_events or self.listeners:
+            self.notify(CallRejected(name=self.name, error=error))
+        return error
+
+    def _verdict(self, exc: BaseException | None) -> Verdict:
+        if exc is None:
+            return "success"
+        failure = counted_failure(exc)
+        if failure is None:
+            return "cancelled"
+        return "failure" if self.is_failure(failure) else "ignored"
+
+    def complete(
+        self, generation: Any, permit: Any, began: float, exc: BaseException | None
+    ) -> None:
+        """Report a call that returned, or raised this exception."""
+        ended = began
+        verdict: Verdict = "cancelled"
+        try:
+            ended = self.monotonic.now()
+            verdict = self._verdict(exc)
+        finally:  # also if the predicate or the clock raises
+            self.report(generation, permit, began, ended, verdict)
+
+    async def complete_async(
+        self, generation: Any, permit: Any, began: float, exc: BaseException | None
+    ) -> None:
+        """Do the same where nothing may block."""
+        ended = began
+        verdict: Verdict = "cancelled"
+        try:
+            ended = self.monotonic.now()
+            verdict = self._verdict(exc)
+        finally:
+            await self.report_after(exc, generation, permit, began, ended, verdict)
+
+    async def report_after(self, exc: BaseException | None, *call: Any) -> None:
+        """Report a call that raised this exception; nothing can be awaited in a ``close()``."""
+        if isinstance(exc, GeneratorExit):
+            self.report(*call)
+        else:
+            await self.report_async(*call)
+
+    def report(
+        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        """Report a call."""
+        backend, slow = self.backend, ended - began >= self.slow
+        counted = backend.report(generation, permit, verdict, slow, ended)
+        if backend.pending_events or not counted:
+            self._notify_result(verdict, counted)
+
+    async def report_async(
+        self, generation: Any, permit: Any, began: float, ended: float, verdict: Verdict
+    ) -> None:
+        """Report a call where nothing may block."""
+        call = generation, permit, verdict, ended - began >= self.slow, ended
+        counted = self.backend.report_without_io(*call)
+        if counted is None:
+            counted = await run_in_thread_shielded(self.backend.report, *call)
+        if self.backend.pending_events or not counted:
+            self._notify_result(verdict, counted)
+
+    def _notify_result(self, verdict: Verdict, counted: bool) -> None:
+        self.notify(*() if counted else (LateResult(name=self.name, verdict=verdict),))
+
+    def notify(self, *events: ControlEvent) -> None:
+        """Notify the listeners of the pending events, and then of these."""
+        pending_events = self.backend.drain_events() if self.backend.pending_events else []
+        if self.listeners:
+            notify_listeners(self.listeners, [*map(self._event, pending_events), *events])
+
+    def _event(self, change: StateTransition | ControlEvent) -> ControlEvent:
+        if not isinstance(change, StateTransition):
+            return change
+        manual = change.manual
+        return CircuitChanged(
+            name=self.name,
+            before=change.before,
+            after=change.after,
+            generation=change.generation,
+            by=None if manual is None else manual.by,
+            reason=None if manual is None else manual.reason,
+        )
+
+
+def notify_if_alive(calls: ref[CircuitCalls]) -> None:
+    """Notify the listeners of the pending events, if the breaker still exists."""
+    alive = calls()
+    if alive is not None:
+        alive.notify()
 
 
 class Permit:
-    """One call, from where it is admitted to where it is known how it went.
+    """One call, from its admission to its result.
 
-    The end of the block says it: an exception as the breaker's ``failures`` judge it, else a
-    success.  Inside it may be said earlier, once: what the block ends with counts no more.  Where
-    a store is asked, an ``async with`` reports that when it ends.
+    The end of the block reports the call: an exception as the breaker's ``failures`` classify it,
+    else a success.  A method reports it earlier, once; the end of the block then reports nothing.
+    With a store, an ``async with`` sends an earlier report when the block ends.
 
     >>> from retrytemplate.control import CircuitBreaker
     >>> breaker = CircuitBreaker("billing")
@@ -36,7 +189,7 @@ class Permit:
 
     __slots__ = (
         "_began",
-        "_breaker",
+        "_calls",
         "_deferred_outcomes",
         "_generation",
         "_is_held",
@@ -47,90 +200,99 @@ class Permit:
     _began: float
     _generation: Any
     _number: Any
-    # And when: of a block that may have to await the report.
+    # With their times: of a block that may have to await the report.
     _deferred_outcomes: list[tuple[Verdict, float]]
 
-    def __init__(self, breaker: CircuitBreaker) -> None:
-        self._breaker = breaker
+    def __init__(self, calls: CircuitCalls) -> None:
+        self._calls = calls
         self._is_held = False
         self.elapsed = 0.0
 
     def acquire(self) -> RetryError | None:
-        """Ask for the call; the error, if it may not be made."""
+        """Ask for admission; the error if the call is rejected."""
         if self._is_held:
             return None
-        breaker = self._breaker
-        self._began = now = breaker._monotonic.now()
+        calls = self._calls
+        self._began = now = calls.monotonic.now()
         try:
-            admission = breaker._backend.admit(now)
+            admission = calls.backend.admit(now)
         except CircuitStoreError as error:
-            return breaker._on_store_error(error)
+            calls.notify()
+            return error
         try:
-            return breaker._on_admission(self, admission)
+            return self._admitted(admission)
         except BaseException:  # of a listener, or a signal: the call is not made
             if admission[0] is not None:
-                breaker._report(*self._unused(admission))
+                calls.report(*self._unused(admission))
             raise
 
     async def acquire_async(self) -> RetryError | None:
-        """The same, where a shared circuit is asked in a thread."""
+        """Ask for admission; a shared circuit is asked in a thread."""
         if self._is_held:
             return None
-        breaker = self._breaker
-        self._began = now = breaker._monotonic.now()
+        calls = self._calls
+        self._began = now = calls.monotonic.now()
         try:
-            admission = breaker._backend.admit_without_io(now) or await breaker._admit_in_thread(
-                now
-            )
+            admission = calls.backend.admit_without_io(now) or await calls.admit_in_thread(now)
         except CircuitStoreError as error:
-            return breaker._on_store_error(error)
+            calls.notify()
+            return error
         try:
-            return breaker._on_admission(self, admission)
+            return self._admitted(admission)
         except BaseException as exc:
             if admission[0] is not None:
-                await breaker._report_after(exc, *self._unused(admission))
+                await calls.report_after(exc, *self._unused(admission))
             raise
 
+    def _admitted(self, admission: Admission) -> RetryError | None:
+        number, generation, state, retry_after = admission
+        if number is None:
+            return self._calls.reject(state, retry_after)
+        self._number, self._generation, self._is_held = number, generation, True
+        if self._calls.backend.pending_events:
+            self._calls.notify()
+        return None
+
     def _unused(self, admission: Admission) -> tuple[Any, Any, float, float, Verdict]:
-        """What is reported where no call was made."""
+        """The report of an admitted call that is not made."""
         self._is_held = False
         number, generation, *_ = admission
         return generation, number, self._began, self._began, "cancelled"
 
     def success(self) -> None:
-        """It went well."""
+        """Report a success."""
         self._record_outcome("success")
 
     def failure(self) -> None:
-        """It failed."""
+        """Report a failure."""
         self._record_outcome("failure")
 
     def ignore(self) -> None:
-        """It says nothing about what was called."""
+        """Report a call that counts neither as a success nor as a failure."""
         self._record_outcome("ignored")
 
     def cancel(self) -> None:
-        """It was given up before it was known."""
+        """Report a call that was cancelled before its result."""
         self._record_outcome("cancelled")
 
     def _close(self) -> bool:
         was, self._is_held = self._is_held, False
         if was:
             try:
-                self.elapsed = self._breaker._monotonic.now() - self._began
+                self.elapsed = self._calls.monotonic.now() - self._began
             except BaseException:  # of a clock; in a store the permit has a lease
-                backend, began = self._breaker._backend, self._began
+                backend, began = self._calls.backend, self._began
                 backend.report_without_io(self._generation, self._number, "cancelled", False, began)
                 raise
         return was
 
     def _record_outcome(self, verdict: Verdict) -> None:
         if self._close():
-            breaker, ended = self._breaker, self._began + self.elapsed
-            if breaker._backend.does_io and hasattr(self, "_deferred_outcomes"):
+            calls, ended = self._calls, self._began + self.elapsed
+            if calls.backend.does_io and hasattr(self, "_deferred_outcomes"):
                 self._deferred_outcomes.append((verdict, ended))
             else:
-                breaker._report(self._generation, self._number, self._began, ended, verdict)
+                calls.report(self._generation, self._number, self._began, ended, verdict)
 
     def __enter__(self) -> Self:
         return self._entered(self.acquire())
@@ -147,22 +309,23 @@ class Permit:
         if exception is None:
             self.success()
         elif self._close():
-            self._breaker._on_call_completed(self._generation, self._number, self._began, exception)
+            self._calls.complete(self._generation, self._number, self._began, exception)
 
     async def __aenter__(self) -> Self:
-        if not self._breaker._backend.does_io:
+        if not self._calls.backend.does_io:
             return self.__enter__()
         self._deferred_outcomes = []
         return self._entered(await self.acquire_async())
 
-    async def __aexit__(self, *exc: Any) -> None:
-        if not self._breaker._backend.does_io:
-            self.__exit__(*exc)
+    async def __aexit__(
+        self, kind: object, exception: BaseException | None, traceback: object
+    ) -> None:
+        calls = self._calls
+        if not calls.backend.does_io:
+            self.__exit__(kind, exception, traceback)
         elif self._close():
-            await self._breaker._on_call_completed_async(
-                self._generation, self._number, self._began, exc[1]
-            )
+            await calls.complete_async(self._generation, self._number, self._began, exception)
         elif self._deferred_outcomes:
             verdict, ended = self._deferred_outcomes.pop()
             call = self._generation, self._number, self._began, ended, verdict
-            await self._breaker._report_after(exc[1], *call)
+            await calls.report_after(exception, *call)
