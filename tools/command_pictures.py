@@ -25,10 +25,11 @@ from sqlalchemy import text
 from retrytemplate import SimpleRetryPolicy
 from retrytemplate.batch import ChunkStep, DeadLetters, JobRepository, Runs, SkipPolicy
 from retrytemplate.cli.commands.batch.progress import BarReporter
-from retrytemplate.cli.commands.batch.rendering import BatchScreen
-from retrytemplate.cli.commands.dlq import DlqScreen
+from retrytemplate.cli.commands.batch.rendering import RUNS
+from retrytemplate.cli.commands.dlq import LETTERS
 from retrytemplate.cli.commands.switch.loading import load_view
 from retrytemplate.cli.commands.switch.rendering import SwitchScreen
+from retrytemplate.cli.tables import Screen
 from retrytemplate.control import KillSwitch, SQLSwitchStore
 from retrytemplate.testing import VirtualClock
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from retrytemplate.batch import RunStatus
-    from retrytemplate.cli.tables import Screen
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDTH = 96
@@ -142,13 +142,13 @@ def draw_all(url: str) -> None:
         unskipped = a_step(jobs, Service().price, name="ship-orders", skip=SkipPolicy())
         unskipped.run({"depot": "Bremen"})
         subprocess.run([sys.executable, __file__, url], check=False)
-        screen = BatchScreen()
+        screen = Screen()
         page = Runs(jobs).page()
         save_screen(
             screen,
             "batch-status",
             "retrytemplate batch status",
-            lambda: screen.list(page, more=False),
+            lambda: RUNS.draw(screen, page),
         )
 
         price = looking_at(BarReporter(), jobs, KILLER, drawn)
@@ -158,7 +158,7 @@ def draw_all(url: str) -> None:
 
 
 def draw_letters(jobs: JobRepository) -> None:
-    letters, screen = DeadLetters(jobs), DlqScreen()
+    letters, screen = DeadLetters(jobs), Screen()
     first, second, *_ = letters.page(step="reprice-orders")
     letters.discard([first.id], by="ada", reason="a test order")
     a_step(jobs, lambda order: order).replay([second.id], by="ada")
@@ -167,7 +167,7 @@ def draw_letters(jobs: JobRepository) -> None:
         screen,
         "dlq-list",
         "retrytemplate dlq list --state any",
-        lambda: screen.list(page, more=True),
+        lambda: LETTERS.draw(screen, page, "There are more"),
     )
 
 

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "add_command",
     "add_limit",
+    "add_step",
     "add_verb",
+    "add_verbs",
     "current_user",
     "json_or_text",
     "row_number",
@@ -28,24 +31,48 @@ __all__ = [
 DIGITS = 20
 
 
-def add_verb(
-    verbs: Any, name: str, does: str, epilog: str, *options: ArgumentParser
+def add_command(
+    commands: Any, name: str, does: str, description: str, epilog: str, *options: ArgumentParser
 ) -> ArgumentParser:
-    """The parser of a verb's own verb, which may print what it says as JSON.
+    """The parser of a command; *description* and *epilog* keep their line breaks.
 
-    :param does: what it does, in words.
+    :param does: its line in the list of commands.
     :param options: parsers whose options it takes over.
     """
-    parser: ArgumentParser = verbs.add_parser(
+    parser: ArgumentParser = commands.add_parser(
         name,
         help=does,
-        description=f"{does[0].upper()}{does[1:]}.",
+        description=description,
         epilog=epilog,
         parents=options,
         formatter_class=RawDescriptionHelpFormatter,
     )
+    return parser
+
+
+def add_verbs(parser: ArgumentParser) -> Any:
+    """The verbs of a command, of which one is required."""
+    return parser.add_subparsers(dest="action", metavar="VERB", required=True)
+
+
+def add_verb(
+    verbs: Any, name: str, does: str, epilog: str, *options: ArgumentParser
+) -> ArgumentParser:
+    """The parser of a verb of a command, with ``--json``."""
+    description = f"{does[0].upper()}{does[1:]}."
+    parser = add_command(verbs, name, does, description, epilog, *options)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     return parser
+
+
+def add_step(parser: ArgumentParser, awaited: str) -> None:
+    """Add the step in a file of the user, and ``--async``.
+
+    :param awaited: what ``--async`` does.
+    """
+    add = parser.add_argument
+    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
+    add("--async", action="store_true", dest="asynchronous", help=awaited)
 
 
 def text(given: str) -> str:
@@ -76,16 +103,16 @@ def current_user(named: str | None) -> str:
         raise UsageError("--by: nobody is logged in: say who you are") from None
 
 
-def whole_number(most: int) -> Callable[[str], int]:
-    """Read an argument that must be a whole number from 1 to *most*."""
+def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
+    """Read an argument that must be a whole number from *least* to *most*."""
 
     def read(text: str) -> int:
         # As many digits as there are would be too many for int().
         fits = text.strip().isdecimal() and len(text) <= DIGITS
-        number = int(text) if fits else 0
-        if not 1 <= number <= most:
+        number = int(text) if fits else least - 1
+        if not least <= number <= most:
             raise ArgumentTypeError(
-                f"must be a whole number from 1 to {most}, got {text[:DIGITS]!r}"
+                f"must be a whole number from {least} to {most}, got {text[:DIGITS]!r}"
             )
         return number
 

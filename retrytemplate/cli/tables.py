@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from attrs import frozen
 
 from retrytemplate._internal.failure_text import summary
 from retrytemplate._internal.formatting import with_text
-from retrytemplate.cli.errors import console
+from retrytemplate.cli.errors import console, print_json
 from retrytemplate.cli.formatting import clean, format_moment, truncate_end, truncate_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from argparse import Namespace
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import JustifyMethod, OverflowMethod
 
     from retrytemplate.errors import RecordedFailure
     from retrytemplate.history import AttemptRecord
 
-__all__ = ["Screen", "one_line"]
+__all__ = ["Listing", "Screen", "one_line", "print_item"]
+
+T = TypeVar("T")
 
 COLUMN_GAP = 2
 # Cells of a column that is cut, and of all columns where no terminal ends the line.
@@ -117,6 +123,75 @@ class Screen:
         told = attempt.traceback or with_text(attempt.type_name, attempt.message)
         for line in told.expandtabs().splitlines():
             self.say(f"  {line}")
+
+
+@frozen(kw_only=True)
+class Listing(Generic[T]):
+    """How a page of items is printed: as a table, or as JSON.
+
+    :param items: their name in the JSON.
+    :param numbers: the heads of the columns that are aligned to the right.
+    :param cursor: what ``option`` takes to begin after an item.
+    :param name: the column whose texts keep both ends when they are cut.
+    :param empty: the line for a page without items.
+    :param note: a line below the table.
+    """
+
+    items: str
+    heads: Sequence[str]
+    numbers: Sequence[str]
+    cells: Callable[[T], Iterable[str]]
+    style: Callable[[T], str | None]
+    as_json: Callable[[T], Any]
+    cursor: Callable[[T], Any]
+    option: str = "--after"
+    name: int = 0
+    empty: str
+    note: Callable[[Sequence[T]], str] = lambda page: ""
+
+    def print(
+        self, args: Namespace, found: Sequence[T], count: Callable[[], int] | None = None
+    ) -> None:
+        """Print at most ``--limit`` of the items that were found, and how to see the next.
+
+        :param count: the number of all items.
+        """
+        page, more = found[: args.limit], len(found) > args.limit
+        if args.json:
+            after = self.cursor(page[-1]) if more else None
+            print_json({self.items: [self.as_json(each) for each in page], "next": after})
+            return
+        rest = f"{len(page)} of {count()} {self.items}; more" if count else "There are more"
+        self.draw(Screen(), page, rest if more else None)
+
+    def draw(self, screen: Screen, page: Sequence[T], more: str | None = None) -> None:
+        """Draw a page."""
+        if not page:
+            screen.say(self.empty)
+            return
+        rows, styles = map(self.cells, page), map(self.style, page)
+        screen.table(self.heads, rows, styles, numbers=self.numbers, name=self.name)
+        if note := self.note(page):
+            screen.say(note)
+        if more:
+            screen.say(f"{more}: {self.option} {quote(str(self.cursor(page[-1])))}")
+
+
+def print_item(
+    args: Namespace,
+    item: Any,
+    title: str,
+    facts: Iterable[tuple[str, str]],
+    history: Sequence[AttemptRecord] = (),
+) -> None:
+    """Print all that is known of an item: as JSON, or as a title, facts and attempts."""
+    if args.json:
+        print_json(item.as_json())
+        return
+    screen = Screen()
+    screen.say(title, style="bold")
+    screen.facts(facts)
+    screen.attempts(history)
 
 
 def one_line(failure: RecordedFailure | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,16 @@ from retrytemplate.cli.errors import CommandFailed, UsageError
 from retrytemplate.errors import MisuseError, RetryError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Coroutine, Iterator, Sequence
     from types import ModuleType
     from typing import TypeVar
 
     from retrytemplate.batch import ChunkStep
 
-__all__ = ["load_object", "load_step", "parse_parameters", "run_step"]
-
-
-if TYPE_CHECKING:
     T = TypeVar("T")
+
+__all__ = ["load_object", "open_step", "parse_parameters", "run_step"]
 
 
 # Frames that say nothing about somebody's file.
@@ -92,17 +91,22 @@ def _report_errors(what: str) -> Iterator[None]:
         raise UsageError(f"{what} cannot be run: {summary(error)}") from None
 
 
-EXAMPLE = "job.py:step"
+@contextmanager
+def open_step(args: Namespace) -> Iterator[ChunkStep]:
+    """The step that ``args.job`` names; its repository is closed at the end.
 
-
-def load_step(text: str) -> ChunkStep:
-    """The step that *text* names.
+    With ``--json``, output of the user's code goes to standard error.
 
     :raises UsageError: there is no such file, or no step of that name in it.
     """
     from retrytemplate.batch import ChunkStep
 
-    return load_object(text, ChunkStep, EXAMPLE)
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():
+        step = load_object(args.job, ChunkStep, "job.py:step")
+        try:
+            yield step
+        finally:
+            step.repository.close()
 
 
 def parse_parameters(pairs: Sequence[str]) -> dict[str, Any]:

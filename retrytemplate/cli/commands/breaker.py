@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.csv import CsvReader
 from retrytemplate.batch.readers.json_lines import JsonLinesReader
 from retrytemplate.cli import stores
-from retrytemplate.cli.arguments import add_verb
+from retrytemplate.cli.arguments import add_command, add_verb, add_verbs
 from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
 from retrytemplate.cli.specs import NUMBER, SECONDS, WHOLE, Kind, build
 from retrytemplate.control.breaker.breaker import CircuitBreaker
@@ -22,6 +21,7 @@ from retrytemplate.control.breaker.window import Calls, Consecutive, Seconds
 from retrytemplate.errors import CircuitStoreError
 
 if TYPE_CHECKING:
+    import argparse
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
 
@@ -95,14 +95,9 @@ examples:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verb, to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "breaker",
-        help="how shared circuits stand; settings tried on calls that were recorded",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "how shared circuits stand; settings tried on calls that were recorded"
+    parser = add_command(subparsers, "breaker", does, DESCRIPTION, EPILOG)
+    verbs = add_verbs(parser)
     shared = stores.options(of="the store of the circuits")
     does = "how the circuits stand that processes share"
     add = add_verb(verbs, "status", does, STATUS_EPILOG, shared).add_argument

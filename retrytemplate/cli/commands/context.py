@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.formatting import with_text
-from retrytemplate.cli import stores, tables
-from retrytemplate.cli.arguments import add_limit, add_verb
+from retrytemplate.cli import stores
+from retrytemplate.cli.arguments import add_command, add_limit, add_verb, add_verbs
 from retrytemplate.cli.errors import CommandFailed, confirm, print_json
 from retrytemplate.cli.formatting import format_age, format_moment, format_span
-from retrytemplate.cli.tables import one_line
+from retrytemplate.cli.tables import Listing, one_line, print_item
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence, Sized
+    import argparse
+    from collections.abc import Iterator, Mapping, Sized
 
     from retrytemplate.backends.inspection import ContextInspector, Entry
     from retrytemplate.errors import RecordedFailure
 
-__all__ = ["Screen", "add_parser", "run"]
+__all__ = ["add_parser", "run"]
 
 
 DESCRIPTION = """\
@@ -69,14 +68,9 @@ success.  A key that is held is forgotten too; what its holder writes at the end
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "context",
-        help="look at what a durable context cache keeps, and drop keys",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "look at what a durable context cache keeps, and drop keys"
+    parser = add_command(subparsers, "context", does, DESCRIPTION, EPILOG)
+    verbs = add_verbs(parser)
     listing = add_verb(verbs, "list", "the keys, a line each", LIST_EPILOG, stores.options())
     add = listing.add_argument
     add("--prefix", default="", metavar="TEXT", help="only keys that begin with it")
@@ -110,12 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace, entries: ContextInspector) -> int:
     found = entries.page(prefix=args.prefix, after=args.after, limit=args.limit + 1)
-    page, more = found[: args.limit], len(found) > args.limit
-    if args.json:
-        last = page[-1].key if more else None
-        print_json({"keys": [_summary(each) for each in page], "next": last})
-    else:
-        Screen().list(page, more=more)
+    KEYS.print(args, found)
     return 0
 
 
@@ -129,10 +118,7 @@ def _show(args: argparse.Namespace, entries: ContextInspector) -> int:
     entry = entries.find(args.key)
     if entry is None:
         raise CommandFailed(f"nothing is kept under {args.key!r}")
-    if args.json:
-        print_json(entry.as_json())
-    else:
-        Screen().show(entry)
+    print_item(args, entry, entry.key, _record_facts(entry), entry.record.history)
     return 0
 
 
@@ -163,28 +149,7 @@ def _keys(several: Sized) -> str:
     return "1 key" if len(several) == 1 else f"{len(several)} keys"
 
 
-HEADS = ("key", "phase", "failed", "age/lease", "last failure")
-NUMBERS = ("failed", "age/lease")
 STYLES = {"held": "yellow", "lost": "red", "recovering": "red", "done": "green"}
-
-
-class Screen(tables.Screen):
-    """The keys of a store on standard output."""
-
-    def list(self, page: Sequence[Entry], *, more: bool) -> None:
-        """A line for each entry, and what comes next."""
-        if not page:
-            self.say("No such key is kept.")
-            return
-        self.table(HEADS, map(_cells, page), map(_style, page), numbers=NUMBERS)
-        if more:
-            self.say(f"There are more: --after {quote(page[-1].key)}")
-
-    def show(self, entry: Entry) -> None:
-        """All that is kept under a key."""
-        self.say(entry.key, style="bold")
-        self.facts(_record_facts(entry))
-        self.attempts(entry.record.history)
 
 
 def _cells(entry: Entry) -> Iterator[str]:
@@ -260,3 +225,15 @@ def _failure(failure: RecordedFailure | None) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+KEYS: Listing[Entry] = Listing(
+    items="keys",
+    heads=("key", "phase", "failed", "age/lease", "last failure"),
+    numbers=("failed", "age/lease"),
+    cells=_cells,
+    style=_style,
+    as_json=_summary,
+    cursor=lambda entry: entry.key,
+    empty="No such key is kept.",
+)

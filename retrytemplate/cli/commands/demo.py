@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from contextlib import contextmanager
@@ -10,11 +9,13 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli.errors import UsageError, console
+from retrytemplate.cli.arguments import add_command, whole_number
+from retrytemplate.cli.errors import UsageError, console, print_json
 from retrytemplate.cli.signals import INTERRUPTED, print_stderr, stopped_by_signals
 from retrytemplate.demo.job import AT_ONCE, CHUNK
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
     from rich.table import Table
@@ -54,13 +55,8 @@ exit codes:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="reprocess a file of orders through a faulty service, and see what retry does",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    does = "reprocess a file of orders through a faulty service, and see what retry does"
+    parser = add_command(subparsers, "demo", does, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--input", type=Path, metavar="FILE", help="the orders (default: the package's own)")
     add(
@@ -69,7 +65,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         metavar="FILE",
         help="where to write, a new file (default: one in the temporary directory)",
     )
-    add("--port", type=_port, default=0, help="the service's port (default: a free one)")
+    add(
+        "--port",
+        type=whole_number(65_535, 0),
+        default=0,
+        help="the service's port (default: a free one)",
+    )
     add("--seed", type=int, default=SEED, help="the faults (default: %(default)s)")
     add("--json", action="store_true", help="print the figures as JSON")
     return parser
@@ -144,8 +145,6 @@ def _run_watched(job: Job, screen: Screen | None) -> Report:
 
 
 def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
-    import json
-
     figures = {
         "read": report.read,
         "written": report.written,
@@ -165,7 +164,7 @@ def _print_json(job: Job, report: Report, args: argparse.Namespace) -> None:
         "seed": args.seed,
         "port": job.service.port,
     }
-    print(json.dumps(figures, indent=2))
+    print_json(figures)
 
 
 def _interrupt_notice(job: Job) -> str:
@@ -174,13 +173,6 @@ def _interrupt_notice(job: Job) -> str:
         f"interrupted: {tally.written} of {tally.total} lines are written, {tally.dead_lettered} "
         f"dead-lettered, the others are not processed; database: {job.database}"
     )
-
-
-def _port(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else -1
-    if not 0 <= number <= 65_535:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
-    return number
 
 
 def _new_file() -> Path:

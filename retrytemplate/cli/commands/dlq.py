@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from contextlib import nullcontext, redirect_stdout
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.formatting import with_text
 from retrytemplate.batch.dead_letters import PHASES, STATES
-from retrytemplate.cli import stores as _journal
-from retrytemplate.cli import stores as _stores
-from retrytemplate.cli import user_files
+from retrytemplate.cli import stores, user_files
 from retrytemplate.cli.arguments import (
+    add_command,
     add_limit,
+    add_step,
     add_verb,
+    add_verbs,
     current_user,
     row_number,
     stored_text,
@@ -23,15 +22,16 @@ from retrytemplate.cli.arguments import (
 )
 from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
 from retrytemplate.cli.formatting import format_age, format_moment, format_span
-from retrytemplate.cli.tables import Screen, one_line
+from retrytemplate.cli.tables import Listing, one_line, print_item
 from retrytemplate.errors import RecordedFailure
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from retrytemplate.batch import DeadLetter, DeadLetters, ReplayReport
 
-__all__ = ["DlqScreen", "add_parser", "run"]
+__all__ = ["LETTERS", "add_parser", "run"]
 
 
 ANY = "any"
@@ -61,7 +61,7 @@ examples:
   retrytemplate dlq list --store sqlite:///jobs.db
   retrytemplate dlq list --step reprice-orders --error PriceError
   retrytemplate dlq list --state any --after 17 --limit 200
-  {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate dlq list --json
+  {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate dlq list --json
 
 In the table what is too long for the terminal is cut; show and --json have it whole.
 """
@@ -103,16 +103,11 @@ history.  Items that killed their process are replayed only where their letters 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "dlq",
-        help="look at dead letters, replay and discard them",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "look at dead letters, replay and discard them"
+    parser = add_command(subparsers, "dlq", does, DESCRIPTION, EPILOG)
+    verbs = add_verbs(parser)
     listing = add_verb(
-        verbs, "list", "the letters, a line each", LIST_EPILOG, _journal.journal_options()
+        verbs, "list", "the letters, a line each", LIST_EPILOG, stores.journal_options()
     )
     _add_filters(listing)
     listing.add_argument(
@@ -120,7 +115,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     add_limit(listing, "letters")
     showing = add_verb(
-        verbs, "show", "all that is known of a letter", SHOW_EPILOG, _journal.journal_options()
+        verbs, "show", "all that is known of a letter", SHOW_EPILOG, stores.journal_options()
     )
     showing.add_argument("id", type=row_number, metavar="ID")
     discarding = add_verb(
@@ -128,13 +123,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "discard",
         "decide that nothing more is to be done",
         DISCARD_EPILOG,
-        _journal.journal_options(),
+        stores.journal_options(),
     )
     discarding.add_argument("ids", type=row_number, nargs="+", metavar="ID")
     discarding.add_argument("--by", metavar="NAME", help="who decides (default: who is logged in)")
     discarding.add_argument("--reason", required=True, metavar="TEXT", help="stays with the letter")
     does = "write letters as lines of JSON"
-    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, _journal.journal_options()))
+    _add_filters(add_verb(verbs, "export", does, EXPORT_EPILOG, stores.journal_options()))
     does = "process and write the items of open letters"
     _add_replaying(add_verb(verbs, "replay", does, REPLAY_EPILOG))
     return parser
@@ -161,17 +156,11 @@ def _add_common_filters(add: Any) -> None:
 
 
 def _add_replaying(parser: argparse.ArgumentParser) -> None:
+    add_step(parser, "use replay_async(), where it cannot be seen that it is needed")
     add = parser.add_argument
-    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
     add("ids", type=row_number, nargs="*", metavar="ID", help="only these letters")
     _add_common_filters(add)
     add("--by", type=text, metavar="NAME", help="who replays them (default: who is logged in)")
-    add(
-        "--async",
-        action="store_true",
-        dest="asynchronous",
-        help="use replay_async(), where it cannot be seen that it is needed",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -181,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "replay":
         return _replay(args)
     does = {"list": _list, "show": _show, "discard": _discard, "export": _export}[args.action]
-    with _journal.open_journal(args) as repository:
+    with stores.open_journal(args) as repository:
         return does(args, DeadLetters(repository))
 
 
@@ -198,26 +187,19 @@ def _filters(args: argparse.Namespace) -> dict[str, Any]:
 
 def _list(args: argparse.Namespace, letters: DeadLetters) -> int:
     found = letters.page(after=args.after, limit=args.limit + 1, **_filters(args))
-    page, more = found[: args.limit], len(found) > args.limit
-    if args.json:
-        short = [
-            {name: value for name, value in each.as_json().items() if name != "history"}
-            for each in page
-        ]
-        print_json({"letters": short, "next": page[-1].id if more else None})
-    else:
-        DlqScreen().list(page, more=more)
+    LETTERS.print(args, found)
     return 0
+
+
+def _summary(letter: DeadLetter) -> dict[str, Any]:
+    return {name: value for name, value in letter.as_json().items() if name != "history"}
 
 
 def _show(args: argparse.Namespace, letters: DeadLetters) -> int:
     letter = letters.find(args.id)
     if letter is None:
         raise CommandFailed(f"there is no dead letter {args.id}")
-    if args.json:
-        print_json(letter.as_json())
-    else:
-        DlqScreen().show(letter)
+    print_item(args, letter, f"dead letter {letter.id}", _facts(letter), letter.history)
     return 0
 
 
@@ -252,19 +234,15 @@ def _export(args: argparse.Namespace, letters: DeadLetters) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = user_files.load_step(args.job)
-        asked = {"error": args.error, "key": args.key, "by": current_user(args.by)}
+    with user_files.open_step(args) as step:
+        which = {"error": args.error, "key": args.key, "by": current_user(args.by)}
         ids = args.ids or None
-        try:
-            report = user_files.run_step(
-                step,
-                lambda: step.replay(ids, **asked),
-                lambda: step.replay_async(ids, **asked),
-                asynchronous=args.asynchronous,
-            )
-        finally:
-            step.repository.close()
+        report = user_files.run_step(
+            step,
+            lambda: step.replay(ids, **which),
+            lambda: step.replay_async(ids, **which),
+            asynchronous=args.asynchronous,
+        )
     if args.json:
         print_json(report.as_json())
     else:
@@ -300,31 +278,8 @@ def _ids(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids))
 
 
-HEADS = ("id", "step", "key", "phase", "tries", "state", "age", "last failure")
-NUMBERS = ("id", "tries", "age")
-KEY = HEADS.index("key")
 STYLES = {"replayed": "green", "discarded": "dim"}
 CRASHED = "red"
-
-
-class DlqScreen(Screen):
-    """Dead letters on standard output."""
-
-    def list(self, page: Sequence[DeadLetter], *, more: bool) -> None:
-        """A line for each letter, and what comes next."""
-        if not page:
-            self.say("There is no such letter.")
-            return
-        rows = [_cells(letter) for letter in page]
-        self.table(HEADS, rows, map(_style, page), numbers=NUMBERS, name=KEY)
-        if more:
-            self.say(f"There are more: --after {page[-1].id}")
-
-    def show(self, letter: DeadLetter) -> None:
-        """All that is known of a letter."""
-        self.say(f"dead letter {letter.id}", style="bold")
-        self.facts(_facts(letter))
-        self.attempts(letter.history)
 
 
 def _cells(letter: DeadLetter) -> Iterator[str]:
@@ -361,3 +316,17 @@ def _facts(letter: DeadLetter) -> Iterator[tuple[str, str]]:
         yield entry.action, f"{format_moment(entry.at)} by {entry.by}{reason}"
     if letter.problem is not None:
         yield "problem", letter.problem
+
+
+HEADS = ("id", "step", "key", "phase", "tries", "state", "age", "last failure")
+LETTERS: Listing[DeadLetter] = Listing(
+    items="letters",
+    heads=HEADS,
+    numbers=("id", "tries", "age"),
+    name=HEADS.index("key"),
+    cells=_cells,
+    style=_style,
+    as_json=_summary,
+    cursor=lambda letter: letter.id,
+    empty="There is no such letter.",
+)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from contextlib import nullcontext, redirect_stdout
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli import stores as _journal
-from retrytemplate.cli import stores as _stores
-from retrytemplate.cli import user_files
-from retrytemplate.cli.arguments import add_limit, add_verb, row_number, stored_text
+from retrytemplate.cli import stores, user_files
+from retrytemplate.cli.arguments import (
+    add_command,
+    add_limit,
+    add_step,
+    add_verb,
+    add_verbs,
+    row_number,
+    stored_text,
+)
 from retrytemplate.cli.errors import print_json
 from retrytemplate.cli.formatting import format_span
-from retrytemplate.cli.tables import Screen, one_line
+from retrytemplate.cli.tables import Listing, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import argparse
+    from collections.abc import Iterator
 
     from retrytemplate.batch import JobRepository, UnsentMessage
 
-__all__ = ["OutboxScreen", "add_parser", "run"]
+__all__ = ["add_parser", "run"]
 
 
 DESCRIPTION = """\
@@ -44,7 +49,7 @@ LIST_EPILOG = f"""\
 examples:
   retrytemplate outbox list --store sqlite:///jobs.db
   retrytemplate outbox list --step reprice-orders --run 17
-  {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate outbox list --json
+  {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate outbox list --json
 
 Listing takes no lock and changes nothing.
 """
@@ -62,29 +67,18 @@ at least once: the receiver drops an id that it knows.
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "outbox",
-        help="list the messages that wait, and send them",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "list the messages that wait, and send them"
+    parser = add_command(subparsers, "outbox", does, DESCRIPTION, EPILOG)
+    verbs = add_verbs(parser)
     does = "the messages that wait, a line each"
-    listing = add_verb(verbs, "list", does, LIST_EPILOG, _journal.journal_options())
+    listing = add_verb(verbs, "list", does, LIST_EPILOG, stores.journal_options())
     add = listing.add_argument
     add("--step", type=stored_text, metavar="NAME", help="only those of this step")
     add("--run", type=row_number, metavar="RUN", dest="of_run", help="only those of this run")
     add("--after", type=row_number, default=0, metavar="NUMBER", help="the next page")
     add_limit(listing, "messages")
-    add = add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG).add_argument
-    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
-    add(
-        "--async",
-        action="store_true",
-        dest="asynchronous",
-        help="use send_outbox_async(), for a send function that must be awaited",
-    )
+    awaited = "use send_outbox_async(), for a send function that must be awaited"
+    add_step(add_verb(verbs, "send", "send the messages of a step", SEND_EPILOG), awaited)
     return parser
 
 
@@ -92,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     """List or send; the exit code."""
     if args.action == "send":
         return _send(args)
-    with _journal.open_journal(args) as repository:
+    with stores.open_journal(args) as repository:
         return _list(args, repository)
 
 
@@ -101,24 +95,15 @@ def _list(args: argparse.Namespace, repository: JobRepository) -> int:
 
     messages, which = UnsentMessages(repository), {"step": args.step, "run": args.of_run}
     found = messages.page(after=args.after, limit=args.limit + 1, **which)
-    page, more = found[: args.limit], len(found) > args.limit
-    if args.json:
-        shown = [each.as_json() for each in page]
-        print_json({"messages": shown, "next": page[-1].number if more else None})
-    else:
-        OutboxScreen().list(page, count=messages.count(**which), more=more)
+    MESSAGES.print(args, found, lambda: messages.count(**which))
     return 0
 
 
 def _send(args: argparse.Namespace) -> int:
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = user_files.load_step(args.job)
-        try:
-            report = user_files.run_step(
-                step, step.send_outbox, step.send_outbox_async, asynchronous=args.asynchronous
-            )
-        finally:
-            step.repository.close()
+    with user_files.open_step(args) as step:
+        report = user_files.run_step(
+            step, step.send_outbox, step.send_outbox_async, asynchronous=args.asynchronous
+        )
     if args.json:
         print_json(report.as_json())
     else:
@@ -129,24 +114,7 @@ def _send(args: argparse.Namespace) -> int:
     return 0
 
 
-HEADS = ("number", "step", "run", "age", "payload")
-NUMBERS = ("number", "run", "age")
-STEP = HEADS.index("step")
 DAMAGED = "red"
-
-
-class OutboxScreen(Screen):
-    """Messages that wait, on standard output."""
-
-    def list(self, page: Sequence[UnsentMessage], *, count: int, more: bool) -> None:
-        """A line for each message, and how to see the others."""
-        if not page:
-            self.say("No message waits.")
-            return
-        styles = [None if each.problem is None else DAMAGED for each in page]
-        self.table(HEADS, map(_cells, page), styles, numbers=NUMBERS, name=STEP)
-        if more:
-            self.say(f"{len(page)} of {count} messages; more: --after {page[-1].number}")
 
 
 def _cells(message: UnsentMessage) -> Iterator[str]:
@@ -155,3 +123,17 @@ def _cells(message: UnsentMessage) -> Iterator[str]:
     yield str(message.run)
     yield format_span(time() - message.created)
     yield message.problem or json.dumps(message.payload, ensure_ascii=False)
+
+
+HEADS = ("number", "step", "run", "age", "payload")
+MESSAGES: Listing[UnsentMessage] = Listing(
+    items="messages",
+    heads=HEADS,
+    numbers=("number", "run", "age"),
+    name=HEADS.index("step"),
+    cells=_cells,
+    style=lambda message: None if message.problem is None else DAMAGED,
+    as_json=lambda message: message.as_json(),
+    cursor=lambda message: message.number,
+    empty="No message waits.",
+)

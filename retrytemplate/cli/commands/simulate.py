@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, field, frozen
 
 from retrytemplate.cli import specs
-from retrytemplate.cli.arguments import whole_number
-from retrytemplate.cli.errors import UsageError, console
+from retrytemplate.cli.arguments import add_command, whole_number
+from retrytemplate.cli.errors import UsageError, console, print_json
 from retrytemplate.simulation import interpolated
 
 if TYPE_CHECKING:
@@ -64,13 +64,8 @@ def _epilog() -> str:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "simulate",
-        help="show the delays of a policy and a backoff: percentiles, worst case, plots",
-        description=DESCRIPTION,
-        epilog=_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    does = "show the delays of a policy and a backoff: percentiles, worst case, plots"
+    parser = add_command(subparsers, "simulate", does, DESCRIPTION, _epilog())
     add = parser.add_argument
     add("--policy", default=POLICY, metavar="SPEC", help="default: %(default)s")
     add("--backoff", action="append", metavar="SPEC", help=f"default: {BACKOFF}")
@@ -143,8 +138,6 @@ def _check_size(args: argparse.Namespace, policy: RetryPolicy) -> None:
 
 
 def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
-    import json
-
     report = {
         "policy": args.policy,
         "runs": args.runs,
@@ -152,7 +145,7 @@ def _print_json(args: argparse.Namespace, runs: list[Run]) -> None:
         "attempt_duration": args.attempt_duration,
         "simulations": [each.as_json() for each in runs],
     }
-    print(json.dumps(report, indent=2))
+    print_json(report)
 
 
 def _seconds(text: str) -> float:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate.cli import stores as _journal
-from retrytemplate.cli import stores as _stores
-from retrytemplate.cli.arguments import add_limit, add_verb, row_number, seconds, stored_text
+from retrytemplate.cli import stores
+from retrytemplate.cli.arguments import (
+    add_command,
+    add_limit,
+    add_step,
+    add_verb,
+    add_verbs,
+    row_number,
+    seconds,
+    stored_text,
+)
 from retrytemplate.cli.commands.batch.progress import (
     BarReporter,
     JsonReporter,
     on_terminal,
     run_job,
 )
+from retrytemplate.cli.commands.batch.rendering import RUNS, run_facts
 from retrytemplate.cli.errors import CommandFailed, confirm, print_json
+from retrytemplate.cli.tables import print_item
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from retrytemplate.batch import JobRepository, Runs, RunStatus
@@ -65,7 +75,7 @@ examples:
   retrytemplate batch status --store sqlite:///jobs.db
   retrytemplate batch status --step reprice-orders --limit 5
   retrytemplate batch status 17 --json
-  {_stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate batch status
+  {stores.STORE_VARIABLE}=postgresql://me@host/db retrytemplate batch status
 
 A run that is "crashed" is under way by its journal, and nobody has it: run it again to go on.
 """
@@ -92,19 +102,14 @@ begin anew: retrytemplate batch run ... --on-existing restart
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "batch",
-        help="run a chunk step, and see how runs stand",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "run a chunk step, and see how runs stand"
+    parser = add_command(subparsers, "batch", does, DESCRIPTION, EPILOG)
+    verbs = add_verbs(parser)
     _add_run(verbs)
     _add_status(verbs)
     _add_watch(verbs)
     does = "give a run up, so that nobody goes on with it"
-    abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, _journal.journal_options())
+    abandoning = add_verb(verbs, "abandon", does, ABANDON_EPILOG, stores.journal_options())
     abandoning.add_argument("run_id", type=row_number, metavar="RUN")
     abandoning.add_argument("--yes", action="store_true", help="in a terminal: do not ask")
     return parser
@@ -112,8 +117,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def _add_run(verbs: Any) -> None:
     running = add_verb(verbs, "run", "run the step that a file holds, or go on with it", RUN_EPILOG)
+    add_step(running, "run it with run_async(), where only its reader has to be awaited")
     add = running.add_argument
-    add("job", metavar="FILE:NAME", help="the file, and the name of the step in it")
     add(
         "--parameter",
         action="append",
@@ -127,18 +132,12 @@ def _add_run(verbs: Any) -> None:
         default="resume",
         help="what to do where such a run exists (default: %(default)s)",
     )
-    add(
-        "--async",
-        action="store_true",
-        dest="asynchronous",
-        help="run it with run_async(), where only its reader has to be awaited",
-    )
     _add_interval(running, 0.5)
 
 
 def _add_status(verbs: Any) -> None:
     does = "show how runs stand: a line for each, or all of one"
-    looking = add_verb(verbs, "status", does, STATUS_EPILOG, _journal.journal_options())
+    looking = add_verb(verbs, "status", does, STATUS_EPILOG, stores.journal_options())
     add = looking.add_argument
     add("run_id", nargs="?", type=row_number, metavar="RUN", help="all that is known of this one")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
@@ -148,7 +147,7 @@ def _add_status(verbs: Any) -> None:
 
 def _add_watch(verbs: Any) -> None:
     does = "follow a run from another terminal, until it ends"
-    watching = add_verb(verbs, "watch", does, WATCH_EPILOG, _journal.journal_options())
+    watching = add_verb(verbs, "watch", does, WATCH_EPILOG, stores.journal_options())
     add = watching.add_argument
     add("run_id", nargs="?", type=row_number, metavar="RUN")
     add("--step", type=stored_text, metavar="NAME", help="only runs of this step")
@@ -173,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
             _show(args, done)
         return _code(done.state)
     does = {"status": _status, "watch": _watch, "abandon": _abandon}[args.action]
-    with _journal.open_journal(args) as repository:
+    with stores.open_journal(args) as repository:
         return does(args, repository)
 
 
@@ -188,14 +187,7 @@ def _status(args: argparse.Namespace, repository: JobRepository) -> int:
         _show(args, _find_run(runs, args.run_id))
         return 0
     found = runs.page(step=args.step, before=args.before, limit=args.limit + 1)
-    page, more = found[: args.limit], len(found) > args.limit
-    if args.json:
-        last = page[-1].run_id if more else None
-        print_json({"runs": [each.as_json() for each in page], "next": last})
-    else:
-        from retrytemplate.cli.commands.batch.rendering import BatchScreen
-
-        BatchScreen().list(page, more=more)
+    RUNS.print(args, found)
     return 0
 
 
@@ -207,12 +199,7 @@ def _find_run(runs: Runs, run_id: int) -> RunStatus:
 
 
 def _show(args: argparse.Namespace, run: RunStatus) -> None:
-    if args.json:
-        print_json(run.as_json())
-    else:
-        from retrytemplate.cli.commands.batch.rendering import BatchScreen
-
-        BatchScreen().show(run)
+    print_item(args, run, f"run {run.run_id} of {run.step}", run_facts(run))
 
 
 # -- watch ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import deque
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from math import ceil
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,16 +58,12 @@ def run_job(args: argparse.Namespace) -> RunStatus:
     """Run the step that the arguments name; how its run stands in the end."""
     parameters = user_files.parse_parameters(args.parameter)
     output = sys.stdout
-    # What is for machines is all that stands there: the step's own words go elsewhere.
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():
-        step = user_files.load_step(args.job)
+    with user_files.open_step(args) as step:
         try:
             with _open_reporter(args, output) as reporter:
                 return _run_reported(step, parameters, args, reporter)
         except JobRepositoryError as error:
             raise CommandFailed(str(error)) from None
-        finally:
-            step.repository.close()
 
 
 @contextmanager

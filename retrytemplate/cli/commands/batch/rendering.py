@@ -14,46 +14,21 @@ from retrytemplate.cli.formatting import (
     format_span,
     named_parameters,
 )
-from retrytemplate.cli.tables import Screen
+from retrytemplate.cli.tables import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from retrytemplate.batch import RunStatus
 
-__all__ = ["BatchScreen"]
+__all__ = ["RUNS", "run_facts"]
 
-HEADS = ("run", "step", "state", "share", "written", "letters", "rate", "age", "parameters")
-NUMBERS = ("run", "share", "written", "letters", "rate", "age")
-STEP = HEADS.index("step")
 RESTART_HINT = "run it again to go on"
 HINTS = {
     "crashed": f": its process ended without a word; {RESTART_HINT}",
     "failed": f": {RESTART_HINT}",
     "stopped": f": {RESTART_HINT}",
 }
-
-
-class BatchScreen(Screen):
-    """Runs on standard output."""
-
-    def list(self, page: Sequence[RunStatus], *, more: bool) -> None:
-        """A line for each run, and what comes next."""
-        if not page:
-            self.say("There is no such run.")
-            return
-        styles = [STYLES.get(run.state) for run in page]
-        self.table(HEADS, map(_cells, page), styles, numbers=NUMBERS, name=STEP)
-        unsent = sum(run.unsent for run in page)
-        if unsent:
-            self.say(f"{unsent} of their messages wait: retrytemplate outbox list")
-        if more:
-            self.say(f"There are more: --before {page[-1].run_id}")
-
-    def show(self, run: RunStatus) -> None:
-        """All that is known of a run."""
-        self.say(f"run {run.run_id} of {run.step}", style="bold")
-        self.facts(_facts(run))
 
 
 def _cells(run: RunStatus) -> Iterator[str]:
@@ -68,7 +43,7 @@ def _cells(run: RunStatus) -> Iterator[str]:
     yield run.problem or " ".join(named_parameters(run))
 
 
-def _facts(run: RunStatus) -> Iterator[tuple[str, str]]:
+def run_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
     if run.parameters:
         yield "parameters", " ".join(named_parameters(run))
     yield "state", _state(run)
@@ -110,3 +85,24 @@ def _rate_facts(run: RunStatus) -> Iterator[tuple[str, str]]:
     if run.rate is not None:
         left = run.remaining()
         yield "rate", f"{run.rate:.1f}/s" + ("" if left is None else f", {format_clock(left)} left")
+
+
+def _note(page: Sequence[RunStatus]) -> str:
+    unsent = sum(run.unsent for run in page)
+    return f"{unsent} of their messages wait: retrytemplate outbox list" if unsent else ""
+
+
+HEADS = ("run", "step", "state", "share", "written", "letters", "rate", "age", "parameters")
+RUNS: Listing[RunStatus] = Listing(
+    items="runs",
+    heads=HEADS,
+    numbers=("run", "share", "written", "letters", "rate", "age"),
+    name=HEADS.index("step"),
+    cells=_cells,
+    style=lambda run: STYLES.get(run.state),
+    as_json=lambda run: run.as_json(),
+    cursor=lambda run: run.run_id,
+    option="--before",
+    empty="There is no such run.",
+    note=_note,
+)

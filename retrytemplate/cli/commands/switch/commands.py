@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.formatting import printable
 from retrytemplate.cli import stores
-from retrytemplate.cli.arguments import add_verb, current_user, text, whole_number
+from retrytemplate.cli.arguments import (
+    add_command,
+    add_verb,
+    add_verbs,
+    current_user,
+    text,
+    whole_number,
+)
 from retrytemplate.cli.commands.switch import loading, options
 from retrytemplate.cli.errors import CommandFailed, UsageError, confirm, print_json
 from retrytemplate.errors import SwitchStoreError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from retrytemplate.cli.commands.switch.rendering import SwitchScreen
@@ -95,14 +102,9 @@ examples:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Add the verb, and its own verbs, to the command's parser."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "switch",
-        help="stop work by a kill switch, let it run again, see what is stopped",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="action", metavar="VERB", required=True)
+    does = "stop work by a kill switch, let it run again, see what is stopped"
+    parser = add_command(subparsers, "switch", does, DESCRIPTION, EPILOG)
+    verbs = add_verbs(parser)
     does = "stop something, in all processes"
     _add_stopping(add_verb(verbs, "stop", does, STOP_EPILOG, loading.options()))
     does = "let something run again, at once or step by step"
