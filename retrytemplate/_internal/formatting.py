@@ -1,12 +1,23 @@
-"""Text for one line of output: escaped, shortened to its first line, joined with a type name."""
+"""Durations and moments as text, and text for one line of output."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from os.path import basename
 from typing import Any
 
-__all__ = ["one_line", "operation_of", "printable", "qualified_name", "subject", "with_text"]
+__all__ = [
+    "format_age",
+    "format_moment",
+    "format_span",
+    "one_line",
+    "operation_of",
+    "printable",
+    "qualified_name",
+    "subject",
+    "with_text",
+]
 
 # An object whose ``__getattr__`` returns an object for every name has an endless ``__wrapped__``.
 MAX_WRAPPERS = 100
@@ -83,3 +94,51 @@ def subject(context: Any) -> str:
     if key is not None:
         text = f"{text} key={key}" if isinstance(key, str) else f"{text} key={key!r}"
     return printable(text)
+
+
+def format_span(seconds: float) -> str:
+    """A duration in one unit, or in two units if the larger one is coarse.
+
+    >>> format_span(7), format_span(90), format_span(7020), format_span(3 * 86_400 + 7200)
+    ('7 s', '2 min', '1 h 57 min', '3 d 2 h')
+    >>> format_span(86_399.9), format_span(1e6), format_span(1e300)
+    ('24 h', '12 d', '1.157407e+295 d')
+    """
+    if seconds < 59.5:
+        return f"{max(0.0, seconds):.0f} s"
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 600:
+        return _units(minutes, 60, "h", "min")
+    if hours < 48:
+        return f"{hours} h"
+    return _units(hours, 24, "d", "h") if hours < 240 else f"{round(seconds / 86_400):.7g} d"
+
+
+def _units(number: int, size: int, large: str, small: str) -> str:
+    whole, rest = divmod(number, size)
+    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"
+
+
+def format_age(seconds: float) -> str:
+    """A duration before now, or, if negative, after now.
+
+    >>> format_age(125), format_age(-125)
+    ('2 min ago', 'in 2 min')
+    """
+    return f"{format_span(seconds)} ago" if seconds >= 0 else f"in {format_span(-seconds)}"
+
+
+def format_moment(seconds: float, *, to_minute: bool = False) -> str:
+    """A time since the epoch as a date and a time.
+
+    >>> format_moment(1795273756.5651), format_moment(1795273756.5651, to_minute=True)
+    ('2026-11-21 15:09:16.565 UTC', '2026-11-21 15:09 UTC')
+    """
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # no year that a calendar has
+        return f"{seconds:g} s after 1970"
+    precision = "minutes" if to_minute else "milliseconds"
+    return f"{when.replace(tzinfo=None).isoformat(' ', precision)} UTC"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from retrytemplate._internal.formatting import printable
@@ -18,17 +17,14 @@ __all__ = [
     "STYLES",
     "clean",
     "describe_suspects",
-    "format_age",
     "format_clock",
-    "format_moment",
-    "format_span",
     "named_parameters",
     "truncate_end",
     "truncate_middle",
 ]
 
 
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+MINUTE = 60
 
 
 def clean(text: str, encoding: str) -> str:
@@ -76,40 +72,6 @@ def _prefix(text: str, width: int) -> str:
     while cell_len(taken) > width:
         taken = taken[:-1]
     return taken
-
-
-def format_span(seconds: float) -> str:
-    """So much time, in one unit.
-
-    >>> [format_span(each) for each in (0.2, 59.7, 60, 7000, 86_400, 4e6, 1e300)]
-    ['0 s', '59 s', '1 min', '1 h', '24 h', '46 d', '1.157407e+295 d']
-    """
-    for limit, unit, name in ((MINUTE, 1, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
-        if seconds < limit:
-            return f"{int(max(seconds, 0) // unit)} {name}"
-    return f"{seconds // DAY:.7g} d"
-
-
-def format_age(seconds: float) -> str:
-    """How long something lies back, or is still to come.
-
-    >>> format_age(125), format_age(-125)
-    ('2 min ago', 'in 2 min')
-    """
-    return f"{format_span(seconds)} ago" if seconds >= 0 else f"in {format_span(-seconds)}"
-
-
-def format_moment(seconds: float) -> str:
-    """A time since the epoch as a date and a time.
-
-    >>> format_moment(1795273756.5651)
-    '2026-11-21 15:09:16.565 UTC'
-    """
-    try:
-        when = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):  # no year that a calendar has
-        return f"{seconds:g} s after 1970"
-    return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03} UTC"
 
 
 def format_clock(seconds: float) -> str:

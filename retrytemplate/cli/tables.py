@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from attrs import frozen
 
 from retrytemplate._internal.failure_text import summary
-from retrytemplate._internal.formatting import with_text
+from retrytemplate._internal.formatting import format_moment, with_text
 from retrytemplate.cli.errors import console, print_json
-from retrytemplate.cli.formatting import clean, format_moment, truncate_end, truncate_middle
+from retrytemplate.cli.formatting import clean, truncate_end, truncate_middle
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -170,8 +170,9 @@ def test_the_status_shows_every_circuit_in_the_store(circuits, capsys):
     assert code == 0
     names, _, *rows = [line.split() for line in out.splitlines()]
     assert names == "circuit state for left calls failures slow permits by reason".split()
-    assert rows[0] == ["billing", "open", "0", "s", "29", "s", "3", "3", "0", "0"]
-    assert rows[1][:4] == ["mail", "forced_open", "0", "s"]
+    assert (rows[0][:2], rows[0][6:]) == (["billing", "open"], ["3", "3", "0", "0"])
+    assert (rows[0][3], rows[0][5]) == ("s", "s")
+    assert rows[1][:2] == ["mail", "forced_open"]
     assert rows[1][-5:] == ["kim", "they", "asked", "us", "to"]
     assert rows[2][:2] == ["search", "closed"]
 

@@ -280,7 +280,7 @@ def test_a_port_in_use_is_wrong_use(orders, tmp_path):
 def test_what_is_no_port_is_wrong_use(port):
     done = demo("--port", port)
     assert done.returncode == 2
-    assert "must be a number from 0 to 65535" in done.stderr
+    assert "must be a whole number from 0 to 65535" in done.stderr
 
 
 def test_the_service_listens_where_it_is_told(orders, tmp_path):

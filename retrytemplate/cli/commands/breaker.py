@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import fields
 
+from retrytemplate._internal.formatting import format_span
 from retrytemplate.batch.errors import ReaderError
 from retrytemplate.batch.readers.csv import CsvReader
 from retrytemplate.batch.readers.json_lines import JsonLinesReader
@@ -170,7 +171,7 @@ LEGEND = (
 
 
 def _print_replay(calls: Sequence[RecordedCall], seen: dict[str, Replayed]) -> None:
-    from retrytemplate.cli.formatting import format_clock, format_span
+    from retrytemplate.cli.formatting import format_clock
     from retrytemplate.cli.tables import Screen
 
     length = max(call.time + call.duration for call in calls) - min(call.time for call in calls)
@@ -370,8 +371,6 @@ def print_circuits(found: dict[str, CircuitRecord]) -> None:
 
 
 def _cells(name: str, seen: CircuitRecord) -> tuple[str, ...]:
-    from retrytemplate.cli.formatting import format_span
-
     return (
         name,
         seen.state,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.formatting import with_text
+from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import add_command, add_limit, add_verb, add_verbs
 from retrytemplate.cli.errors import CommandFailed, confirm, print_json
-from retrytemplate.cli.formatting import format_age, format_moment, format_span
 from retrytemplate.cli.tables import Listing, one_line, print_item
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.formatting import with_text
+from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
 from retrytemplate.batch.dead_letters import PHASES, STATES
 from retrytemplate.cli import stores, user_files
 from retrytemplate.cli.arguments import (
@@ -21,7 +21,6 @@ from retrytemplate.cli.arguments import (
     text,
 )
 from retrytemplate.cli.errors import CommandFailed, UsageError, print_json
-from retrytemplate.cli.formatting import format_age, format_moment, format_span
 from retrytemplate.cli.tables import Listing, one_line, print_item
 from retrytemplate.errors import RecordedFailure
 

@@ -7,6 +7,7 @@ import sys
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.formatting import format_span
 from retrytemplate.cli import stores, user_files
 from retrytemplate.cli.arguments import (
     add_command,
@@ -18,7 +19,6 @@ from retrytemplate.cli.arguments import (
     stored_text,
 )
 from retrytemplate.cli.errors import print_json
-from retrytemplate.cli.formatting import format_span
 from retrytemplate.cli.tables import Listing, one_line
 
 if TYPE_CHECKING:

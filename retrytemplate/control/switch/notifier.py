@@ -9,11 +9,11 @@ from uuid import uuid4
 from attrs import define, field
 
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.formatting import format_span
 from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate.control.switch.codec import read_record
 from retrytemplate.control.switch.events import SwitchChanged
 from retrytemplate.control.switch.model import UnreadableRecord
-from retrytemplate.control.switch.report import span
 from retrytemplate.control.switch.store.base import StoredRecord
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class AuditNotifier:
             "%s: %s older than %s: the notifiers are not told, see the audit",
             self.name,
             changes,
-            span(self.max_notification_age or 0.0),
+            format_span(self.max_notification_age or 0.0),
         )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from attrs import frozen
+
+from retrytemplate._internal.formatting import format_moment, format_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from retrytemplate.control.switch.model import SwitchEntry
 
-__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "moment", "report_lines", "span"]
+__all__ = ["ReportLine", "SwitchReport", "SwitchSnapshot", "report_lines"]
 
 
 @frozen(kw_only=True)
@@ -70,15 +71,15 @@ class ReportLine:
         if entry.until is None or self.left is None:
             return "permanent"
         if self.overdue:
-            return f"overdue since {moment(entry.until)}"
-        when = f"in {span(self.left)}, {moment(entry.until)}"
+            return f"overdue since {format_moment(entry.until, to_minute=True)}"
+        when = f"in {format_span(self.left)}, {format_moment(entry.until, to_minute=True)}"
         if entry.when_expired == "resume":
             return f"lifted {when}"
         return f"due {when}, not lifted by itself"
 
     def __str__(self) -> str:
         entry = self.entry
-        state = f"{entry.scope}: {self.state}, for {span(self.age)}, by {entry.by}"
+        state = f"{entry.scope}: {self.state}, for {format_span(self.age)}, by {entry.by}"
         return f"{state}, {self.end}: {entry.reason}"
 
 
@@ -97,10 +98,10 @@ class SwitchReport:
     stale: float | None = None
 
     def __str__(self) -> str:
-        title = f"{self.name}, {moment(self.at)}: "
+        title = f"{self.name}, {format_moment(self.at, to_minute=True)}: "
         title += f"{len(self.lines)} stopped" if self.lines else "nothing is stopped"
         if self.stale is not None:
-            title += f" (the store does not answer; as known {span(self.stale)} ago)"
+            title += f" (the store does not answer; as known {format_span(self.stale)} ago)"
         return "\n".join([title, *(f"- {line}" for line in self.lines)])
 
 
@@ -116,38 +117,3 @@ def report_lines(entries: Iterable[SwitchEntry], now: float) -> tuple[ReportLine
         if not each.is_expired(now)
     ]
     return tuple(sorted(lines, key=lambda line: (not line.overdue, line.entry.since)))
-
-
-def moment(at: float) -> str:
-    """A moment, for people.
-
-    >>> moment(1_767_225_600.0)
-    '2026-01-01 00:00 UTC'
-    """
-    try:
-        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
-    except (OverflowError, ValueError, OSError):
-        return f"{at:g}"
-
-
-def span(seconds: float) -> str:
-    """A length of time, for people: in two units where the larger one says little.
-
-    >>> span(7), span(90), span(7020), span(86_399.9), span(86_400 * 3 + 7200), span(1e6)
-    ('7 s', '2 min', '1 h 57 min', '24 h', '3 d 2 h', '12 d')
-    """
-    if seconds < 59.5:
-        return f"{max(0.0, seconds):.0f} s"
-    minutes, hours = round(seconds / 60), round(seconds / 3600)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 600:
-        return _units(minutes, 60, "h", "min")
-    if hours < 48:
-        return f"{hours} h"
-    return _units(hours, 24, "d", "h") if hours < 240 else f"{seconds / 86_400:.0f} d"
-
-
-def _units(number: int, size: int, large: str, small: str) -> str:
-    whole, rest = divmod(number, size)
-    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define, field
 
+from retrytemplate._internal.formatting import format_moment
 from retrytemplate._internal.threads import Threads, repeat_until_stopped
 from retrytemplate.batch.errors import JobRepositoryError
 from retrytemplate.caches.worker_id import worker_name
@@ -23,7 +24,6 @@ from retrytemplate.cli.formatting import (
     STYLES,
     describe_suspects,
     format_clock,
-    format_moment,
     named_parameters,
 )
 from retrytemplate.cli.signals import print_stderr, stopped_by_signals

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrytemplate._internal.formatting import with_text
-from retrytemplate.cli.formatting import (
-    STYLES,
-    describe_suspects,
-    format_age,
-    format_clock,
-    format_moment,
-    format_span,
-    named_parameters,
-)
+from retrytemplate._internal.formatting import format_age, format_moment, format_span, with_text
+from retrytemplate.cli.formatting import STYLES, describe_suspects, format_clock, named_parameters
 from retrytemplate.cli.tables import Listing
 
 if TYPE_CHECKING:

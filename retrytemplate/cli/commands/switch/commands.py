@@ -6,7 +6,7 @@ import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._internal.formatting import printable
+from retrytemplate._internal.formatting import format_span, printable
 from retrytemplate.cli import stores
 from retrytemplate.cli.arguments import (
     add_command,
@@ -207,9 +207,7 @@ def _stop(args: argparse.Namespace, switch: KillSwitch) -> int:
 
 
 def _facts(args: argparse.Namespace) -> Iterator[str]:
-    from retrytemplate.control.switch.report import span
-
-    end = "permanently" if args.permanent else f"for {span(args.seconds)}"
+    end = "permanently" if args.permanent else f"for {format_span(args.seconds)}"
     yield f"In all processes, {end}: {args.reason!r}"
 
 

@@ -6,11 +6,11 @@ import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.formatting import format_moment, format_span
 from retrytemplate.cli import tables
 from retrytemplate.cli.commands.switch.loading import Unreadable
 from retrytemplate.cli.formatting import clean
 from retrytemplate.control.switch.model import EVERYTHING
-from retrytemplate.control.switch.report import moment, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class SwitchScreen(tables.Screen):
             if view.lines
             else f"nothing is stopped{_unused_store_note(view)}"
         )
-        title = f"Kill switch, {moment(view.at)}: {number}"
+        title = f"Kill switch, {format_moment(view.at, to_minute=True)}: {number}"
         self.say(f"{title}, {overdue} overdue" if overdue else title, style="bold")
         for line in view.lines:
             self.say("")
@@ -89,7 +89,7 @@ class SwitchScreen(tables.Screen):
         """What nobody knows of, and what nobody can read."""
         pending, unreadable = view.pending, view.unreadable
         if pending:
-            age = span(view.at - pending[-1].record.at)
+            age = format_span(view.at - pending[-1].record.at)
             number = _number(pending)
             self.say(f"Nobody has been told of {number}, the oldest {age} old.", style=CANARY)
         if unreadable:
@@ -110,7 +110,7 @@ def _unused_store_note(view: StoreView) -> str:
 def _cells(line: ReportLine) -> Iterator[str]:
     yield str(line.entry.scope)
     yield f"back for {line.entry.share:g} %" if line.entry.step else "stopped"
-    yield span(line.age)
+    yield format_span(line.age)
     yield line.entry.by
     yield _end(line)
     yield line.entry.reason
@@ -120,9 +120,9 @@ def _end(line: ReportLine) -> str:
     if line.left is None:
         return "permanent"
     if line.overdue:
-        return f"overdue {span(-line.left)}"
+        return f"overdue {format_span(-line.left)}"
     what = "lifted" if line.entry.when_expired == "resume" else "due"
-    return f"{what} in {span(line.left)}"
+    return f"{what} in {format_span(line.left)}"
 
 
 def _style(line: ReportLine) -> str | None:
@@ -131,7 +131,7 @@ def _style(line: ReportLine) -> str | None:
 
 def _facts(line: ReportLine) -> Iterator[tuple[str, str]]:
     entry = line.entry
-    yield "since", f"{moment(entry.since)}, {span(line.age)} ago"
+    yield "since", f"{format_moment(entry.since, to_minute=True)}, {format_span(line.age)} ago"
     yield "by", entry.by
     yield "reason", entry.reason
     yield "end", line.end
@@ -149,7 +149,7 @@ def _change(change: Change | Unreadable) -> Iterator[str]:
         yield from (_notified(change), change.record.reason)
         return
     record = change.record
-    yield moment(record.at)
+    yield format_moment(record.at, to_minute=True)
     yield str(record.scope)
     yield _action_text(record)
     yield record.by
