@@ -6,11 +6,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from functools import partial, wraps
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from attrs import frozen
 
-from retrytemplate._engine.drivers import perform, perform_async
+from retrytemplate._engine import drivers
 from retrytemplate._internal.validation import (
     check_function,
     check_int,
@@ -18,21 +20,23 @@ from retrytemplate._internal.validation import (
     check_wait,
 )
 from retrytemplate._storage.fork_safety import register, retain
+from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate.backends.leases import LeasedClaim, RenewingTask, RenewingThread
-from retrytemplate.caches.base import Claim
+from retrytemplate.caches.base import AsyncRetryContextCache, Claim, RetryContextCache
 from retrytemplate.caches.record_limit import check_record_limit
 from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, LeaseLostError, MisuseError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Generator
-    from types import TracebackType
-    from typing import Self, TypeVar
+    from collections.abc import Callable, Coroutine, Generator
+    from typing import Concatenate, Self
 
     from retrytemplate._engine.execution import Effect, Reply
     from retrytemplate._internal.validation import Seconds
     from retrytemplate._storage.operation_runner import Operation
+    from retrytemplate.backends.redis.operations import Steps as RedisSteps
+    from retrytemplate.backends.sql.operations import Steps as SQLSteps
     from retrytemplate.caches.record import Record
     from retrytemplate.clock import Clock
 
@@ -44,13 +48,15 @@ __all__ = [
     "BlockingCache",
     "DurableCache",
     "OnStoreError",
-    "Settings",
     "check_records",
 ]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
 OnStoreError = Literal["raise", "run_unguarded"]
 CHOICES = get_args(OnStoreError)
+PAGE = 1000
 
 
 @frozen
@@ -75,15 +81,60 @@ KEY_PREFIXES = Prefixes(
 )
 
 
-class Settings:
-    """Lease, prefix, timeout, redact, record limit, clock, and what happens without the store.
+def check_records(redact: Any, record_limit: Any) -> None:
+    """Check the settings of what is stored of failures."""
+    if redact is not None:
+        check_function("redact", redact)
+    check_record_limit(record_limit)
 
-    The time to live is each store's own matter.
+
+class operation(Generic[P, T]):  # a decorator
+    """A method of both kinds of cache; its body is a generator of orders to the store.
+
+    A method of a ``BlockingCache`` returns the result, one of an ``AwaitedCache`` is a coroutine
+    function.  The argument ``connection`` is the caller's, in whose transaction the orders run.
+    """
+
+    def __init__(self, body: Callable[Concatenate[Any, P], Operation[T]]) -> None:
+        @wraps(body)
+        def blocking(cache: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+            return cache._perform(body(cache, *args, **kwargs), kwargs.get("connection"))
+
+        @wraps(body)
+        async def awaited(cache: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+            return await cache._perform(body(cache, *args, **kwargs), kwargs.get("connection"))
+
+        self._functions = awaited, blocking
+
+    @overload
+    def __get__(self, cache: BlockingCache, kind: Any = ...) -> Callable[P, T]: ...
+
+    @overload
+    def __get__(
+        self, cache: AwaitedCache, kind: Any = ...
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def __get__(self, cache: DurableCache | None, kind: Any = ...) -> Any: ...
+
+    def __get__(self, cache: Any, kind: Any = None) -> Any:
+        function = self._functions[kind.blocking]
+        return function if cache is None else MethodType(function, cache)
+
+
+class DurableCache(ABC):
+    """Settings and operations of both kinds of cache.
+
+    The time to live is a setting of each store.
     """
 
     durable = True
+    blocking = False
 
     prefixes: Prefixes
+    _claims: type[LeasedClaim] = LeasedClaim
+    _steps: SQLSteps | RedisSteps
+    _renewer: Any
 
     def __init__(
         self,
@@ -108,59 +159,6 @@ class Settings:
         self.on_store_error = on_store_error
         self._monotonic = given_or_system(clock).monotonic
 
-
-def check_records(redact: Any, record_limit: Any) -> None:
-    """Raise unless these say what is stored of failures, and how much of it."""
-    if redact is not None:
-        check_function("redact", redact)
-    check_record_limit(record_limit)
-
-
-if TYPE_CHECKING:
-    T = TypeVar("T")
-
-
-PAGE = 1000
-
-
-class Steps(Protocol):
-    """What a store does, step by step; a claim that comes in is one that it gave."""
-
-    def begin(
-        self, key: str, worker: str, lease: float | None, fresh: bool
-    ) -> Operation[LeasedClaim]: ...
-
-    def renew(self, claim: Any) -> Operation[None]: ...
-
-    def fail(self, claim: Any, record: Record) -> Operation[None]: ...
-
-    def succeed(
-        self, claim: Any, remember: float | None, connection: Any, record: Record | None
-    ) -> Operation[None]: ...
-
-    def release(self, claim: Any) -> Operation[None]: ...
-
-    def holds(self, claim: Any) -> Operation[bool]: ...
-
-    def forget(self, key: str) -> Operation[None]: ...
-
-    def peek(self, key: str) -> Operation[Record | None]: ...
-
-    def swap(self, key: str, record: Record, version: int) -> Operation[bool]: ...
-
-    def keys(self, after: str, limit: int) -> Operation[list[str]]: ...
-
-    def purge(self) -> Operation[int]: ...
-
-
-class DurableCache(Settings, ABC):
-    """What both kinds are, beside their settings."""
-
-    _claims: type[LeasedClaim] = LeasedClaim
-    _steps: Steps
-    _renewer: Any
-    release: Any
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
 
@@ -174,11 +172,110 @@ class DurableCache(Settings, ABC):
 
     @abstractmethod
     def _renewing(self) -> Any:
-        """Who renews the leases of the claims that are taken from now on."""
+        """What renews the leases of the claims that are taken from now on."""
 
     @abstractmethod
     def _reconnect(self) -> Any:
-        """Have connections of one's own from now on; those before, which nobody closes."""
+        """Use new connections from now on; return the previous ones, which stay open."""
+
+    @abstractmethod
+    def _ask(self, connection: Any, order: Any, name: str) -> Any:
+        """Send an order to the store, in the caller's transaction if there is one.
+
+        :param name: of the operation, for messages.
+        """
+
+    @abstractmethod
+    def _end_left(self) -> Any:
+        """End the claims that ``end_later`` has noted."""
+
+    @abstractmethod
+    def _perform(self, step: Operation[Any], connection: Any = None) -> Any:
+        """Run an operation."""
+
+    def _reply(self, connection: Any, order: Any, name: str) -> Any:
+        return order() if callable(order) else self._ask(connection, order, name)
+
+    @operation
+    def begin(
+        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
+    ) -> Operation[Claim]:
+        """Load or create the record, count the attempt and take the key: one round trip."""
+        held_for = None if lease is None else check_seconds("lease", lease)
+        if self._left:
+            yield self._end_left
+        claim = yield from self._steps.begin(key, worker, held_for, fresh)
+        self._renewer.add(claim)
+        return claim
+
+    @operation
+    def renew(self, claim: Claim) -> Operation[None]:
+        """Extend the lease; LeaseLostError when the key was taken over."""
+        yield from self._steps.renew(self._ours(claim))
+
+    @operation
+    def fail(self, claim: Claim, record: Record) -> Operation[None]:
+        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
+        if record.worker is None:
+            self._renewer.drop(claim)
+        yield from self._steps.fail(self._ours(claim), record)
+        if record.worker is not None:  # complete_in() might have dropped it, and was rolled back
+            self._renewer.add(claim)
+
+    @operation
+    def succeed(
+        self,
+        claim: Claim,
+        *,
+        connection: Any = None,
+        remember: float | None = None,
+        record: Record | None = None,
+    ) -> Operation[None]:
+        """End the claim and forget the record, or leave a mark for *remember* seconds.
+
+        :param connection: the caller's own, to the same database: commits with what it commits.
+        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
+        """
+        self._check_connection(connection)
+        self._renewer.drop(claim)
+        yield from self._steps.succeed(self._ours(claim), remember, connection, record)
+
+    @operation
+    def release(self, claim: Claim) -> Operation[None]:
+        """End the claim; the key is as it was before."""
+        self._renewer.drop(claim)
+        yield from self._steps.release(self._ours(claim))
+
+    @operation
+    def forget(self, key: str) -> Operation[None]:
+        """Drop whatever is kept under the key, the claim of a running execution included."""
+        yield from self._steps.forget(key)
+
+    @operation
+    def peek(self, key: str) -> Operation[Record | None]:
+        """The record, or None."""
+        return (yield from self._steps.peek(key))
+
+    @operation
+    def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
+        """Write a shared record if its version still is *version* (0: there was none)."""
+        return (yield from self._steps.swap(key, record, version))
+
+    @operation
+    def holds(self, claim: Claim) -> Operation[bool]:
+        """Whether the claim is the one in force, its lease included."""
+        return (yield from self._steps.holds(self._ours(claim)))
+
+    @operation
+    def purge(self) -> Operation[int]:
+        """Delete what its time to live is over for; the number of keys."""
+        return (yield from self._steps.purge())
+
+    @operation
+    def keys(self, *, after: str = "", limit: int = PAGE) -> Operation[list[str]]:
+        """The keys that have a record, in order: at most *limit*, from the one after *after*."""
+        check_int("limit", limit, 1)
+        return (yield from self._steps.keys(after, limit))
 
     def end_later(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """Note a step that ends a claim; ``begin``, ``close`` or the renewal of leases makes it.
@@ -225,8 +322,8 @@ class DurableCache(Settings, ABC):
         return claim
 
 
-class BlockingCache(DurableCache):
-    """The methods of a synchronous cache; a store says how to perform a step."""
+class BlockingCache(DurableCache, RetryContextCache):
+    """A synchronous cache."""
 
     blocking = True
 
@@ -236,11 +333,10 @@ class BlockingCache(DurableCache):
         return RenewingThread(self.renew, self._monotonic, self._end_left)
 
     def _end_left(self) -> None:
-        perform(self._endings())
+        drivers.perform(self._endings())
 
-    @abstractmethod
     def _perform(self, step: Operation[T], connection: Any = None) -> T:
-        """Run a step, in the caller's transaction if there is one."""
+        return perform(step, partial(self._reply, connection))
 
     @abstractmethod
     def _disconnect(self) -> None:
@@ -249,12 +345,7 @@ class BlockingCache(DurableCache):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -263,83 +354,12 @@ class BlockingCache(DurableCache):
         self._renewer.stop()
         self._disconnect()
 
-    def begin(
-        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
-    ) -> Claim:
-        """Load or create the record, count the attempt and take the key: one round trip."""
-        held_for = None if lease is None else check_seconds("lease", lease)
-        if self._left:
-            self._end_left()
-        claim = self._perform(self._steps.begin(key, worker, held_for, fresh))
-        self._renewer.add(claim)
-        return claim
-
-    def renew(self, claim: Claim) -> None:
-        """Extend the lease; LeaseLostError when the key was taken over."""
-        self._perform(self._steps.renew(self._ours(claim)))
-
-    def fail(self, claim: Claim, record: Record) -> None:
-        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
-        if record.worker is None:
-            self._renewer.drop(claim)
-        self._perform(self._steps.fail(self._ours(claim), record))
-        if record.worker is not None:  # complete_in() might have dropped it, and was rolled back
-            self._renewer.add(self._ours(claim))
-
-    def succeed(
-        self,
-        claim: Claim,
-        *,
-        connection: Any = None,
-        remember: float | None = None,
-        record: Record | None = None,
-    ) -> None:
-        """End the claim and forget the record, or leave a mark for *remember* seconds.
-
-        :param connection: the caller's own, to the same database: commits with what it commits.
-        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
-        """
-        self._check_connection(connection)
-        self._renewer.drop(claim)
-        step = self._steps.succeed(self._ours(claim), remember, connection, record)
-        self._perform(step, connection)
-
-    def release(self, claim: Claim) -> None:
-        """End the claim; the key is as it was before."""
-        self._renewer.drop(claim)
-        self._perform(self._steps.release(self._ours(claim)))
-
-    def forget(self, key: str) -> None:
-        """Drop whatever is kept under the key, the claim of a running execution included."""
-        self._perform(self._steps.forget(key))
-
-    def peek(self, key: str) -> Record | None:
-        """The record, or None."""
-        return self._perform(self._steps.peek(key))
-
-    def swap(self, key: str, record: Record, version: int) -> bool:
-        """Write a shared record if its version still is *version* (0: there was none)."""
-        return self._perform(self._steps.swap(key, record, version))
-
-    def holds(self, claim: Claim) -> bool:
-        """Whether the claim is the one in force, its lease included."""
-        return self._perform(self._steps.holds(self._ours(claim)))
-
-    def purge(self) -> int:
-        """Delete what its time to live is over for; the number of keys."""
-        return self._perform(self._steps.purge())
-
-    def keys(self, *, after: str = "", limit: int = PAGE) -> list[str]:
-        """The keys that have a record, in order: at most *limit*, from the one after *after*."""
-        check_int("limit", limit, 1)
-        return self._perform(self._steps.keys(after, limit))
-
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.peek(key) is not None
 
 
-class AwaitedCache(DurableCache):
-    """The same for asyncio, in one event loop at a time."""
+class AwaitedCache(DurableCache, AsyncRetryContextCache):
+    """A cache for asyncio, in one event loop at a time."""
 
     _renewer: RenewingTask
     _loop: AbstractEventLoop | None = None
@@ -348,15 +368,15 @@ class AwaitedCache(DurableCache):
         return RenewingTask(self.renew, self._monotonic, self._end_left)
 
     async def _end_left(self) -> None:
-        await perform_async(self._endings())
+        await drivers.perform_async(self._endings())
 
     def _begin_anew(self) -> Any:
         self._loop = None
         return super()._begin_anew()
 
-    @abstractmethod
     async def _perform(self, step: Operation[T], connection: Any = None) -> T:
-        """Run a step, in the caller's transaction if there is one."""
+        self._check_loop()
+        return await perform_async(step, partial(self._reply, connection))
 
     @abstractmethod
     async def _disconnect(self) -> None:
@@ -365,12 +385,7 @@ class AwaitedCache(DurableCache):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -381,77 +396,6 @@ class AwaitedCache(DurableCache):
         await self._renewer.stop()
         await self._disconnect()
         self._loop = None
-
-    async def begin(
-        self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
-    ) -> Claim:
-        """Load or create the record, count the attempt and take the key: one round trip."""
-        held_for = None if lease is None else check_seconds("lease", lease)
-        if self._left:
-            await self._end_left()
-        claim = await self._perform(self._steps.begin(key, worker, held_for, fresh))
-        self._renewer.add(claim)
-        return claim
-
-    async def renew(self, claim: Claim) -> None:
-        """Extend the lease; LeaseLostError when the key was taken over."""
-        await self._perform(self._steps.renew(self._ours(claim)))
-
-    async def fail(self, claim: Claim, record: Record) -> None:
-        """Write the record after a failed attempt; ``record.worker`` None ends the claim."""
-        if record.worker is None:
-            self._renewer.drop(claim)
-        await self._perform(self._steps.fail(self._ours(claim), record))
-        if record.worker is not None:
-            self._renewer.add(self._ours(claim))
-
-    async def succeed(
-        self,
-        claim: Claim,
-        *,
-        connection: Any = None,
-        remember: float | None = None,
-        record: Record | None = None,
-    ) -> None:
-        """End the claim and forget the record, or leave a mark for *remember* seconds.
-
-        :param connection: the caller's own, to the same database: commits with what it commits.
-        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
-        """
-        self._check_connection(connection)
-        self._renewer.drop(claim)
-        step = self._steps.succeed(self._ours(claim), remember, connection, record)
-        await self._perform(step, connection)
-
-    async def release(self, claim: Claim) -> None:
-        """End the claim; the key is as it was before."""
-        self._renewer.drop(claim)
-        await self._perform(self._steps.release(self._ours(claim)))
-
-    async def forget(self, key: str) -> None:
-        """Drop whatever is kept under the key, the claim of a running execution included."""
-        await self._perform(self._steps.forget(key))
-
-    async def peek(self, key: str) -> Record | None:
-        """The record, or None."""
-        return await self._perform(self._steps.peek(key))
-
-    async def swap(self, key: str, record: Record, version: int) -> bool:
-        """Write a shared record if its version still is *version* (0: there was none)."""
-        return await self._perform(self._steps.swap(key, record, version))
-
-    async def holds(self, claim: Claim) -> bool:
-        """Whether the claim is the one in force, its lease included."""
-        return await self._perform(self._steps.holds(self._ours(claim)))
-
-    async def purge(self) -> int:
-        """Delete what its time to live is over for; the number of keys."""
-        return await self._perform(self._steps.purge())
-
-    async def keys(self, *, after: str = "", limit: int = PAGE) -> list[str]:
-        """The keys that have a record, in order: at most *limit*, from the one after *after*."""
-        check_int("limit", limit, 1)
-        return await self._perform(self._steps.keys(after, limit))
 
     def _check_loop(self) -> None:
         """Raise unless this is the loop that the connections belong to."""

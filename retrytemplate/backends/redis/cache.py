@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from retrytemplate._internal.validation import check_seconds
 from retrytemplate._storage import redis_connection
 from retrytemplate._storage.column_keys import from_column_key
-from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate._storage.redis_connection import AsyncConnections, Connections
 from retrytemplate.backends.durable import KEY_PREFIXES, AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.backends.redis.operations import END, Steps
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Operation
+    from retrytemplate._storage.redis_connection import Order
     from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
-T = TypeVar("T")
 C = TypeVar("C", bound="Redis | AsyncRedis")
 
 __all__ = ["AsyncRedisRetryContextCache", "RedisRetryContextCache"]
@@ -74,6 +72,9 @@ class _OnRedis(DurableCache, Generic[C]):
 
     def _place(self) -> object:
         return redis_connection.where(self._pool)
+
+    def _ask(self, connection: None, order: Order, name: str) -> Any:
+        return self._connections.ask(order, name)
 
     def _check_connection(self, connection: Any) -> None:
         refuse_connection(self, connection)
@@ -124,9 +125,6 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
         pool = redis_connection.pool(self._url, self.timeout)
         return pool, Connections(pool, self.timeout)
 
-    def _perform(self, step: Operation[T], connection: Any = None) -> T:
-        return perform(step, self._connections.ask)
-
     def _disconnect(self) -> None:
         self._connections.release_idle()
         if isinstance(self._url, str):  # else they are another's
@@ -155,10 +153,6 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
     def _made(self) -> tuple[Any, AsyncConnections]:
         pool = redis_connection.async_pool(self._url, self.timeout)
         return pool, AsyncConnections(pool, self.timeout)
-
-    async def _perform(self, step: Operation[T], connection: Any = None) -> T:
-        self._check_loop()
-        return await perform_async(step, self._connections.ask)
 
     async def _disconnect(self) -> None:
         await self._connections.release_idle()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._internal.validation import check_limit_or_none, to_seconds
 from retrytemplate._storage import sql_connection, sql_engine
-from retrytemplate._storage.operation_runner import perform, perform_async
 from retrytemplate.backends.durable import (
     PAGE,
     TABLE_PREFIXES,
@@ -26,11 +24,10 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.operation_runner import Operation
+    from retrytemplate._storage.sql_schema import Order, Rows
     from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
-T = TypeVar("T")
 E = TypeVar("E", bound="Engine | AsyncEngine")
 
 __all__ = ["AsyncSQLRetryContextCache", "SQLRetryContextCache"]
@@ -114,8 +111,8 @@ class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
             yield from page
             after = page[-1]
 
-    def _perform(self, step: Operation[T], connection: Any = None) -> T:
-        return perform(step, partial(sql_connection.run, self._engine, connection))
+    def _ask(self, connection: Any, order: Order, name: str) -> Rows:
+        return sql_connection.run(self._engine, connection, order, name)
 
     def _check_connection(self, connection: Any) -> None:
         sql_connection.check_connection(connection)
@@ -152,11 +149,8 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
                 yield key
             after = page[-1]
 
-    async def _perform(self, step: Operation[T], connection: Any = None) -> T:
-        self._check_loop()
-        return await perform_async(
-            step, partial(sql_connection.run_async, self._engine, connection)
-        )
+    async def _ask(self, connection: Any, order: Order, name: str) -> Rows:
+        return await sql_connection.run_async(self._engine, connection, order, name)
 
     def _check_connection(self, connection: Any) -> None:
         sql_connection.check_async_connection(connection)
