@@ -47,7 +47,7 @@ def on_sql(url: str) -> Iterator[tuple[One, One]]:
     from retrytemplate import SQLRetryContextCache
 
     with SQLRetryContextCache(url) as cache:
-        engine = cache._engine
+        engine = cache._store.engine
         with engine.begin() as connection:
             connection.execute(text("DROP TABLE IF EXISTS bare"))
             connection.execute(
@@ -99,7 +99,7 @@ async def on_sql_awaited(url: str, measure: Callable[..., Awaitable[None]]) -> N
     from retrytemplate import AsyncSQLRetryContextCache
 
     async with AsyncSQLRetryContextCache(url) as cache:
-        bare = cache._engine.execution_options(isolation_level="AUTOCOMMIT")
+        bare = cache._store.engine.execution_options(isolation_level="AUTOCOMMIT")
         upsert = text(UPSERT)
 
         async def one(number: int) -> object:

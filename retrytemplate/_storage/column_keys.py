@@ -1,10 +1,13 @@
-"""A key as a column can hold it: no byte that a database refuses, and not too many of them."""
+"""Keys as a column can hold them, and prefixes of the names in a store."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-__all__ = ["from_column_key", "to_column_key"]
+from attrs import frozen
+
+__all__ = ["KEY_PREFIXES", "TABLE_PREFIXES", "Prefixes", "from_column_key", "to_column_key"]
 
 # Of its UTF-8; an index of PostgreSQL takes 2,700 bytes and no more.
 LONGEST = 1000
@@ -37,3 +40,25 @@ def from_column_key(text: str) -> str:
     True
     """
     return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+@frozen
+class Prefixes:
+    """What the names in a store may begin with."""
+
+    pattern: re.Pattern[str]
+    allowed: str
+
+    def checked(self, prefix: Any) -> str:
+        if not isinstance(prefix, str) or self.pattern.fullmatch(prefix) is None:
+            raise ValueError(f"prefix must be {self.allowed}, got {prefix!r}")
+        return prefix
+
+
+TABLE_PREFIXES = Prefixes(
+    re.compile(r"[a-z_][a-z0-9_]{0,39}"),
+    "1 to 40 of a-z, 0-9 and _, with no digit at the beginning",
+)
+KEY_PREFIXES = Prefixes(
+    re.compile(r"[A-Za-z0-9_.:-]{1,100}"), "1 to 100 of letters, digits and _ . : -"
+)

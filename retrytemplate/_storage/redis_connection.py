@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -19,7 +20,7 @@ from retrytemplate.errors import CacheUnavailableError
 if TYPE_CHECKING:
     from retrytemplate._storage.store_role import StoreRole
 
-__all__ = ["AsyncConnections", "Connections", "ScriptMissingError", "async_pool", "pool", "where"]
+__all__ = ["AsyncConnections", "Connections", "ScriptMissingError"]
 
 
 # What can be said in a URL, beside what redis-py reads as something else than a text.
@@ -30,29 +31,7 @@ VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py kno
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
 
 
-def pool(url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> Any:
-    """The pool of the client that is given, or one for the URL."""
-    with extra("redis", f"a {owner.name} on Redis"):
-        from redis import BlockingConnectionPool, Redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-    if isinstance(url, Redis):
-        return url.connection_pool
-    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout, timeout)
-
-
-def async_pool(url: Any, timeout: float) -> Any:
-    """The same for asyncio, where the wait for an answer is bounded by whoever asks."""
-    with extra("redis", f"a {CONTEXT_CACHE.name} on Redis"):
-        from redis.asyncio import BlockingConnectionPool, Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-    if isinstance(url, Redis):
-        return url.connection_pool
-    return _made(BlockingConnectionPool, Retry(NoBackoff(), 0), url, timeout, None)
-
-
-def _made(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | None) -> Any:
+def _made_pool(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float | None) -> Any:
     package = kind.__module__.rpartition(".")[0]
     if not isinstance(url, str):
         raise TypeError(f"url must be a Redis URL or a {package}.Redis, got {url!r}")
@@ -98,14 +77,6 @@ def _check_options(url: str, parsers: Any) -> None:
             raise ValueError(f"url must have options that redis-py knows, got {name!r}")
 
 
-def where(pool: Any) -> str:
-    """The server of a pool, without user and password."""
-    about = pool.connection_kwargs
-    place = about.get("path") or getattr(pool, "service_name", None)  # of a Sentinel
-    place = place or f"{about.get('host', 'localhost')}:{about.get('port', 6379)}"
-    return f"{place}/{about.get('db', 0)}"
-
-
 if TYPE_CHECKING:
     # About which key, the command, and whether it may be sent twice.
     Order = tuple[str | None, tuple[Any, ...], bool]
@@ -118,24 +89,70 @@ class ScriptMissingError(CacheUnavailableError):
     """Raised by a cache: the server has not seen the script, or has forgotten it."""
 
 
-class Connections:
-    """Connections of a pool, no more at once than it may have.
+class _Connections(ABC):
+    """Connections of one owner to the server, no more at once than its pool may have.
 
-    :param timeout: seconds to wait for one that is free; for an answer the pool has its own.
-    :param owner: whose store it is.
+    :param url: of the server, or a client of redis-py, whose pool is used.
+    :param timeout: seconds to wait for a connection, and for an answer.
     """
 
-    def __init__(self, pool: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> None:
-        self._owner = owner
-        self._pool = pool
+    pool: Any
+    _permits: Any
+
+    def __init__(self, url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> None:
+        self._url = url
         self._timeout = timeout
-        # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
-        self._permits = SimpleQueue[None]()
-        for _ in range(min(pool.max_connections, MOST_TURNS)):
-            self._permits.put(None)
+        self._owner = owner
+        self._open()
+
+    @abstractmethod
+    def _made(self) -> tuple[Any, Any]:
+        """A pool, and the permits to use one of its connections."""
+
+    def _open(self) -> None:
+        with extra("redis", f"a {self._owner.name} on Redis"):
+            self.pool, self._permits = self._made()
         self._idle = deque[Any]()
 
-    def ask(self, order: Order, step: str) -> Any:
+    def __str__(self) -> str:
+        """The server, without user and password."""
+        about = self.pool.connection_kwargs
+        place = about.get("path") or getattr(self.pool, "service_name", None)  # of a Sentinel
+        place = place or f"{about.get('host', 'localhost')}:{about.get('port', 6379)}"
+        return f"{place}/{about.get('db', 0)}"
+
+    def reopen(self) -> object:
+        """Use new connections from now on; return the previous ones, which stay open."""
+        before = self.pool, self._idle
+        self._open()
+        return before
+
+    @property
+    def _is_pool_shared(self) -> bool:
+        return not isinstance(self._url, str)
+
+
+class Connections(_Connections):
+    """Connections for threads."""
+
+    def _made(self) -> tuple[Any, Any]:
+        from redis import BlockingConnectionPool, Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        if isinstance(self._url, Redis):
+            pool = self._url.connection_pool
+        else:
+            no_retry = Retry(NoBackoff(), 0)
+            wait = self._timeout
+            pool = _made_pool(BlockingConnectionPool, no_retry, self._url, wait, wait)
+        # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
+        permits = SimpleQueue[None]()
+        for _ in range(min(pool.max_connections, MOST_TURNS)):
+            permits.put(None)
+        return pool, permits
+
+    def ask(self, order: Order, step: str, _connection: None = None) -> Any:
         """The server's answer to one command, sent once."""
         from redis import RedisError
 
@@ -173,11 +190,11 @@ class Connections:
         try:
             connection = self._idle.pop()
         except IndexError:
-            return self._pool.get_connection()
+            return self.pool.get_connection()
         if again:
             return connection
-        self._pool.release(connection)
-        return self._pool.get_connection()
+        self.pool.release(connection)
+        return self.pool.get_connection()
 
     def release_idle(self, *, close: bool = False) -> None:
         """Release the connections that are ready to the pool.
@@ -191,25 +208,37 @@ class Connections:
                 return
             if close:
                 connection.disconnect()
-            self._pool.release(connection)
+            self.pool.release(connection)
+
+    def close(self) -> None:
+        """Close the connections that are the owner's; the next use opens others."""
+        self.release_idle()
+        if not self._is_pool_shared:
+            self.pool.disconnect()
 
 
-class AsyncConnections:
-    """The same in the tasks of one event loop.
+class AsyncConnections(_Connections):
+    """Connections for the tasks of one event loop.
 
-    :param timeout: seconds for all of a command.  redis-py's own bound is an ``asyncio.wait_for``,
-        which on Python 3.11 lets a cancellation go that comes in the wrong moment.
+    The timeout is for all of a command.  redis-py's own bound is an ``asyncio.wait_for``, which on
+    Python 3.11 loses a cancellation that comes at the wrong moment.
     """
 
-    def __init__(self, pool: Any, timeout: float) -> None:
-        import asyncio
+    def _made(self) -> tuple[Any, Any]:
+        from asyncio import Semaphore
 
-        self._pool = pool
-        self._timeout = timeout
-        self._permits = asyncio.Semaphore(min(pool.max_connections, MOST_TURNS))
-        self._idle = deque[Any]()
+        from redis.asyncio import BlockingConnectionPool, Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
 
-    async def ask(self, order: Order, step: str) -> Any:
+        if isinstance(self._url, Redis):
+            pool = self._url.connection_pool
+        else:
+            no_retry = Retry(NoBackoff(), 0)
+            pool = _made_pool(BlockingConnectionPool, no_retry, self._url, self._timeout, None)
+        return pool, Semaphore(min(pool.max_connections, MOST_TURNS))
+
+    async def ask(self, order: Order, step: str, _connection: None = None) -> Any:
         """The server's answer to one command, sent once."""
         import asyncio
 
@@ -227,16 +256,16 @@ class AsyncConnections:
         except (RedisError, TimeoutError) as exc:
             if _is_lost(exc):
                 await self.release_idle(close=True)
-            raise _translate_error(exc, step, key, CONTEXT_CACHE) from exc
+            raise _translate_error(exc, step, key, self._owner) from exc
 
     async def _take(self, again: bool) -> Any:
         if not self._idle:
-            return await self._pool.get_connection()
+            return await self.pool.get_connection()
         connection = self._idle.pop()
         if again:
             return connection
-        await self._pool.release(connection)
-        return await self._pool.get_connection()
+        await self.pool.release(connection)
+        return await self.pool.get_connection()
 
     async def release_idle(self, *, close: bool = False) -> None:
         """Release the connections that are ready to the pool."""
@@ -244,7 +273,14 @@ class AsyncConnections:
             connection = self._idle.pop()
             if close:
                 await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
+            await self.pool.release(connection)
+
+    async def close(self) -> None:
+        """Close the connections that are the owner's; the next use opens others, in any loop."""
+        await self.release_idle()
+        if not self._is_pool_shared:
+            await self.pool.disconnect()
+        self._open()
 
 
 def _is_lost(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
 from retrytemplate._storage.operation_runner import operation_name, perform
 from retrytemplate._storage.sql_engine import unavailable
@@ -16,9 +17,9 @@ from retrytemplate.errors import CacheUnavailableError, MisuseError
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
     from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.sql_schema import Order, Rows
@@ -26,51 +27,126 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["check_async_connection", "check_connection", "run", "run_async", "run_in_transaction"]
+__all__ = ["AsyncDatabase", "Database"]
 
 
-def run(
-    engine: Engine,
-    connection: Connection | None,
-    order: Order,
-    step: str,
-    owner: StoreRole = CONTEXT_CACHE,
-) -> Rows:
-    """The rows of a statement, in a transaction of its own or in the caller's."""
-    from sqlalchemy.exc import SQLAlchemyError
+class _Database:
+    """The connections of one owner to a database.
 
-    statement, parameters = order
-    try:
-        if connection is not None:
-            return _rows(connection.execute(statement, parameters))
-        with engine.connect() as own:
-            try:
-                return _rows(own.execute(statement, parameters))
-            except SQLAlchemyError:
-                raise
-            except BaseException as exc:
-                _cut_off(own, exc)
-                raise
-    except SQLAlchemyError as exc:
-        raise _failed(step, parameters, exc, owner) from exc
+    :param url: of the database, or an engine of SQLAlchemy.
+    :param timeout: seconds to wait for a connection or a lock.
+    """
+
+    asynchronous = False
+
+    def __init__(self, url: Any, timeout: float, owner: StoreRole = CONTEXT_CACHE) -> None:
+        self.engine: Any = sql_engine.engine(url, timeout, owner, asynchronous=self.asynchronous)
+        self._is_pool_shared = self.engine.pool is getattr(url, "pool", None)
+        self._owner = owner
+
+    def __str__(self) -> str:
+        """The database, without what may be a password."""
+        return str(self.engine.url.set(query={}))
+
+    def reopen(self) -> object:
+        """Use new connections from now on; return the previous ones, which stay open."""
+        engine = getattr(self.engine, "sync_engine", self.engine)
+        before: object = engine.pool
+        engine.dispose(close=False)
+        return before
+
+    def _failed(self, step: str, parameters: dict[str, Any], error: SQLAlchemyError) -> Exception:
+        key = parameters.get("key")
+        return unavailable(error, step if key is None else f"{step} of {key!r}", self._owner)
 
 
-def run_in_transaction(engine: Engine, step: Operation[T], owner: StoreRole = CONTEXT_CACHE) -> T:
-    """Perform a step in one transaction of its own: what it raises undoes all of it."""
-    from sqlalchemy.exc import SQLAlchemyError
+class Database(_Database):
+    """Connections for threads."""
 
-    try:
-        with engine.connect() as own:
-            try:
-                with own.begin():
-                    return perform(step, partial(run, engine, own, owner=owner))
-            except (SQLAlchemyError, CacheUnavailableError):
-                raise
-            except BaseException as exc:
-                _cut_off(own, exc)
-                raise
-    except SQLAlchemyError as exc:
-        raise unavailable(exc, operation_name(step), owner) from exc
+    def ask(self, order: Order, step: str, connection: Connection | None = None) -> Rows:
+        """The rows of a statement, in a transaction of its own or in the caller's."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        statement, parameters = order
+        try:
+            if connection is not None:
+                return _rows(connection.execute(statement, parameters))
+            with self.engine.connect() as own:
+                try:
+                    return _rows(own.execute(statement, parameters))
+                except SQLAlchemyError:
+                    raise
+                except BaseException as exc:
+                    _cut_off(own, exc)
+                    raise
+        except SQLAlchemyError as exc:
+            raise self._failed(step, parameters, exc) from exc
+
+    def run_in_transaction(self, step: Operation[T], isolation_level: str) -> T:
+        """Perform an operation in one transaction of its own: an error undoes all of it."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            with self.engine.execution_options(isolation_level=isolation_level).connect() as own:
+                try:
+                    with own.begin():
+                        return perform(step, partial(self.ask, connection=own))
+                except (SQLAlchemyError, CacheUnavailableError):
+                    raise
+                except BaseException as exc:
+                    _cut_off(own, exc)
+                    raise
+        except SQLAlchemyError as exc:
+            raise unavailable(exc, operation_name(step), self._owner) from exc
+
+    def check_connection(self, connection: Any) -> None:
+        """Raise unless it is None or a connection of SQLAlchemy in a transaction."""
+        from sqlalchemy import Connection
+
+        _check(connection, Connection)
+
+    def close(self) -> None:
+        """Close the connections that are the owner's; the next use opens others."""
+        if not self._is_pool_shared:
+            self.engine.dispose()
+
+
+class AsyncDatabase(_Database):
+    """Connections for the tasks of one event loop."""
+
+    asynchronous = True
+
+    async def ask(self, order: Order, step: str, connection: AsyncConnection | None = None) -> Rows:
+        """The rows of a statement, in a transaction of its own or in the caller's."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        statement, parameters = order
+        try:
+            if connection is not None:
+                return _rows(await connection.execute(statement, parameters))
+            rows = self._run_own(order)
+            return await (run_to_completion(rows) if self._is_sqlite else rows)
+        except SQLAlchemyError as exc:
+            raise self._failed(step, parameters, exc) from exc
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return bool(self.engine.dialect.name == "sqlite")
+
+    async def _run_own(self, order: Order) -> Rows:
+        async with self.engine.connect() as own:
+            return _rows(await own.execute(*order))
+
+    def check_connection(self, connection: Any) -> None:
+        """Raise unless it is None or an asynchronous connection in a transaction."""
+        from sqlalchemy.ext.asyncio import AsyncConnection
+
+        _check(connection, AsyncConnection)
+
+    async def close(self) -> None:
+        """Close the connections that are the owner's; the next use opens others."""
+        if not self._is_pool_shared:
+            await self.engine.dispose()
 
 
 def _cut_off(connection: Connection, error: BaseException) -> None:
@@ -80,41 +156,6 @@ def _cut_off(connection: Connection, error: BaseException) -> None:
         # It closes no connection while there is a cursor: frames have it, and results in cycles.
         clear_frames(error.__traceback__)
         gc.collect()
-
-
-async def run_async(
-    engine: AsyncEngine, connection: AsyncConnection | None, order: Order, step: str
-) -> Rows:
-    """The same in a task of asyncio."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    statement, parameters = order
-    try:
-        if connection is not None:
-            return _rows(await connection.execute(statement, parameters))
-        rows = _run_own(engine, order)
-        return await (run_to_completion(rows) if engine.dialect.name == "sqlite" else rows)
-    except SQLAlchemyError as exc:
-        raise _failed(step, parameters, exc, CONTEXT_CACHE) from exc
-
-
-async def _run_own(engine: AsyncEngine, order: Order) -> Rows:
-    async with engine.connect() as own:
-        return _rows(await own.execute(*order))
-
-
-def check_connection(connection: Any) -> None:
-    """Raise unless it is None or a connection of SQLAlchemy."""
-    from sqlalchemy import Connection
-
-    _check(connection, Connection)
-
-
-def check_async_connection(connection: Any) -> None:
-    """Raise unless it is None or an asynchronous connection of SQLAlchemy."""
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    _check(connection, AsyncConnection)
 
 
 def _check(connection: Any, kind: type) -> None:
@@ -134,10 +175,3 @@ def _check(connection: Any, kind: type) -> None:
 def _rows(result: Any) -> Rows:
     rows: Rows = result.fetchall() if result.returns_rows else ()
     return rows
-
-
-def _failed(
-    step: str, parameters: dict[str, Any], error: SQLAlchemyError, owner: StoreRole
-) -> CacheUnavailableError:
-    key = parameters.get("key")
-    return unavailable(error, step if key is None else f"{step} of {key!r}", owner)

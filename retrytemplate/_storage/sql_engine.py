@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL, Engine
     from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate._storage.store_role import StoreRole
 
-__all__ = ["apply_read_timeout", "detach_pool", "engine", "missing_file", "parse_url"]
-__all__ += ["read_only_engine", "transaction_engine", "unavailable", "where"]
+__all__ = ["apply_read_timeout", "engine", "missing_file", "parse_url"]
+__all__ += ["read_only_engine", "transaction_engine", "unavailable"]
 
 AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
 # Where the URL names none.
@@ -228,18 +227,6 @@ def _begin_with_write_lock(made: Engine) -> None:
 
 def _milliseconds(seconds: float) -> int:
     return int(seconds * 1000)
-
-
-def where(engine: Engine | AsyncEngine) -> URL:
-    """The database, without what may be a password."""
-    return engine.url.set(query={})
-
-
-def detach_pool(engine: Engine) -> object:
-    """Have connections of one's own from now on; those before, which are left open."""
-    before = engine.pool
-    engine.dispose(close=False)
-    return before
 
 
 def unavailable(

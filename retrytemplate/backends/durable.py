@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections import deque
 from functools import partial, wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
-
-from attrs import frozen
 
 from retrytemplate._engine import drivers
 from retrytemplate._internal.validation import (
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.execution import Effect, Reply
     from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.column_keys import Prefixes
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate.backends.redis.operations import Steps as RedisSteps
     from retrytemplate.backends.sql.operations import Steps as SQLSteps
@@ -41,9 +39,7 @@ if TYPE_CHECKING:
     from retrytemplate.clock import Clock
 
 __all__ = [
-    "KEY_PREFIXES",
     "PAGE",
-    "TABLE_PREFIXES",
     "AwaitedCache",
     "BlockingCache",
     "DurableCache",
@@ -57,28 +53,6 @@ T = TypeVar("T")
 OnStoreError = Literal["raise", "run_unguarded"]
 CHOICES = get_args(OnStoreError)
 PAGE = 1000
-
-
-@frozen
-class Prefixes:
-    """What the names in a store may begin with."""
-
-    pattern: re.Pattern[str]
-    allowed: str
-
-    def checked(self, prefix: Any) -> str:
-        if not isinstance(prefix, str) or self.pattern.fullmatch(prefix) is None:
-            raise ValueError(f"prefix must be {self.allowed}, got {prefix!r}")
-        return prefix
-
-
-TABLE_PREFIXES = Prefixes(
-    re.compile(r"[a-z_][a-z0-9_]{0,39}"),
-    "1 to 40 of a-z, 0-9 and _, with no digit at the beginning",
-)
-KEY_PREFIXES = Prefixes(
-    re.compile(r"[A-Za-z0-9_.:-]{1,100}"), "1 to 100 of letters, digits and _ . : -"
-)
 
 
 def check_records(redact: Any, record_limit: Any) -> None:
@@ -134,6 +108,7 @@ class DurableCache(ABC):
     prefixes: Prefixes
     _claims: type[LeasedClaim] = LeasedClaim
     _steps: SQLSteps | RedisSteps
+    _store: Any
     _renewer: Any
 
     def __init__(
@@ -160,11 +135,7 @@ class DurableCache(ABC):
         self._monotonic = given_or_system(clock).monotonic
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place()} prefix={self.prefix!r}>"
-
-    @abstractmethod
-    def _place(self) -> object:
-        """Where the store is, without a password."""
+        return f"<{type(self).__name__} {self._store} prefix={self.prefix!r}>"
 
     @abstractmethod
     def _check_connection(self, connection: Any) -> None:
@@ -175,26 +146,15 @@ class DurableCache(ABC):
         """What renews the leases of the claims that are taken from now on."""
 
     @abstractmethod
-    def _reconnect(self) -> Any:
-        """Use new connections from now on; return the previous ones, which stay open."""
-
-    @abstractmethod
-    def _ask(self, connection: Any, order: Any, name: str) -> Any:
-        """Send an order to the store, in the caller's transaction if there is one.
-
-        :param name: of the operation, for messages.
-        """
-
-    @abstractmethod
     def _end_left(self) -> Any:
         """End the claims that ``end_later`` has noted."""
 
     @abstractmethod
     def _perform(self, step: Operation[Any], connection: Any = None) -> Any:
-        """Run an operation."""
+        """Run an operation, in the caller's transaction if there is one."""
 
     def _reply(self, connection: Any, order: Any, name: str) -> Any:
-        return order() if callable(order) else self._ask(connection, order, name)
+        return order() if callable(order) else self._store.ask(order, name, connection)
 
     @operation
     def begin(
@@ -312,7 +272,7 @@ class DurableCache(ABC):
 
     def _begin_anew(self) -> Any:
         self._renewer = self._renewing()
-        return self._reconnect()
+        return self._store.reopen()
 
     def _ours(self, claim: Claim) -> Any:
         if not isinstance(claim, self._claims):
@@ -338,10 +298,6 @@ class BlockingCache(DurableCache, RetryContextCache):
     def _perform(self, step: Operation[T], connection: Any = None) -> T:
         return perform(step, partial(self._reply, connection))
 
-    @abstractmethod
-    def _disconnect(self) -> None:
-        """Close the connections that are the cache's own."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -352,7 +308,7 @@ class BlockingCache(DurableCache, RetryContextCache):
         """End the renewals and the connections.  What is used after that opens them anew."""
         self._end_left()
         self._renewer.stop()
-        self._disconnect()
+        self._store.close()
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.peek(key) is not None
@@ -378,10 +334,6 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
         self._check_loop()
         return await perform_async(step, partial(self._reply, connection))
 
-    @abstractmethod
-    async def _disconnect(self) -> None:
-        """Close the connections that are the cache's own."""
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -394,7 +346,7 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
             self._check_loop()
         await self._end_left()
         await self._renewer.stop()
-        await self._disconnect()
+        await self._store.close()
         self._loop = None
 
     def _check_loop(self) -> None:

@@ -43,10 +43,10 @@ def test_a_signal_in_a_statement_leaves_no_lock_on_a_file(sqlite):
     cache.peek(KEY)
 
     def interrupt(*_):
-        event.remove(cache._engine, "after_cursor_execute", interrupt)
+        event.remove(cache._store.engine, "after_cursor_execute", interrupt)
         raise KeyboardInterrupt
 
-    event.listen(cache._engine, "after_cursor_execute", interrupt)
+    event.listen(cache._store.engine, "after_cursor_execute", interrupt)
     # The error is held meanwhile, with all that its traceback holds.
     with pytest.raises(KeyboardInterrupt) as _caught:
         cache.begin(KEY, worker="one")

@@ -140,7 +140,7 @@ async def test_an_asynchronous_template_completes_one_too(store, work):
     template = RetryTemplate(cache=cache, name="work")
 
     async def handle(context):
-        async with cache._engine.begin() as connection:
+        async with cache._store.engine.begin() as connection:
             await connection.run_sync(lambda sync: do_work(store, sync))
             await context.complete_in(connection)
         return await context.still_mine()

@@ -175,7 +175,7 @@ def test_a_claim_whose_last_write_failed_is_renewed_no_more(store, cache):
 
 def test_connections_that_were_cut_are_replaced(postgresql):
     cache = postgresql.cache()
-    with cache._engine.connect() as connection:  # the only one of its pool
+    with cache._store.engine.connect() as connection:  # the only one of its pool
         (pid,) = connection.execute(text("SELECT pg_backend_pid()")).one()
     postgresql.sql("SELECT pg_terminate_backend(:pid)", pid=pid)
     assert cache.begin(KEY, worker="one").record is None

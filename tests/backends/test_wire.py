@@ -268,8 +268,8 @@ def test_two_cuts_in_a_row_are_an_error(cache, proxy):
 def test_connections_that_are_cut_while_they_rest_are_replaced(valkey, step):
     """What is sent once goes over one that was asked; what may be sent twice needs no third."""
     cache = valkey.cache()
-    taken = [cache._pool.get_connection() for _ in range(3)]
-    cache._connections._idle.extend(taken)
+    taken = [cache._store.pool.get_connection() for _ in range(3)]
+    cache._store._idle.extend(taken)
     assert valkey.client.client_kill_filter(_type="normal", skipme=True) >= 3
     for _ in range(3):
         getattr(cache, step)(KEY)
@@ -282,10 +282,10 @@ def with_one_connection(url):
 def test_there_are_no_more_connections_than_the_url_allows(valkey):
     url = with_one_connection(valkey.url)
     with blocking(url, prefix=valkey.prefix, timeout=0.3) as cache:
-        turn = cache._connections._permits.get()
+        turn = cache._store._permits.get()
         with pytest.raises(CacheUnavailableError) as caught:
             cache.peek(KEY)
-        cache._connections._permits.put(turn)
+        cache._store._permits.put(turn)
         assert str(caught.value).endswith("no connection is free")
         assert cache.peek(KEY) is None
 
@@ -293,7 +293,7 @@ def test_there_are_no_more_connections_than_the_url_allows(valkey):
 async def test_there_are_no_more_connections_than_the_url_allows_for_tasks(valkey):
     url = with_one_connection(valkey.url)
     async with awaited(url, prefix=valkey.prefix, timeout=0.3) as cache:
-        async with cache._connections._permits:
+        async with cache._store._permits:
             with pytest.raises(CacheUnavailableError, match="no answer in time"):
                 await cache.peek(KEY)
         assert await cache.peek(KEY) is None
@@ -315,7 +315,7 @@ def test_a_call_that_the_server_hears_a_second_time_is_the_same_call(valkey):
     cache = valkey.cache()
     every_step(cache)
     order = next(cache._steps.begin(KEY, "one", None, False))
-    answers = {cache._connections.ask(order, "begin") for _ in range(2)}
+    answers = {cache._store.ask(order, "begin") for _ in range(2)}
     assert len(answers) == 1
 
 
@@ -414,7 +414,7 @@ async def test_a_cancelled_step_leaves_no_answer_for_the_next_one(server):
 
 
 def asking(cache):
-    return not cache._connections._idle
+    return not cache._store._idle
 
 
 # -- a server that becomes a replica ---------------------------------------------------------------
@@ -450,8 +450,8 @@ def fill_pool(cache, number):
     if isinstance(cache, Awaited):
 
         async def take():
-            return [await cache.cache._pool.get_connection() for _ in range(number)]
+            return [await cache.cache._store.pool.get_connection() for _ in range(number)]
 
-        cache.cache._connections._idle.extend(cache.run(take()))
+        cache.cache._store._idle.extend(cache.run(take()))
     else:
-        cache._connections._idle.extend(cache._pool.get_connection() for _ in range(number))
+        cache._store._idle.extend(cache._store.pool.get_connection() for _ in range(number))

@@ -6,10 +6,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._internal.validation import check_seconds
-from retrytemplate._storage import redis_connection
-from retrytemplate._storage.column_keys import from_column_key
+from retrytemplate._storage.column_keys import KEY_PREFIXES, from_column_key
 from retrytemplate._storage.redis_connection import AsyncConnections, Connections
-from retrytemplate.backends.durable import KEY_PREFIXES, AwaitedCache, BlockingCache, DurableCache
+from retrytemplate.backends.durable import AwaitedCache, BlockingCache, DurableCache
 from retrytemplate.backends.redis.operations import END, Steps
 from retrytemplate.caches.in_process import refuse_connection
 from retrytemplate.caches.record_limit import RECORD_LIMIT
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.redis_connection import Order
     from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
@@ -37,8 +35,7 @@ class _OnRedis(DurableCache, Generic[C]):
 
     prefixes = KEY_PREFIXES
 
-    _pool: Any
-    _connections: Any
+    _steps: Steps
 
     def __init__(
         self,
@@ -54,35 +51,24 @@ class _OnRedis(DurableCache, Generic[C]):
         on_store_error: OnStoreError = "raise",
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._url = url
         self.ttl: float = check_seconds("ttl", ttl)
-        self._connect()
+        self._store = self._connect(url)
+        self._steps = self._new_steps()
         self._begin_life()
 
-    def _connect(self) -> None:
-        """Have connections, and calls that no other process has made."""
-        self._pool, self._connections = self._made()
-        steps = Steps(self.prefix, self.lease, self.ttl)
-        self._steps = steps
-        self._page = steps.page
-
     @abstractmethod
-    def _made(self) -> tuple[Any, Connections | AsyncConnections]:
-        """A pool, and connections of it."""
+    def _connect(self, url: str | C) -> Connections | AsyncConnections:
+        """Connections to the server, or those of the client."""
 
-    def _place(self) -> object:
-        return redis_connection.where(self._pool)
-
-    def _ask(self, connection: None, order: Order, name: str) -> Any:
-        return self._connections.ask(order, name)
+    def _new_steps(self) -> Steps:
+        return Steps(self.prefix, self.lease, self.ttl)
 
     def _check_connection(self, connection: Any) -> None:
         refuse_connection(self, connection)
 
-    def _reconnect(self) -> object:
-        before = self._pool, self._connections
-        self._connect()
-        return before
+    def _begin_anew(self) -> Any:
+        self._steps = self._new_steps()  # whose calls no other process has made
+        return super()._begin_anew()
 
 
 class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
@@ -118,17 +104,11 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
         """Every key that has a record, in no order; one more than once, maybe."""
         cursor = None
         while cursor != END:
-            cursor, page = self._perform(self._page(cursor or END))
+            cursor, page = self._perform(self._steps.page(cursor or END))
             yield from map(from_column_key, page)
 
-    def _made(self) -> tuple[Any, Connections]:
-        pool = redis_connection.pool(self._url, self.timeout)
-        return pool, Connections(pool, self.timeout)
-
-    def _disconnect(self) -> None:
-        self._connections.release_idle()
-        if isinstance(self._url, str):  # else they are another's
-            self._pool.disconnect()
+    def _connect(self, url: str | Redis) -> Connections:
+        return Connections(url, self.timeout)
 
 
 class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
@@ -146,16 +126,9 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
         """Every key that has a record, in no order; one more than once, maybe."""
         cursor = None
         while cursor != END:
-            cursor, page = await self._perform(self._page(cursor or END))
+            cursor, page = await self._perform(self._steps.page(cursor or END))
             for key in page:
                 yield from_column_key(key)
 
-    def _made(self) -> tuple[Any, AsyncConnections]:
-        pool = redis_connection.async_pool(self._url, self.timeout)
-        return pool, AsyncConnections(pool, self.timeout)
-
-    async def _disconnect(self) -> None:
-        await self._connections.release_idle()
-        if isinstance(self._url, str):  # else they are another's
-            await self._pool.disconnect()
-        self._connect()  # nothing of this loop is left for the next one
+    def _connect(self, url: str | AsyncRedis) -> AsyncConnections:
+        return AsyncConnections(url, self.timeout)

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retrytemplate._internal.validation import check_limit_or_none, to_seconds
-from retrytemplate._storage import sql_connection, sql_engine
+from retrytemplate._storage.column_keys import TABLE_PREFIXES
+from retrytemplate._storage.sql_connection import AsyncDatabase, Database
 from retrytemplate.backends.durable import (
     PAGE,
-    TABLE_PREFIXES,
     AwaitedCache,
     BlockingCache,
     DurableCache,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from retrytemplate._internal.validation import Seconds
-    from retrytemplate._storage.sql_schema import Order, Rows
     from retrytemplate.backends.durable import OnStoreError
     from retrytemplate.clock import Clock
 
@@ -54,23 +53,19 @@ class _OnSQL(DurableCache, Generic[E]):
         on_store_error: OnStoreError = "raise",
     ) -> None:
         super().__init__(lease, prefix, timeout, redact, record_limit, clock, on_store_error)
-        self._engine: E = self._engine_of(url)
-        self._others = self._engine.pool is getattr(url, "pool", None)
+        self._store: Database | AsyncDatabase = self._connect(url)
         self.ttl: float | None = to_seconds(ttl)
         check_limit_or_none("ttl", self.ttl)
-        self._steps = Steps(self._engine.dialect.name, self.prefix, self.lease, self.ttl)
+        dialect = self._store.engine.dialect.name
+        self._steps = Steps(dialect, self.prefix, self.lease, self.ttl)
         self._begin_life()
 
     @abstractmethod
-    def _engine_of(self, url: str | E) -> E:
-        """The engine that is given, or one made for the URL."""
+    def _connect(self, url: str | E) -> Database | AsyncDatabase:
+        """Connections to the database, or those of the engine."""
 
-    def _place(self) -> object:
-        return sql_engine.where(self._engine)
-
-    def _reconnect(self) -> object:
-        engine: Any = self._engine
-        return sql_engine.detach_pool(getattr(engine, "sync_engine", engine))
+    def _check_connection(self, connection: Any) -> None:
+        self._store.check_connection(connection)
 
 
 class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
@@ -101,25 +96,14 @@ class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
 
     asynchronous_twin = "AsyncSQLRetryContextCache"
 
-    def _engine_of(self, url: str | Engine) -> Engine:
-        made: Engine = sql_engine.engine(url, self.timeout)
-        return made
+    def _connect(self, url: str | Engine) -> Database:
+        return Database(url, self.timeout)
 
     def __iter__(self) -> Iterator[str]:
         after = ""
         while page := self.keys(after=after, limit=PAGE):
             yield from page
             after = page[-1]
-
-    def _ask(self, connection: Any, order: Order, name: str) -> Rows:
-        return sql_connection.run(self._engine, connection, order, name)
-
-    def _check_connection(self, connection: Any) -> None:
-        sql_connection.check_connection(connection)
-
-    def _disconnect(self) -> None:
-        if not self._others:
-            self._engine.dispose()
 
 
 class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
@@ -138,9 +122,8 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
     >>> asyncio.run(main())
     """
 
-    def _engine_of(self, url: str | AsyncEngine) -> AsyncEngine:
-        made: AsyncEngine = sql_engine.engine(url, self.timeout, asynchronous=True)
-        return made
+    def _connect(self, url: str | AsyncEngine) -> AsyncDatabase:
+        return AsyncDatabase(url, self.timeout)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         after = ""
@@ -148,13 +131,3 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
             for key in page:
                 yield key
             after = page[-1]
-
-    async def _ask(self, connection: Any, order: Order, name: str) -> Rows:
-        return await sql_connection.run_async(self._engine, connection, order, name)
-
-    def _check_connection(self, connection: Any) -> None:
-        sql_connection.check_async_connection(connection)
-
-    async def _disconnect(self) -> None:
-        if not self._others:
-            await self._engine.dispose()

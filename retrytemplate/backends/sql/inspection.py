@@ -60,10 +60,9 @@ class SQLEntries(ContextInspector):
 
     def __init__(self, url: str, prefix: str = "retry") -> None:
         cache = SQLRetryContextCache(url, prefix=prefix)
-        self._url = cache._engine.url
-        super().__init__(
-            cache, _LookingSteps(cache._engine.dialect.name, prefix, cache.lease, None)
-        )
+        engine = cache._store.engine
+        self._url = engine.url
+        super().__init__(cache, _LookingSteps(engine.dialect.name, prefix, cache.lease, None))
 
     def _perform(self, step: Operation[T]) -> T:
         missing = missing_file(self._url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from retrytemplate._internal.imports import extra
 from retrytemplate._internal.validation import check_wait
 from retrytemplate._storage import sql_engine
 from retrytemplate._storage.cancellation import run_to_completion
+from retrytemplate._storage.column_keys import TABLE_PREFIXES
 from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.backends.durable import check_records
 from retrytemplate.batch import validation
@@ -36,7 +36,6 @@ __all__ = ["JOB_REPOSITORY", "JobRepository"]
 JOB_REPOSITORY = StoreRole(
     "job repository", "a journal there is lost when the process ends", extra="batch"
 )
-PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
 class JobRepository:
@@ -77,7 +76,7 @@ class JobRepository:
     ) -> None:
         self.lease: float = check_wait("lease", lease)
         self.timeout: float = check_wait("timeout", timeout)
-        self.prefix = _prefix(prefix)
+        self.prefix = TABLE_PREFIXES.checked(prefix)
         check_records(redact, record_limit)
         self.limits = RecordLimits(redact, record_limit)
         with extra("batch", "a job repository"):
@@ -204,12 +203,3 @@ class JobRepository:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _prefix(value: Any) -> str:
-    if not isinstance(value, str) or not PREFIX.fullmatch(value):
-        raise ValueError(
-            "prefix must be 1 to 40 of a-z, 0-9 and _, with no digit at the beginning, "
-            f"got {value!r}"
-        )
-    return value

@@ -205,7 +205,7 @@ def test_a_signal_in_a_statement_leaves_nothing_held_and_nothing_half_done(datab
     store.commit(0, "first", ["a"])
     store.claim_pending_notifications("one", LEASE, 1)
     arguments = {"commit": (1, "second", ["b"]), "claim_pending_notifications": ("one", LEASE, 1)}
-    interrupted_in(store._engine)
+    interrupted_in(store._store.engine)
     # The error is held meanwhile, with all that its traceback holds.
     with pytest.raises(KeyboardInterrupt) as _caught:
         getattr(store, method)(*arguments.get(method, ([1], "one")))

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from attrs import astuple, frozen
 
 from retrytemplate._internal.validation import check_seconds, check_wait
-from retrytemplate._storage import redis_connection
-from retrytemplate._storage.column_keys import from_column_key, to_column_key
+from retrytemplate._storage.column_keys import KEY_PREFIXES, from_column_key, to_column_key
 from retrytemplate._storage.fork_safety import register, retain
 from retrytemplate._storage.operation_runner import perform
 from retrytemplate._storage.redis_connection import Connections
 from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate._storage.store_role import StoreRole
-from retrytemplate.backends.durable import KEY_PREFIXES
 from retrytemplate.backends.redis.operations import AT_ONCE, END, ESCAPED, MOST, SPECIAL
 from retrytemplate.control.breaker.redis import lua
 from retrytemplate.control.breaker.redis.record import decode_record, encode_note
@@ -136,20 +134,18 @@ class RedisCircuitStore:
         self.on_store_error: OnStoreError = _one_of(
             "on_store_error", on_store_error, get_args(OnStoreError)
         )
-        self._url = url
         self._opening = f"{prefix}:circuit:{{"
-        self._connect()
+        self._connections = Connections(url, self.timeout, OWNER)
         register(self)
 
     def __repr__(self) -> str:
-        where = redis_connection.where(self._pool)
-        return f"<{type(self).__name__} {where} prefix={self.prefix!r} mode={self.mode!r}>"
+        return (
+            f"<{type(self).__name__} {self._connections} prefix={self.prefix!r} mode={self.mode!r}>"
+        )
 
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
-        self._connections.release_idle()
-        if isinstance(self._url, str):  # else they are another's
-            self._pool.disconnect()
+        self._connections.close()
 
     def names(self) -> list[str]:
         """Of every circuit that is kept there, in order."""
@@ -259,14 +255,9 @@ class RedisCircuitStore:
         circuit = f"{self._opening}{to_column_key(name)}}}"
         return circuit.encode(), f"{circuit}:window".encode(), f"{circuit}:permits".encode()
 
-    def _connect(self) -> None:
-        self._pool = redis_connection.pool(self._url, self.timeout, OWNER)
-        self._connections = Connections(self._pool, self.timeout, OWNER)
-
     def _forked(self) -> None:
         """In a child process: leave the connections to the parent."""
-        retain((self._pool, self._connections))
-        self._connect()
+        retain(self._connections.reopen())
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -12,7 +11,7 @@ from attrs import define, frozen
 from retrytemplate._internal.locks import Monitor, Reentered
 from retrytemplate._internal.validation import check_wait
 from retrytemplate._storage.fork_safety import register, retain
-from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError
+from retrytemplate._storage.operation_runner import AnswerLateError, AnswerLostError, perform
 from retrytemplate._storage.store_role import StoreRole
 from retrytemplate.clock import given_or_system
 from retrytemplate.errors import CacheUnavailableError, SwitchStoreError
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from retrytemplate._internal.validation import Seconds
+    from retrytemplate._storage.column_keys import Prefixes
     from retrytemplate._storage.operation_runner import Operation
-    from retrytemplate.backends.durable import Prefixes
+    from retrytemplate._storage.redis_connection import Connections
+    from retrytemplate._storage.sql_connection import Database
     from retrytemplate.clock import Clock
 
 __all__ = [
@@ -238,20 +239,21 @@ class StoreOperations(Protocol):
     def mark_notified(self, numbers: Sequence[int], worker: str) -> Operation[None]: ...
 
 
-class DurableSwitchStore(ABC):
+class DurableSwitchStore:
     """The methods of a store that outlives the process; a store says how to perform a step."""
 
     shared = True
 
     _prefixes: Prefixes
     _operations: StoreOperations
+    _store: Connections | Database
 
     def __init__(self, prefix: Any, timeout: Seconds) -> None:
         self.prefix = self._prefixes.checked(prefix)
         self.timeout = check_wait("timeout", timeout)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._location()} prefix={self.prefix!r}>"
+        return f"<{type(self).__name__} {self._store} prefix={self.prefix!r}>"
 
     def load(self, known: int | None) -> tuple[int, str] | None:
         """The version and the document, in one round trip; None: the version is still *known*."""
@@ -303,32 +305,24 @@ class DurableSwitchStore(ABC):
         """
         return True
 
-    @abstractmethod
     def close(self) -> None:
         """Close the connections that are the store's own; what is used after that opens others."""
+        self._store.close()
 
-    @abstractmethod
-    def _location(self) -> object:
-        """Where the store is, without a password."""
-
-    @abstractmethod
     def _perform(self, step: Operation[T]) -> T:
         """Run a step that is one order."""
+        return perform(step, self._store.ask)
 
-    @abstractmethod
     def _in_transaction(self, step: Operation[T]) -> T:
         """Run a step whose orders are done all or not at all."""
-
-    @abstractmethod
-    def _reconnect(self) -> object:
-        """Have connections of one's own from now on; those before, which nobody closes."""
+        return self._perform(step)
 
     def _register_fork_hook(self) -> None:
         register(self)
 
     def _forked(self) -> None:
         """In a child process: leave the connections to the parent."""
-        retain(self._reconnect())
+        retain(self._store.reopen())
 
 
 @contextmanager

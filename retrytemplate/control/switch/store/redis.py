@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from retrytemplate._storage import redis_connection
-from retrytemplate._storage.operation_runner import perform
+from retrytemplate._storage.column_keys import KEY_PREFIXES
 from retrytemplate._storage.redis_connection import Connections
 from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
-from retrytemplate.backends.durable import KEY_PREFIXES
 from retrytemplate.backends.redis.operations import MOST
 from retrytemplate.control.switch.store import lua
 from retrytemplate.control.switch.store.base import (
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from retrytemplate._storage.operation_runner import Operation
     from retrytemplate._storage.redis_script import Asked, Script
     from retrytemplate.control.switch.store.base import StoredRecord
-
-T = TypeVar("T")
 
 __all__ = ["RedisSwitchStore"]
 
@@ -56,33 +52,9 @@ class RedisSwitchStore(DurableSwitchStore):
 
     def __init__(self, url: str | Redis, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
         super().__init__(prefix, timeout)
-        self._url = url
         self._operations = _RedisOperations(self.prefix)
-        self._connect()
+        self._store = Connections(url, self.timeout, KILL_SWITCH)
         self._register_fork_hook()
-
-    def close(self) -> None:
-        """Close the connections that are the store's own; what is used after that opens others."""
-        self._connections.release_idle()
-        if isinstance(self._url, str):  # else they are another's
-            self._pool.disconnect()
-
-    def _connect(self) -> None:
-        self._pool = redis_connection.pool(self._url, self.timeout, KILL_SWITCH)
-        self._connections = Connections(self._pool, self.timeout, KILL_SWITCH)
-
-    def _location(self) -> object:
-        return redis_connection.where(self._pool)
-
-    def _reconnect(self) -> object:
-        before = self._pool, self._connections
-        self._connect()
-        return before
-
-    def _perform(self, step: Operation[T]) -> T:
-        return perform(step, self._connections.ask)
-
-    _in_transaction = _perform
 
 
 class _RedisOperations:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from retrytemplate._storage import sql_connection, sql_engine
-from retrytemplate._storage.operation_runner import perform, retry_once_if_answer_lost
+from retrytemplate._storage.column_keys import TABLE_PREFIXES
+from retrytemplate._storage.operation_runner import retry_once_if_answer_lost
+from retrytemplate._storage.sql_connection import Database
 from retrytemplate._storage.sql_dialect import META, SET, WRITE_AHEAD
 from retrytemplate._storage.sql_schema import Schema, Tables
-from retrytemplate.backends.durable import TABLE_PREFIXES
 from retrytemplate.control.switch.store import sql
 from retrytemplate.control.switch.store.base import (
     KILL_SWITCH,
@@ -74,21 +73,13 @@ class SQLSwitchStore(DurableSwitchStore):
 
     def __init__(self, url: str | Engine, prefix: str = "retry", *, timeout: Seconds = 5.0) -> None:
         super().__init__(prefix, timeout)
-        self._engine = sql_engine.engine(url, self.timeout, KILL_SWITCH)
-        self._engine_is_shared = self._engine.pool is getattr(url, "pool", None)
-        dialect = self._engine.dialect.name
-        self._transaction_engine = self._engine.execution_options(
-            isolation_level=TRANSACTION[dialect]
-        )
+        self._store: Database = Database(url, self.timeout, KILL_SWITCH)
+        dialect = self._store.engine.dialect.name
+        self._isolation_level = TRANSACTION[dialect]
         operations = _SQLOperations(dialect, self.prefix)
         self._operations = operations
         self._prepare, self._tables_exist = operations.prepare, operations.exists
         self._register_fork_hook()
-
-    def close(self) -> None:
-        """Close the connections that are the store's own; what is used after that opens others."""
-        if not self._engine_is_shared:
-            self._engine.dispose()
 
     def is_made(self) -> bool:
         """Whether the tables are there; the first use of other methods makes them.
@@ -98,18 +89,9 @@ class SQLSwitchStore(DurableSwitchStore):
         with translate_errors():
             return self._perform(self._tables_exist())
 
-    def _location(self) -> object:
-        return sql_engine.where(self._engine)
-
-    def _reconnect(self) -> object:
-        return sql_engine.detach_pool(self._engine)
-
-    def _perform(self, step: Operation[T]) -> T:
-        return perform(step, partial(sql_connection.run, self._engine, None, owner=KILL_SWITCH))
-
     def _in_transaction(self, step: Operation[T]) -> T:
         self._perform(self._prepare())
-        return sql_connection.run_in_transaction(self._transaction_engine, step, KILL_SWITCH)
+        return self._store.run_in_transaction(step, self._isolation_level)
 
 
 class _SQLOperations:
