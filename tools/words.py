@@ -53,7 +53,7 @@ PATTERNS = {
     name: re.compile(regex.replace(" ", r"\s+"), re.IGNORECASE) for name, regex in BANNED.items()
 }
 # What is left out: fences of blocks keep their lines, spans of code keep their line breaks.
-FENCE = re.compile(r"^\s*`{3,}.*$", re.MULTILINE)
+FENCE = re.compile(r"^[ \t]*`{3,}.*$", re.MULTILINE)
 SPAN = re.compile(r"(`+)(?:[^`\n]|\n(?!\s*\n))+\1|([\"'])refuse\2")
 
 
