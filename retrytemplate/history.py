@@ -80,8 +80,8 @@ def truncate_history(history: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord,
 T = TypeVar("T")
 
 
-@frozen
-class Outcome(Generic[T]):
+@frozen(eq=False)
+class Outcome(Value, Generic[T]):
     """The result of a call: its value or its exception.
 
     ``attempts`` is the number of attempts, ``history`` the records of the failed ones, ``elapsed``

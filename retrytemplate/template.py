@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from retrytemplate._engine.context import ExecutionFrame, RetryContext
-    from retrytemplate._engine.plan import TemplateSettings
+    from retrytemplate._engine.settings import TemplateSettings
     from retrytemplate._engine.wrapping import Method, WrappedFunction
     from retrytemplate.history import Outcome
 

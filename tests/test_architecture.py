@@ -39,7 +39,7 @@ READS_A_CLOCK = {"now", "utcnow", "today", "monotonic", "perf_counter", "monoton
 # The engine asks the clock that the template was given; to the others the time is an argument.
 ASKS_THE_GIVEN_CLOCK = dict.fromkeys(
     ("_engine/execution.py", "_engine/key_claim.py", "_engine/failure_rules.py"),
-    ("plan.monotonic()",),
+    ("plan.monotonic_source.now()",),
 )
 THIRD_PARTIES = {"attr", "attrs", "cachetools"}
 # What a room may import of a package that is there already whenever that line is reached.

@@ -13,7 +13,6 @@ from retrytemplate._engine.deadline import Deadline, with_inherited_guards
 from retrytemplate._internal.awaitables import is_awaitable
 from retrytemplate._internal.cancel_scope import cancel_after
 from retrytemplate._internal.formatting import subject
-from retrytemplate._internal.threads import Threads, uninterrupted
 from retrytemplate._internal.validation import (
     check_late_result,
     check_span,
@@ -239,6 +238,8 @@ def _in_thread(execution: Execution, effect: Effect, limit: float, by_deadline: 
     """Run the attempt in a thread, in a copy of this context; leave it behind at the limit."""
     import threading
     from contextvars import copy_context
+
+    from retrytemplate._internal.threads import Threads, uninterrupted
 
     function, arguments = effect
     timeout: Any = execution.plan.attempt_timeout

@@ -204,7 +204,7 @@ class BlockDriver:
         if self.limit is not None:
             from retrytemplate._engine.attempt_timeout import limited_frame
 
-            self.began = self.execution.plan.monotonic()
+            self.began = self.execution.plan.monotonic_source.now()
             return limited_frame(self.execution, self.limit[0], outer)
         frame = self.frame.copy()
         frame[OUTER] = outer
@@ -225,7 +225,7 @@ class BlockDriver:
 
             if is_expired:
                 return None, limit_error(self.execution, *self.limit, exception)
-            elapsed = self.execution.plan.monotonic() - self.began
+            elapsed = self.execution.plan.monotonic_source.now() - self.began
             try:
                 record_overrun(self.execution, self.limit[0], elapsed)
             except AttemptTimeoutError as error:

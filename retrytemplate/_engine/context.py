@@ -99,9 +99,7 @@ def detach_frame(frame: ExecutionFrame) -> None:
     frame[CONTEXT] = frame[OWNER] = None
     frame[PLAN] = EXITED
     _drop_deadlines(frame)
-    _drop_deadlines(
-        CURRENT.get()
-    )  # it may have been left before this one, and have told of its deadline
+    _drop_deadlines(CURRENT.get())  # it may have been left first, with this deadline in force
 
 
 def _drop_deadlines(frame: ExecutionFrame | None) -> None:
@@ -243,7 +241,6 @@ class RetryContext:
     )
 
     _ended_at: float | None  # set at the end
-    _stop_reason: StopReason | None  # likewise, where it failed
     _function: Callable[..., Any] | None  # set where there is one: a block has none
     # Set with the first failure.
     _last_stamp: FailureStamp
@@ -279,6 +276,7 @@ class RetryContext:
         self._claim: Claim | None = None  # on the key of a stateful execution
         self._is_exposed = False  # somebody looks at this context
         self._started_at: float | None = None
+        self._stop_reason: StopReason | None = None
         self._last_failure: BaseException | None = None
         self._earlier_failures: list[EarlierFailure] = NO_FAILURES
 
@@ -307,7 +305,7 @@ class RetryContext:
         None while attempts continue (also with the next delivery), after a success and after a
         cancellation.  It stays where a recovery answers.
         """
-        return getattr(self, "_stop_reason", None)
+        return self._stop_reason
 
     @property
     def parent(self) -> RetryContext | None:
@@ -363,7 +361,8 @@ class RetryContext:
         if self._started_at is None:
             return 0.0
         end = getattr(self, "_ended_at", None)
-        return (self._plan.monotonic() if end is None else end) - self._started_at
+        now: float = self._plan.monotonic_source.now() if end is None else end
+        return now - self._started_at
 
     def give_up(self) -> None:
         """Make no attempt after this one (Spring's ``setExhaustedOnly``)."""
@@ -484,7 +483,7 @@ class RetryContext:
     def _release_exceptions(self) -> None:
         """Let go of every live exception; a context that somebody holds keeps the text."""
         if self._is_exposed and self._started_at is not None:
-            self._ended_at = self._plan.monotonic()
+            self._ended_at = self._plan.monotonic_source.now()
         last = self._last_failure
         if last is None:
             return

@@ -11,7 +11,7 @@ traceback stays short, and no frame of ours keeps it alive.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from retrytemplate._engine.attempt_timeout import log_failed_hook
 from retrytemplate._engine.backoff_phase import (
@@ -73,6 +73,7 @@ from retrytemplate.guards import excluding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+    from typing import Protocol
 
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.deadline import Deadline
@@ -85,25 +86,25 @@ if TYPE_CHECKING:
     Reply = tuple[Any, BaseException | None]
     Steps = Generator[Effect, Reply, Any]
 
-__all__ = ["Driver", "Execution"]
+    class Driver(Protocol):
+        """What the engine needs of a driver: to wait, to bound an attempt, to shield a step.
+
+        A shielded step ends however often its task is cancelled; it then sets the waiter's
+        ``cancellation``.
+        """
+
+        awaits: bool
+
+        def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]: ...
+
+        def limit_attempt(self, execution: Execution, effect: Effect) -> Effect: ...
+
+        def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect: ...
+
+
+__all__ = ["Execution"]
 
 VETOED = "a listener vetoed the execution"
-
-
-class Driver(Protocol):
-    """What the engine needs of a driver: to wait, to bound an attempt, to shield a step.
-
-    A shielded step ends however often its task is cancelled; it then sets the waiter's
-    ``cancellation``.
-    """
-
-    awaits: bool
-
-    def sleep(self, plan: ExecutionPlan) -> Callable[[float], Any]: ...
-
-    def limit_attempt(self, execution: Execution, effect: Effect) -> Effect: ...
-
-    def shielded(self, effect: Effect, waiter: Any, cache: Any) -> Effect: ...
 
 
 class Execution:
@@ -218,7 +219,7 @@ class Execution:
                         break
                     context.attempt += 1
                     if timed or context._started_at is not None:
-                        self.started = now = plan.monotonic()
+                        self.started = now = plan.monotonic_source.now()
                         if context._started_at is None:
                             context._started_at = now
                     for hook in plan.before_attempt:
@@ -379,7 +380,7 @@ class Execution:
         self.disposition, self.error = RELEASED, with_cause(error, self.context.last_exception)
 
     def start_policy_state(self) -> None:
-        self.context._policy_state = self.policy.start(self.plan.monotonic())
+        self.context._policy_state = self.policy.start(self.plan.monotonic_source.now())
         self.publish_policy_state()
 
     def publish_policy_state(self) -> None:
@@ -443,7 +444,7 @@ class Execution:
     def _ask_policy(self) -> bool:
         context, policy = self.context, self.policy
         allowed: bool
-        now = self.plan.monotonic()
+        now = self.plan.monotonic_source.now()
         try:
             allowed, context._policy_state = policy.decide(context._policy_state, now)
             self.publish_policy_state()
@@ -577,7 +578,7 @@ class Execution:
             self.has_reservation = False  # the retry comes with the redelivery
             self.reason = None
             if not (allowed and context._retry_allowed):
-                self.reason = stop_reason(self.policy, context, plan.monotonic)
+                self.reason = stop_reason(self.policy, context)
                 context._recovery = self.recovery  # for the record of what the next delivery does
         elif plan.keeps_context:
             self.disposition = EXHAUSTED
@@ -587,7 +588,7 @@ class Execution:
     def _record_failure(self, failure: BaseException) -> Steps:
         """Count the failure and let the policy record it."""
         plan, context = self.plan, self.context
-        context._count_failure(failure, self.started, plan.monotonic())
+        context._count_failure(failure, self.started, plan.monotonic_source.now())
         try:
             if not plan.needs_state:
                 context._retry_allowed = decide_retry(
@@ -603,7 +604,7 @@ class Execution:
     def _record(self, failure: BaseException) -> None:
         context = self.context
         context._policy_state = self.policy.record(
-            context._policy_state, failure, self.plan.monotonic()
+            context._policy_state, failure, self.plan.monotonic_source.now()
         )
         if is_unlisted_library_error(self.policy, failure, self.result_error):
             context._retry_allowed = False
@@ -623,7 +624,7 @@ class Execution:
         context.exhausted = True
         self.disposition = COMPLETED
         if self.reason is None:
-            self.reason = stop_reason(self.policy, context, self.plan.monotonic)
+            self.reason = stop_reason(self.policy, context)
         context._stop_reason = self.reason
         recovery = None if context.no_recovery else self.recovery
         for_call = getattr(type(recovery), "for_call", None)

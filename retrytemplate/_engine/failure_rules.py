@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.context import CONTEXT, OWNER
 from retrytemplate._engine.final_error import final_exception, finalize_error, recording_error
 from retrytemplate._internal.imports import is_library_module
 from retrytemplate.classify.exceptions import (
@@ -29,7 +28,7 @@ from retrytemplate.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retrytemplate._engine.context import ExecutionFrame, RetryContext
+    from retrytemplate._engine.context import RetryContext
     from retrytemplate.history import StopReason
     from retrytemplate.policies.base import RetryPolicy
 
@@ -104,9 +103,7 @@ def is_unlisted_library_error(
     )
 
 
-def stop_reason(
-    policy: RetryPolicy, context: RetryContext, clock: Callable[[], float]
-) -> StopReason:
+def stop_reason(policy: RetryPolicy, context: RetryContext) -> StopReason:
     """Why the attempts have ended: the caller gave up, the last failure rules a retry out, or the
     policy's own reason.
     """
@@ -120,9 +117,10 @@ def stop_reason(
                     is_unlisted_library_error(policy, failure, None)
                 ):
                     return "rejected" if isinstance(leaf, Rejected) else "deadline"
-        if context._plan.needs_state:
-            state = context._policy_state
-            return policy.stop_reason_from(state, failures, failure, clock())  # type: ignore[attr-defined, no-any-return]
+        plan = context._plan
+        if plan.needs_state:
+            state, now = context._policy_state, plan.monotonic_source.now()
+            return policy.stop_reason_from(state, failures, failure, now)  # type: ignore[attr-defined, no-any-return]
         return policy.stop_reason(failures, failure)
     except Exception:  # a policy of the user's: the failure itself is to leave
         return "terminated"
@@ -191,22 +189,22 @@ def takes_context(function: Callable[..., Any]) -> bool:
 RECOVER = object()
 
 
-def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseException) -> Any:
+def after_failure(context: RetryContext, failure: BaseException) -> Any:
     """The rules after a failure where only the policy has to be asked: stateless, untold, no waits.
 
     What ``Execution._handle_failure`` does in such an execution, as one step on plain state:
     nearly every failing call is one.  Returns None when another attempt is due, RECOVER when it
     is the recovery's turn, else the exception that leaves.
     """
-    context: RetryContext = frame[CONTEXT]
     plan = context._plan
+    policy = plan.policy
     error: BaseException | None = None
     if type(failure) not in KNOWN_RETRYABLE_TYPES and is_passthrough(policy, failure):
         error = failure
         context._stop_reason = passthrough_reason(failure)
     else:
         started = None if context._last_failure is None else context._last_stamp[2]
-        context._count_failure(failure, started, plan.monotonic())
+        context._count_failure(failure, started, plan.monotonic_source.now())
         try:
             if decide_retry(policy, context, failure) and not context.gave_up:
                 context.attempt += 1
@@ -217,12 +215,12 @@ def after_failure(frame: ExecutionFrame, policy: RetryPolicy, failure: BaseExcep
     if error is None:
         recovery = context._recovery
         if recovery is None:
-            recovery = frame[OWNER].recovery
+            recovery = context._owner.recovery
         if recovery is not None and not context.no_recovery:
             return RECOVER
         context.exhausted = True
         if context._is_exposed or context.retry_count > 1:  # else nothing shows it
-            context._stop_reason = stop_reason(policy, context, plan.monotonic)
+            context._stop_reason = stop_reason(policy, context)
         error = final_exception(context)
     context.closed = True
     finalize_error(context, error, for_good=error is not failure or context.exhausted)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrytemplate._internal.failure_text import message_of, summary, type_name
 from retrytemplate._internal.formatting import one_line, printable, with_text
-from retrytemplate.classify.exceptions import is_never_retried
+from retrytemplate.classify.exceptions import KNOWN_RETRYABLE_TYPES, is_never_retried
 from retrytemplate.errors import (
     BackoffInterruptedError,
     CacheUnavailableError,
@@ -19,6 +19,7 @@ from retrytemplate.history import HISTORY_FIRST, RESTORED, STOP_REASON_TEXTS
 
 if TYPE_CHECKING:
     from retrytemplate._engine.context import RetryContext
+    from retrytemplate.history import StopReason
 
 __all__ = [
     "COMPLETED",
@@ -127,25 +128,25 @@ def interruption_error(error: BaseException) -> BaseException:
 
 NOTE = "retry: "
 LINE = "\n  "
-REASONS = {None: ""} | {each: f"; reason: {words}" for each, words in STOP_REASON_TEXTS.items()}
+FAILED: dict[StopReason | None, str] = {None: " attempts failed"}
+FAILED |= {each: f"{FAILED[None]}; reason: {text}" for each, text in STOP_REASON_TEXTS.items()}
 MAX_NOTE_LENGTH = 8 * 1024
 
 
 def _add_failures_note(context: RetryContext, error: BaseException) -> None:
     """Put the earlier failures on the exception, as one note that replaces an older one."""
-    count = context.retry_count
-    earlier = [
-        line
-        if (line := f"{stamp[0]}. {kind.__qualname__}: {text}").isprintable() and text
-        else _line(stamp[0], kind.__qualname__, text)
-        for stamp, kind, text in context._earlier_failures
-    ]
+    count, earlier = context.retry_count, []
+    for stamp, kind, text in context._earlier_failures:
+        # The name of a known class is printable: to look at its characters again costs more.
+        if kind in KNOWN_RETRYABLE_TYPES and text and text.isprintable():
+            earlier.append(f"{stamp[0]}. {kind.__qualname__}: {text}")
+        else:
+            earlier.append(_line(stamp[0], kind.__qualname__, text))
     # Nearly always these are all there were but the one that leaves.
     if len(earlier) + 1 != count or error is not context._last_failure or context._repeat_count:
         earlier = _earlier_lines(error, context, earlier)
     before = "; before this one:\n  " if earlier else ""
-    why = REASONS[getattr(context, "_stop_reason", None)]
-    text = f"{NOTE}{count} attempts failed{why}{before}{LINE.join(earlier)}"
+    text = f"{NOTE}{count}{FAILED[context._stop_reason]}{before}{LINE.join(earlier)}"
     if len(text) > MAX_NOTE_LENGTH:
         text = f"{text[:MAX_NOTE_LENGTH]} [{len(text) - MAX_NOTE_LENGTH} characters cut]"
     set_note(error, text, NOTE)

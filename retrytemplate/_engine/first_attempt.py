@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from retrytemplate._engine.execution import Driver, Steps
     from retrytemplate._engine.plan import ExecutionPlan
     from retrytemplate.caches.base import Claim
-    from retrytemplate.policies.base import RetryPolicy
 
 __all__ = [
     "call_async",
@@ -224,7 +223,7 @@ def _first_attempt_with_hooks(
         if result is not None:
             _reject_awaitable(admit, result)
     context.attempt = 1
-    context._started_at = plan.monotonic()
+    context._started_at = plan.monotonic_source.now()
     for hook in plan.before_attempt:
         result = hook(context)
         if result is not None:
@@ -294,7 +293,7 @@ def _run_stateful(
         context._claim = claim
         if claim.record is None:
             context.attempt = 1
-            context._started_at = plan.monotonic()
+            context._started_at = plan.monotonic_source.now()
             try:
                 value = function(*arguments)
             except Exception as exc:
@@ -307,7 +306,7 @@ def _run_stateful(
                     cache.end(claim)
                 else:
                     cache.succeed(claim, remember=state.remember)
-                context._ended_at = plan.monotonic()
+                context._ended_at = plan.monotonic_source.now()
                 return value
         if recovery is None:
             recovery = owner.recovery
@@ -328,7 +327,7 @@ def _run_stateful(
             context.closed = True
             cache.release(held)
         if context._started_at is not None and not hasattr(context, "_ended_at"):
-            context._ended_at = plan.monotonic()
+            context._ended_at = plan.monotonic_source.now()
         raise
     finally:
         if token is None:  # a signal came before anybody had it
@@ -344,13 +343,13 @@ def retry_after_inline_failure(
     failure = frame.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _ensure_context(frame, function)
+    context = _ensure_context(frame, function)
     if not context._plan.policy_only:
         steps = _engine_execution(frame, function, args, kwargs, SYNC).run(failure)
         del failure  # kept here, it would live as long as the attempts after it
         return perform(steps)
     while True:
-        ended = after_failure(frame, policy, failure)
+        ended = after_failure(context, failure)
         if ended is not None:
             break
         try:
@@ -380,13 +379,13 @@ async def retry_after_inline_failure_async(
     failure = frame.pop()
     if type(failure) is TypeError:
         check_call(function, None)
-    context, policy = _ensure_context(frame, function)
+    context = _ensure_context(frame, function)
     if not context._plan.policy_only:
         steps = _engine_execution(frame, function, args, kwargs, ASYNC).run(failure)
         del failure
         return await perform_async(steps)
     while True:
-        ended = after_failure(frame, policy, failure)
+        ended = after_failure(context, failure)
         if ended is not None:
             break
         try:
@@ -409,19 +408,16 @@ async def retry_after_inline_failure_async(
         del ended
 
 
-def _ensure_context(
-    frame: ExecutionFrame, function: Callable[..., Any]
-) -> tuple[RetryContext, RetryPolicy]:
-    """The context and the policy of an inline execution that needs them from now on."""
-    context, owner = frame[CONTEXT], frame[OWNER]
+def _ensure_context(frame: ExecutionFrame, function: Callable[..., Any]) -> RetryContext:
+    """The context of an inline execution that needs it from now on."""
+    context: RetryContext | None = frame[CONTEXT]
     if context is None:
-        context = frame[CONTEXT] = RetryContext(owner, frame[OUTER], frame[PLAN])
+        context = frame[CONTEXT] = RetryContext(frame[OWNER], frame[OUTER], frame[PLAN])
         context._function = function
     context.attempt = 1
-    plan = context._plan
-    if plan.unbounded:
-        warn_unbounded(plan)
-    return context, plan.policy
+    if context._plan.unbounded:
+        warn_unbounded(context._plan)
+    return context
 
 
 def _engine_execution(

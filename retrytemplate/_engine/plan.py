@@ -1,8 +1,8 @@
-"""Data that a template prepares once for all its executions, and the types of its settings."""
+"""Data that a template prepares once for all its executions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Protocol
 
-    from retrytemplate._engine.attempt_timeout import AttemptTimeout
     from retrytemplate._engine.context import RetryContext
     from retrytemplate._engine.deadline import Deadline
-    from retrytemplate._internal.validation import Seconds
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.clock import Clock
     from retrytemplate.state import RetryState
 
 __all__ = [
     "ExecutionPlan",
-    "SurroundingSettings",
-    "TemplateSettings",
     "admit_hook",
     "fingerprint_of",
 ]
@@ -99,7 +95,6 @@ class ExecutionPlan:
         "inline_first_attempt",
         "keeps_context",
         "measured",
-        "monotonic",
         "monotonic_source",
         "needs_state",
         "observes_backoff",
@@ -137,7 +132,6 @@ class ExecutionPlan:
         self.cache = template.cache
         self.scope = template._scope
         self.clock = template.clock
-        self.monotonic = template.clock.monotonic
         self.monotonic_source = fast_monotonic(template.clock)
         self.random = template.random
         self.raise_last = template.raise_last
@@ -248,24 +242,3 @@ def fingerprint_of(value: Any) -> str:
         pairs = (f"{fingerprint_of(k)}:{fingerprint_of(v)}" for k, v in value.items())
         return f"{{{','.join(pairs)}}}"
     return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-class SurroundingSettings(TypedDict, total=False):
-    """The parameters of ``RetryTemplate`` that say nothing of when to retry."""
-
-    cache: Any
-    name: str | None
-    listeners: Iterable[Any]
-    guards: Iterable[Guard]
-    recovery: Callable[[RetryContext], Any] | None
-    raise_last: bool
-    clock: Clock
-    random: Any
-
-
-class TemplateSettings(SurroundingSettings, total=False):
-    """The parameters of ``RetryTemplate``, none of them required."""
-
-    policy: RetryPolicy
-    backoff: Backoff
-    attempt_timeout: AttemptTimeout | Seconds | None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from typing import Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-    from retrytemplate._engine.plan import TemplateSettings
+    from retrytemplate._engine.settings import TemplateSettings
 
     Kind = Literal[
         "function", "coroutine function", "generator function", "asynchronous generator function"

@@ -287,8 +287,8 @@ class ExceptionClassifier(Value):
         return rule
 
 
-# Classes of earlier failures that may be retried, and are neither groups nor of a kill switch: a
-# cache, so that is_never_retried() checks each class once.
+# Classes of earlier failures that may be retried, are neither groups nor of a kill switch, and have
+# a printable name: a cache, so that is_never_retried() checks each class once.
 KNOWN_RETRYABLE_TYPES: set[type] = set()
 MAX_KNOWN_TYPES = 1024
 
@@ -311,5 +311,6 @@ def is_never_retried(exception: BaseException) -> bool:
         return False
     if len(KNOWN_RETRYABLE_TYPES) >= MAX_KNOWN_TYPES:
         KNOWN_RETRYABLE_TYPES.clear()
-    KNOWN_RETRYABLE_TYPES.add(type(exception))
+    if type(exception).__qualname__.isprintable():
+        KNOWN_RETRYABLE_TYPES.add(type(exception))
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from attrs import evolve, field, frozen
+from attrs import evolve
 
 from retrytemplate._internal import validation
 from retrytemplate._internal.values import JSON, Value
@@ -141,6 +141,13 @@ class MaxAttemptsMixin(RetryPolicy):
     def dynamic(self) -> bool:
         return callable(self._max_attempts)
 
+    def stop_reason(self, failures: int, failure: BaseException | None) -> StopReason:
+        # Called by every execution that fails: without the properties of the base class.
+        limit = self._max_attempts
+        if failure is None or (not callable(limit) and failures >= limit):
+            return "attempts_exhausted"
+        return "not_retryable"
+
     def resolved(self) -> Self:
         if not self.dynamic:
             return self
@@ -211,14 +218,14 @@ class StatefulRetryPolicy(RetryPolicy, ABC):
         return {}
 
 
-@frozen(eq=False, repr=False)
 class StatelessPolicyAdapter(StatefulRetryPolicy):
     """Keeps the decisions of a policy without state: ``[failures, allowed, no recovery]``.
 
     It decides in ``record``, the only method that gets the exception.
     """
 
-    policy: RetryPolicy = field()
+    def __init__(self, policy: RetryPolicy) -> None:
+        self.policy = policy
 
     def start(self, now: float) -> JSON:
         return [0, bool(self.policy.allows(0, None)), False]

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from retrytemplate import RetryTemplate
-from retrytemplate._engine.plan import TemplateSettings
+from retrytemplate._engine.settings import TemplateSettings
 
 
 def test_settings_are_the_parameters_of_a_template():

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from retrytemplate._engine.attempt_timeout import AttemptTimeout
     from retrytemplate._engine.context import RetryContext
-    from retrytemplate._engine.plan import SurroundingSettings
+    from retrytemplate._engine.settings import SurroundingSettings
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.backoff.base import Backoff
     from retrytemplate.backoff.exponential import Jitter
