@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
     from retrytemplate.clock import Clock
 
-__all__ = ["Deadline", "with_inherited_guards"]
+__all__ = ["MINIMUM", "Deadline", "remaining_time", "with_inherited_guards"]
+
+MINIMUM = 0.05
+"""Seconds: with less left a client makes no call, since it would be over when it has begun."""
 
 
 class Deadline:
@@ -150,7 +153,7 @@ class Deadline:
             return left
         return 0.0
 
-    def ensure(self, minimum: Seconds = 0.05) -> None:
+    def ensure(self, minimum: Seconds = MINIMUM) -> None:
         """Raise where less than that is left: what cannot end in time is not begun.
 
         :raises DeadlineExceededError: less is left.
@@ -273,3 +276,17 @@ def with_inherited_guards(deadline: Deadline | None, guards: tuple[Any, ...]) ->
     made._frame = made._token = None  # of the block that entered the other one
     made.inherited_guards = (*made.inherited_guards, *excluding(guards, made.inherited_guards))
     return made
+
+
+def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
+    """Seconds left of the deadline that is given, or in force; infinite where there is none."""
+    if deadline is not None and not isinstance(deadline, Deadline):
+        raise TypeError(f"deadline must be a Deadline or None, got {deadline!r}")
+    least = to_seconds(minimum)
+    check_limit("minimum", least)
+    nearest = Deadline.current() if deadline is None else deadline
+    if nearest is None:
+        return inf
+    left = nearest.remaining()  # before it is looked at: to some clients 0 would be no limit
+    nearest.ensure(least)
+    return left

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from os.path import basename
 from typing import Any
 
 __all__ = [
     "format_age",
+    "format_count",
+    "format_limit",
     "format_moment",
     "format_span",
     "one_line",
@@ -142,3 +145,23 @@ def format_moment(seconds: float, *, to_minute: bool = False) -> str:
         return f"{seconds:g} s after 1970"
     precision = "minutes" if to_minute else "milliseconds"
     return f"{when.replace(tzinfo=None).isoformat(' ', precision)} UTC"
+
+
+def format_limit(seconds: float) -> str:
+    """A time limit.
+
+    >>> format_limit(0.5), format_limit(inf)
+    ('0.5 s', 'no limit')
+    """
+    return "no limit" if seconds == inf else f"{seconds:.6g} s"
+
+
+def format_count(count: float, noun: str) -> str:
+    """A number of things.
+
+    >>> format_count(1, "call"), format_count(3, "call"), format_count(inf, "call")
+    ('1 call', '3 calls', 'any number of calls')
+    """
+    if count == inf:
+        return f"any number of {noun}s"
+    return f"{count:.0f} {noun}{'' if count == 1 else 's'}"

@@ -91,6 +91,26 @@ class StrategyBase:
         wrapped: F = apply_to_callable(fn, self._wrapped)
         return wrapped
 
+    # Read by ``Pipeline``; a strategy without these methods is described by its ``repr``, and is
+    # unbounded.
+
+    def describe(self) -> str:
+        """What the strategy does to a call, with its numbers."""
+        return repr(self)
+
+    def max_calls(self) -> float:
+        """How often one call of the strategy calls the function, at most."""
+        return 1
+
+    def worst_case(self, inside: float, call: float, late: float) -> float:
+        """The longest duration of a call, in seconds.
+
+        :param inside: the longest duration of the call inside the strategy, in seconds.
+        :param call: the longest duration of one call of the function, in seconds.
+        :param late: seconds by which the call inside may exceed a limit.
+        """
+        return inside
+
     def _wrapped(self, fn: Any) -> Any:
         kind = callable_kind(fn)
         if kind == "function":

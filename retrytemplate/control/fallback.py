@@ -230,10 +230,23 @@ class Fallback(StrategyBase):
     def _count(self, who: str) -> None:
         self._counts[who] += 1
 
+    def describe(self) -> str:
+        """Its effect on a call, with the names of its functions."""
+        names = ", ".join(who for who, _ in self._links())
+        turns = "s" if len(self.fallbacks) == 1 else " in turn"
+        return f"where the call fails, {names} answer{turns}"
+
+    def worst_case(self, inside: float, call: float, late: float) -> float:
+        """The longest call, and then each fallback."""
+        return inside + len(self.fallbacks) * call
+
     # What both have in common.
 
     def _chain(self, fn: Any) -> Iterator[tuple[str, Any]]:
         yield PRIMARY, fn
+        yield from self._links()
+
+    def _links(self) -> Iterator[tuple[str, Any]]:
         for link in self.fallbacks:
             yield getattr(link, "__name__", type(link).__name__), link
 

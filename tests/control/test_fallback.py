@@ -313,7 +313,7 @@ def test_a_link_may_be_called_what_the_first_one_is():
         ((dict,), {}, "takes functions"),
         ((refusal,), {"on": 17}, "17"),
         ((refusal,), {"accept": 17}, "accept must be callable"),
-        ((refusal,), {"name": ""}, "name must be a text"),
+        ((refusal,), {"name": ""}, "name must be a non-empty str"),
         ((refusal,), {"listeners": [17]}, "listeners"),
         ((refusal,), {"clock": 17}, "clock must"),
     ],

@@ -11,6 +11,7 @@ from attrs import field, fields, frozen
 from attrs.validators import optional
 
 from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.formatting import format_count, format_limit
 from retrytemplate._internal.validation import (
     check_at_least,
     check_at_least_one,
@@ -368,6 +369,30 @@ class CircuitBreaker(Observed, StrategyBase):
     def _is_timed(self) -> bool:
         """Whether a success depends on the time."""
         return self.slow_call is not None or isinstance(self.window, Seconds)
+
+    def describe(self) -> str:
+        """Its effect on a call, with its numbers."""
+        window, slow = self.window, ""
+        if isinstance(window, Consecutive):
+            threshold, share = f"{format_count(window.number, 'failure')} in a row", ""
+        else:
+            back = (
+                f"{window.number} calls"
+                if isinstance(window, Calls)
+                else format_limit(window.seconds)
+            )
+            threshold = (
+                f"{self.failure_rate:.0%} failures in the last {back}, among "
+                f"{format_count(self.minimum_calls, 'call')} at least,"
+            )
+            share = f"{self.slow_rate:.0%} of "
+        if self.slow_call is not None:
+            slow = f" or {share}calls slower than {format_limit(self.slow_call)}"
+        return (
+            f"after {threshold}{slow} none is made for {format_limit(self.reset_timeout)} or "
+            f"a little longer; then {self.half_open_calls} at once, to see: "
+            f"{self.required_successes} that succeed close it"
+        )
 
     # Looking, and by hand.
 

@@ -11,6 +11,7 @@ from attrs.validators import optional
 
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.awaitables import is_awaitable
+from retrytemplate._internal.formatting import format_count, format_limit
 from retrytemplate._internal.locks import Monitor, Reentered, is_interrupted
 from retrytemplate._internal.validation import (
     check_at_least,
@@ -243,6 +244,18 @@ class Bulkhead(Observed, StrategyBase):
         if admitted:
             self._monitor.post(_wake, self._semaphore, admitted)
         self._advance_ramp()
+
+    def describe(self) -> str:
+        """Its effect on a call, with its limits."""
+        wait = "none waits"
+        if self.queue:
+            wait = f"{self.queue} more wait up to {format_limit(self.max_wait)}"
+        keys = "" if self.per_key is None else f", {self.per_key} of each key"
+        return f"{format_count(self.limit, 'call')} at once{keys}, {wait}"
+
+    def worst_case(self, inside: float, call: float, late: float) -> float:
+        """The longest call after the longest wait."""
+        return inside + (self.max_wait if self.queue else 0.0)
 
     # By hand.
 

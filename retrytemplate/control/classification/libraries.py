@@ -22,7 +22,7 @@ from retrytemplate.control.classification.failure_kind import (
     FailureKinds,
     is_certificate_error,
 )
-from retrytemplate.control.timeout.stream import FIRST
+from retrytemplate.control.classification.timeouts import FIRST
 from retrytemplate.errors import DeadlineExceededError
 
 if TYPE_CHECKING:

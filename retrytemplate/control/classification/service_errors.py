@@ -106,6 +106,10 @@ class ServiceErrors(StrategyBase):
             value = fn(*args, **kwargs)
             return await value if is_awaitable(value) else value
 
+    def describe(self) -> str:
+        """Its effect on a call."""
+        return "timeouts become errors of the service"
+
     def __enter__(self) -> Self:
         return self
 

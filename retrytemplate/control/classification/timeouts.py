@@ -22,6 +22,9 @@ DATABASE_STATEMENT, LOCK = "database statement", "lock acquire"
 DATABASE_POOL, DATABASE_CONNECT = "database pool", "database connect"
 ATTEMPT, DEADLINE = "attempt", "deadline"
 
+FIRST = "first item"
+"""The kind of the time limit of a stream's first item."""
+
 
 def timeouts_of(*libraries: str) -> ExceptionClassifier:
     """A classifier of the timeouts that client libraries raise: which limit it was, else None.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from attrs import Factory, field, frozen
 
 from retrytemplate._engine.deadline import Deadline
+from retrytemplate._internal.formatting import format_count, format_limit
 from retrytemplate._internal.validation import (
     check_at_least_one,
     check_delay,
@@ -208,6 +209,27 @@ class Hedge(Observed, StrategyBase):
     def snapshot(self) -> HedgeSnapshot:
         """All that can be known of it at this moment."""
         return self._recorder.snapshot(self._delay())
+
+    def describe(self) -> str:
+        """Its effect on a call, with its numbers."""
+        if isinstance(self.delay, Quantile):
+            late = f"longer than {self.delay.q:.0%} of the calls"
+        else:
+            late = f"longer than {format_limit(self.delay)}"
+        return (
+            f"where an answer takes {late}, the same is asked again, "
+            f"{format_count(self.max_hedges, 'time')} at most; the first answer counts"
+        )
+
+    def max_calls(self) -> float:
+        """The call and its hedges."""
+        return 1 + self.max_hedges
+
+    def worst_case(self, inside: float, call: float, late: float) -> float:
+        """The longest call after the last hedge was started."""
+        # A failed call is followed at once by the next one, a slow call after the delay.
+        later = inside if isinstance(self.delay, Quantile) else min(self.delay, inside)
+        return inside + self.max_hedges * later
 
     # What both have in common.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.deadline import Deadline
-from retrytemplate._internal.validation import check_limit, check_span_or_none, to_seconds
+from retrytemplate._engine.deadline import MINIMUM, Deadline, remaining_time
+from retrytemplate._internal.validation import check_span_or_none, to_seconds
 
 if TYPE_CHECKING:
     import aiohttp
@@ -15,16 +15,11 @@ if TYPE_CHECKING:
     from retrytemplate._internal.validation import Seconds
 
 __all__ = [
-    "MINIMUM",
     "aiohttp_timeout",
     "httpx_timeout",
-    "remaining_time",
     "requests_timeout",
     "time_left",
 ]
-
-# With less left no call is made: by the time it has begun it would be over.
-MINIMUM = 0.05
 
 
 def time_left(
@@ -139,17 +134,3 @@ def _limits(own: dict[str, Any], deadline: Deadline | None, minimum: Any) -> dic
     left = remaining_time(deadline, minimum)
     nearest = {name: left if each is None else min(each, left) for name, each in own.items()}
     return {name: None if math.isinf(each) else each for name, each in nearest.items()}
-
-
-def remaining_time(deadline: Deadline | None, minimum: Any) -> float:
-    """Seconds left of the deadline that is given, or in force; infinite where there is none."""
-    if deadline is not None and not isinstance(deadline, Deadline):
-        raise TypeError(f"deadline must be a Deadline or None, got {deadline!r}")
-    least = to_seconds(minimum)
-    check_limit("minimum", least)
-    nearest = Deadline.current() if deadline is None else deadline
-    if nearest is None:
-        return math.inf
-    left = nearest.remaining()  # before it is looked at: to some clients 0 would be no limit
-    nearest.ensure(least)
-    return left

@@ -236,6 +236,10 @@ class IdempotentExecution(StrategyBase):
         reject_blocking_cache(self.operations.cache)
         return await perform_async(self._steps(fn, args, kwargs, ASYNC))
 
+    def describe(self) -> str:
+        """Its effect on a call."""
+        return "each operation happens once; from then on its result is given"
+
     def _steps(self, fn: Callable[..., Any], args: Any, kwargs: Any, driver: Any) -> Steps:
         key = self.key(*args, **kwargs)
         asked = None if self.fingerprint is None else self.fingerprint(*args, **kwargs)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
-from math import ceil, inf, isinf, prod
+from math import inf, isinf, prod
 from typing import TYPE_CHECKING, Any
 
+from retrytemplate._internal.formatting import format_count, format_limit
 from retrytemplate._internal.validation import check_delay, to_seconds
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
-from retrytemplate.control.breaker.breaker import CircuitBreaker
-from retrytemplate.control.breaker.window import Calls, Consecutive
-from retrytemplate.control.bulkhead.bulkhead import Bulkhead
-from retrytemplate.control.classification.service_errors import ServiceErrors
-from retrytemplate.control.fallback import Fallback
-from retrytemplate.control.hedge.delay import Quantile
-from retrytemplate.control.hedge.hedge import Hedge
-from retrytemplate.control.idempotency.operations import IdempotentExecution
 from retrytemplate.control.pipeline.probe import label, retry_duration, sample_delays
 from retrytemplate.control.propagation.nesting import NestedRetries, Nesting
-from retrytemplate.control.switch.guard import SwitchGuard
-from retrytemplate.control.timeout.timeout import RERAISE, Timeout
 from retrytemplate.policies.basic import AlwaysRetryPolicy, MaxAttemptsRetryPolicy
 from retrytemplate.policies.simple import SimpleRetryPolicy
 from retrytemplate.template import BoundTemplate, RetryTemplate
@@ -36,11 +26,10 @@ __all__ = [
     "call_multipliers",
     "describe",
     "max_calls",
-    "min_failures_to_open",
-    "number",
-    "span",
     "worst_case_duration",
 ]
+
+TEMPLATES = (RetryTemplate, BoundTemplate)
 
 
 def worst_case_duration(
@@ -60,31 +49,19 @@ def worst_case_duration(
     for layer in reversed(layers):
         late = begun if synchronous else 0.0
         inside = _around(layer, inside, each, late)
-        if isinstance(layer, RetryTemplate | BoundTemplate):
+        if isinstance(layer, TEMPLATES):
             begun = _attempt(layer, begun, late)
         else:
             begun = _around(layer, begun, each, late)
     return float(inside)
 
 
-@singledispatch
 def _around(layer: Any, inside: float, each: float, late: float) -> float:
-    """The longest that it takes, itself and what is *inside*; unknown for other strategies.
-
-    :param late: by how much what is inside may exceed a limit.
-    """
-    return inf
-
-
-@_around.register
-def _(layer: Timeout, inside: float, each: float, late: float) -> float:
-    return min(layer.seconds + late, inside)
-
-
-@_around.register(RetryTemplate)
-@_around.register(BoundTemplate)
-def _(layer: Any, inside: float, each: float, late: float) -> float:
-    return retry_duration(layer.template, _attempt(layer, inside, late))
+    """The longest duration of the layer with what is *inside*."""
+    if isinstance(layer, TEMPLATES):
+        return retry_duration(layer.template, _attempt(layer, inside, late))
+    worst_case = getattr(layer, "worst_case", None)
+    return inf if worst_case is None else float(worst_case(inside, each, late))
 
 
 def _attempt(layer: Any, inside: float, late: float) -> float:
@@ -92,35 +69,6 @@ def _attempt(layer: Any, inside: float, late: float) -> float:
     if timeout is None:
         return inside
     return min(inside, timeout.seconds + (0.0 if timeout.in_thread else late))
-
-
-@_around.register
-def _(layer: CircuitBreaker, inside: float, each: float, late: float) -> float:
-    return inside
-
-
-@_around.register
-def _(layer: Bulkhead, inside: float, each: float, late: float) -> float:
-    return inside + (layer.max_wait if layer.queue else 0.0)
-
-
-@_around.register
-def _(layer: Fallback, inside: float, each: float, late: float) -> float:
-    return inside + len(layer.fallbacks) * each
-
-
-@_around.register
-def _(layer: Hedge, inside: float, each: float, late: float) -> float:
-    # One that has failed is followed at once by the next; one that is slow, after the delay.
-    later = inside if isinstance(layer.delay, Quantile) else min(layer.delay, inside)
-    return inside + layer.max_hedges * later
-
-
-@_around.register(IdempotentExecution)
-@_around.register(ServiceErrors)
-@_around.register(SwitchGuard)
-def _(layer: Any, inside: float, each: float, late: float) -> float:
-    return inside
 
 
 def max_calls(layers: Sequence[Any]) -> float:
@@ -133,7 +81,7 @@ def call_multipliers(layers: Sequence[Any]) -> Iterator[tuple[Any, float]]:
     depth = 0
     for layer in layers:
         many = _calls(layer)
-        if many > 1 and isinstance(layer, RetryTemplate | BoundTemplate):
+        if many > 1 and isinstance(layer, TEMPLATES):
             many = min(many, 1 + _nested_retry_limit(depth, layer.template.guards))
             depth += 1
         yield layer, many
@@ -146,61 +94,22 @@ def _nested_retry_limit(depth: int, guards: Sequence[Any]) -> float:
     return min((inf if each is None else each for each in allowed), default=inf)
 
 
-@singledispatch
 def _calls(layer: Any) -> float:
-    return inf
+    if isinstance(layer, TEMPLATES):
+        limit = layer.template.policy.resolved().attempt_limit
+        return inf if limit is None else limit
+    max_calls = getattr(layer, "max_calls", None)
+    return inf if max_calls is None else float(max_calls())
 
 
-@_calls.register(Timeout)
-@_calls.register(CircuitBreaker)
-@_calls.register(Bulkhead)
-@_calls.register(Fallback)
-@_calls.register(IdempotentExecution)
-@_calls.register(ServiceErrors)
-@_calls.register(SwitchGuard)
-def _(layer: Any) -> float:
-    return 1
+SHOWN = 3  # of the waits
 
 
-@_calls.register(RetryTemplate)
-@_calls.register(BoundTemplate)
-def _(layer: Any) -> float:
-    limit = layer.template.policy.resolved().attempt_limit
-    return inf if limit is None else limit
-
-
-@_calls.register
-def _(layer: Hedge) -> float:
-    return 1 + layer.max_hedges
-
-
-# So many of the waits are told.
-SHOWN = 3
-
-
-@singledispatch
 def describe(layer: Any) -> str:
-    """What it does, with its numbers; of a stranger, what it says of itself."""
-    return repr(layer)
-
-
-@describe.register
-def _(layer: Timeout) -> str:
-    if isinf(layer.seconds):
-        return "no limit"
-    instead = "" if layer.on_timeout is RERAISE else ", and on_timeout gives the value"
-    late = "run to their end"
-    if layer.on_late_result == "discard":
-        late += ", and a late value is discarded"
-    return (
-        f"asynchronous calls are cancelled after {span(layer.seconds)}{instead}; "
-        f"synchronous calls {late}"
-    )
-
-
-@describe.register(RetryTemplate)
-@describe.register(BoundTemplate)
-def _(layer: Any) -> str:
+    """What a layer does, with its numbers."""
+    if not isinstance(layer, TEMPLATES):
+        description = getattr(layer, "describe", None)
+        return repr(layer) if description is None else str(description())
     template = layer.template
     policy, backoff = template.policy.resolved(), template.backoff.resolved()
     parts = ["one attempt"]
@@ -215,84 +124,19 @@ def _(layer: Any) -> str:
     return "; ".join(parts)
 
 
-@describe.register
-def _(layer: CircuitBreaker) -> str:
-    slow = ""
-    if layer.slow_call is not None:
-        share = "" if isinstance(layer.window, Consecutive) else f"{layer.slow_rate:.0%} of "
-        slow = f" or {share}calls slower than {span(layer.slow_call)}"
-    return (
-        f"after {_threshold_text(layer)}{slow} none is made for {span(layer.reset_timeout)} or "
-        f"a little longer; then {layer.half_open_calls} at once, to see: "
-        f"{layer.required_successes} that succeed close it"
-    )
-
-
-def _threshold_text(breaker: CircuitBreaker) -> str:
-    window = breaker.window
-    if isinstance(window, Consecutive):
-        return f"{number(window.number, 'failure')} in a row"
-    back = f"{window.number} calls" if isinstance(window, Calls) else span(window.seconds)
-    return (
-        f"{breaker.failure_rate:.0%} failures in the last {back}, among "
-        f"{number(breaker.minimum_calls, 'call')} at least,"
-    )
-
-
-@describe.register
-def _(layer: Bulkhead) -> str:
-    wait = f"{layer.queue} more wait up to {span(layer.max_wait)}" if layer.queue else "none waits"
-    keys = "" if layer.per_key is None else f", {layer.per_key} of each key"
-    return f"{number(layer.limit, 'call')} at once{keys}, {wait}"
-
-
-@describe.register
-def _(layer: Fallback) -> str:
-    names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in layer.fallbacks)
-    return f"where the call fails, {names} answer{'s' if len(layer.fallbacks) == 1 else ' in turn'}"
-
-
-@describe.register
-def _(layer: Hedge) -> str:
-    if isinstance(layer.delay, Quantile):
-        late = f"longer than {layer.delay.q:.0%} of the calls"
-    else:
-        late = f"longer than {span(layer.delay)}"
-    most = number(layer.max_hedges, "time")
-    return (
-        f"where an answer takes {late}, the same is asked again, {most} at most; the first answer "
-        "counts"
-    )
-
-
-@describe.register
-def _(layer: IdempotentExecution) -> str:
-    return "each operation happens once; from then on its result is given"
-
-
-@describe.register
-def _(layer: ServiceErrors) -> str:
-    return "timeouts become errors of the service"
-
-
-@describe.register
-def _(layer: SwitchGuard) -> str:
-    return f"no call, attempt, hedge or other answer while {layer.what} is stopped"
-
-
 # Policies and backoffs.
 
 
 def _limited(timeout: AttemptTimeout) -> str:
     if timeout.in_thread:
-        return f"each attempt is cancelled or abandoned after {span(timeout.seconds)}"
+        return f"each attempt is cancelled or abandoned after {format_limit(timeout.seconds)}"
     late = ", late values discarded" if timeout.on_late_result == "discard" else ""
-    return f"asynchronous attempts are cancelled after {span(timeout.seconds)}{late}"
+    return f"asynchronous attempts are cancelled after {format_limit(timeout.seconds)}{late}"
 
 
 def _attempts(policy: RetryPolicy) -> str:
     limit = policy.attempt_limit
-    many = f"up to {number(limit, 'attempt')}" if limit else "attempts without a limit"
+    many = f"up to {format_count(limit, 'attempt')}" if limit else "attempts without a limit"
     if isinstance(policy, MaxAttemptsRetryPolicy | AlwaysRetryPolicy):
         return many
     if not isinstance(policy, SimpleRetryPolicy) or not isinstance(policy.retry_on, tuple):
@@ -312,7 +156,9 @@ def _waiting(backoff: Backoff, attempts: int | None) -> str:
         return "without a wait"
     told = ""
     if isinstance(backoff, RetryAfterBackoff):
-        most = "" if backoff.give_up_above is None else f" up to {span(backoff.give_up_above)}"
+        most = (
+            "" if backoff.give_up_above is None else f" up to {format_limit(backoff.give_up_above)}"
+        )
         told, backoff = f"as long as the other side asks{most}, else ", backoff.fallback
     shown = SHOWN if attempts is None else min(SHOWN, attempts - 1)
     more = " ..." if attempts is None or attempts - 1 > SHOWN else ""
@@ -322,25 +168,3 @@ def _waiting(backoff: Backoff, attempts: int | None) -> str:
         return f"waiting {told}as {backoff!r} says"
     chance = "" if longest == shortest else "up to "
     return f"waiting {told}{chance}{', '.join(f'{each:.3g}' for each in longest)} s{more}"
-
-
-# Numbers.
-
-
-def min_failures_to_open(breaker: CircuitBreaker) -> int:
-    """How many failures open it at the earliest."""
-    if isinstance(breaker.window, Consecutive):
-        return breaker.window.number
-    return max(1, ceil(breaker.failure_rate * breaker.minimum_calls - 1e-9))
-
-
-def span(seconds: float) -> str:
-    """Seconds, for people."""
-    return "no limit" if isinf(seconds) else f"{seconds:.6g} s"
-
-
-def number(count: float, what: str) -> str:
-    """So many of something."""
-    if count == inf:
-        return f"any number of {what}s"
-    return f"{count:.0f} {what}{'' if count == 1 else 's'}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from math import ceil, inf, prod
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from retrytemplate._internal.formatting import format_count, format_limit
 from retrytemplate.backoff.retry_after import RetryAfterBackoff
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.breaker.window import Consecutive
@@ -16,9 +17,6 @@ from retrytemplate.control.hedge.hedge import Hedge
 from retrytemplate.control.pipeline.explain import (
     call_multipliers,
     max_calls,
-    min_failures_to_open,
-    number,
-    span,
     worst_case_duration,
 )
 from retrytemplate.control.pipeline.probe import (
@@ -114,11 +112,11 @@ def _timeout_inside_only(layers: Layers, attempt: Seconds | None) -> Iterator[Li
         inner = _first(layers[place:], Timeout)
         if inner is not None and _is_unlimited(layers[:place]):
             most = worst_case_duration(layers[place:], attempt)
-            together = "are unbounded" if most == inf else f"may take {span(most)}"
+            together = "are unbounded" if most == inf else f"may take {format_limit(most)}"
             yield LintWarning(
                 rule="timeout-inside-only",
                 reason=f"{label(inner)} limits each attempt of {label(template)} to "
-                f"{span(inner.seconds)}, but all of them together {together}",
+                f"{format_limit(inner.seconds)}, but all of them together {together}",
                 remedy="Put another Timeout outside of the template",
             )
             return
@@ -133,8 +131,8 @@ def _too_short(layers: Layers, attempt: Seconds | None) -> Iterator[LintWarning]
         for what, limit in _not_reached(timeout, layers[place + 1 :]):
             yield LintWarning(
                 rule="limit-never-reached",
-                reason=f"{label(timeout)} is over after {span(timeout.seconds)}, not later than "
-                f"{what}, after {span(limit)}",
+                reason=f"{label(timeout)} is over after {format_limit(timeout.seconds)}, not later "
+                f"than {what}, after {format_limit(limit)}",
                 remedy="Make the inner limit the shorter one, or leave it out",
             )
 
@@ -171,8 +169,8 @@ def _longer_than_the_timeout(layers: Layers, attempt: Seconds | None) -> Iterato
         if timeout.seconds < most < inf:
             yield LintWarning(
                 rule="worst-case-exceeds-timeout",
-                reason=f"{what} may take {span(most)}, and {label(timeout)} is over after "
-                f"{span(timeout.seconds)}: {after}",
+                reason=f"{what} may take {format_limit(most)}, and {label(timeout)} is over after "
+                f"{format_limit(timeout.seconds)}: {after}",
                 remedy="Make fewer attempts, shorter ones or shorter waits, or give it more time",
             )
 
@@ -216,7 +214,7 @@ def _around_retry(layers: Layers, kind: type) -> Iterator[tuple[Any, Any]]:
 
 def _hedge_outside(layers: Layers) -> Iterator[LintWarning]:
     for hedge, template in _around_retry(layers, Hedge):
-        many = number(max_calls([hedge, template]), "call")
+        many = format_count(max_calls([hedge, template]), "call")
         yield LintWarning(
             rule="hedge-outside-retry",
             reason=f"{label(hedge)} starts {label(template)} anew as a whole, which multiplies to "
@@ -233,7 +231,7 @@ def _nested(layers: Layers) -> Iterator[LintWarning]:
     ]
     if len(retries) > 1:
         each = " x ".join("any number" if many == inf else f"{many:.0f}" for _, many in retries)
-        product = number(prod(many for _, many in retries), "call")
+        product = format_count(prod(many for _, many in retries), "call")
         yield LintWarning(
             rule="nested-retries",
             reason=f"attempts multiply: {each}, that is {product} for one",
@@ -301,12 +299,12 @@ def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
     for place, breaker in enumerate(layers):
         if not isinstance(breaker, CircuitBreaker):
             continue
-        fewest = min_failures_to_open(breaker)
+        fewest = _min_failures_to_open(breaker)
         attempts = max_calls([layer for _, layer in _retries(layers[:place])])
         if fewest <= TOO_FEW:
-            why = f"{number(fewest, 'failure')} open it"
+            why = f"{format_count(fewest, 'failure')} open it"
         elif isinstance(breaker.window, Consecutive) and fewest <= attempts:
-            why = f"the attempts of one call, {number(attempts, 'failure')} in a row, open it"
+            why = f"the attempts of one call, {format_count(attempts, 'failure')} in a row, open it"
         else:
             continue
         yield LintWarning(
@@ -314,3 +312,9 @@ def _too_sensitive(layers: Layers) -> Iterator[LintWarning]:
             reason=f"{label(breaker)} is too sensitive: {why}, which is everyday noise",
             remedy="Look back on more calls: a larger window, minimum_calls or failure_rate",
         )
+
+
+def _min_failures_to_open(breaker: CircuitBreaker) -> int:
+    if isinstance(breaker.window, Consecutive):
+        return breaker.window.number
+    return max(1, ceil(breaker.failure_rate * breaker.minimum_calls - 1e-9))

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, overload
 from attrs import frozen
 
 from retrytemplate._engine.wrapping import apply_to_callable, check_not_wrapped
+from retrytemplate._internal.formatting import format_count
 from retrytemplate._internal.validation import check_text
 from retrytemplate.classify.exceptions import is_never_retried
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._strategy import Strategy, apply, apply_async, immutable, may_substitute
 from retrytemplate.control.breaker.breaker import CircuitBreaker
 from retrytemplate.control.bulkhead.bulkhead import Bulkhead
-from retrytemplate.control.pipeline.explain import describe, max_calls, number, worst_case_duration
+from retrytemplate.control.pipeline.explain import describe, max_calls, worst_case_duration
 from retrytemplate.control.pipeline.lint import lint
 from retrytemplate.control.pipeline.probe import label
 from retrytemplate.control.switch.guard import SwitchGuard
@@ -220,7 +221,7 @@ class Pipeline:
         lines = [f"Pipeline {self.name!r}, the outermost first:"]
         for place, layer in enumerate(self.layers, start=1):
             lines.append(f"  {place}. {label(layer)}: {describe(layer)}")
-        many = number(max_calls(self.layers), "call")
+        many = format_count(max_calls(self.layers), "call")
         cancelled, late = (
             _in_all(worst_case_duration(self.layers, attempt_duration, synchronous=synchronous))
             for synchronous in (False, True)

@@ -7,11 +7,10 @@ import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from retrytemplate._engine.deadline import Deadline
+from retrytemplate._engine.deadline import MINIMUM, Deadline, remaining_time
 from retrytemplate._internal.validation import check_span_or_none, to_seconds
 from retrytemplate.classify.exceptions import safe_getattr
 from retrytemplate.control.classification.timeouts import DATABASE_STATEMENT, LOCK
-from retrytemplate.control.http.client_timeouts import MINIMUM, remaining_time
 from retrytemplate.errors import DeadlineExceededError, MisuseError
 
 if TYPE_CHECKING:

@@ -104,6 +104,10 @@ class SwitchGuard(Guard, StrategyBase):
         await self.admit_async(current_context())
         return await run_under_guard_async(self, fn, args, kwargs)
 
+    def describe(self) -> str:
+        """Its effect on a call, with its scopes."""
+        return f"no call, attempt, hedge or other answer while {self.what} is stopped"
+
     def _decide(self, context: RetryContext | None) -> None:
         self._raise_if_stopped(
             self._switch._decide(self._scope_check, lambda: self._key_of(context))

@@ -82,7 +82,7 @@ def check_triggers(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a mapping of causes to Automatic or HUMAN, got {value!r}")
     for cause, rule in value.items():
         if not isinstance(cause, str) or not cause.strip():
-            raise TypeError(f"{name}: each cause must be a text that is not empty, got {cause!r}")
+            raise TypeError(f"{name}: each cause must be a non-empty str, got {cause!r}")
         if rule != HUMAN and not isinstance(rule, Automatic):
             raise TypeError(f"{name}: {cause!r} must be Automatic(...) or HUMAN, got {rule!r}")
 

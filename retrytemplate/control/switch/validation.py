@@ -57,7 +57,7 @@ class ReasonPolicy:
         :raises SwitchRefusedError: it is shorter than ``reason_length``.
         """
         if not isinstance(value, str):
-            raise TypeError(f"{name} must be a text, got {value!r}")
+            raise TypeError(f"{name} must be a str, got {value!r}")
         if len(value.strip()) < self.reason_length:
             raise SwitchRefusedError(
                 f"{name} must have at least {self.reason_length} characters, got {value!r}"

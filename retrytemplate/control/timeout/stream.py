@@ -15,6 +15,7 @@ from retrytemplate._internal.validation import (
     to_seconds,
 )
 from retrytemplate.control._fields import Observed
+from retrytemplate.control.classification.timeouts import FIRST
 from retrytemplate.control.timeout.timeout import Timeout, notify_timed_out
 from retrytemplate.errors import DeadlineExceededError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamTimeout"]
 
 T = TypeVar("T")
-FIRST, NEXT, WHOLE = "first item", "next item", "stream"
+NEXT, WHOLE = "next item", "stream"
 
 
 @frozen

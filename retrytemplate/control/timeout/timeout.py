@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import unwrap
+from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -12,7 +13,7 @@ from retrytemplate._engine.attempt_timeout import is_discarded, log_overrun
 from retrytemplate._engine.deadline import Deadline
 from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
 from retrytemplate._internal.failure_text import summary
-from retrytemplate._internal.formatting import operation_of
+from retrytemplate._internal.formatting import format_limit, operation_of
 from retrytemplate._internal.validation import (
     check_late_result,
     check_limit,
@@ -124,6 +125,21 @@ class Timeout(Observed, StrategyBase):
             raise TypeError(f"on_timeout must not have to be awaited, got {self.on_timeout!r}")
         deadline = Deadline(self.seconds, kind=self.kind, floor=self.floor, clock=self.clock)
         object.__setattr__(self, "_deadline", deadline)
+
+    def describe(self) -> str:
+        """Its effect on a call, with its limit."""
+        if self.seconds == inf:
+            return "no limit"
+        instead = "" if self.on_timeout is RERAISE else ", and on_timeout gives the value"
+        late = ", and a late value is discarded" if self.on_late_result == "discard" else ""
+        return (
+            f"asynchronous calls are cancelled after {format_limit(self.seconds)}{instead}; "
+            f"synchronous calls run to their end{late}"
+        )
+
+    def worst_case(self, inside: float, call: float, late: float) -> float:
+        """The limit, or the longest call."""
+        return min(self.seconds + late, inside)
 
     # Calls.  ``on_timeout`` may give anything: hence ``T | Any``.
 

@@ -969,7 +969,7 @@ def test_a_failure_is_let_go_of(make):
     ("settings", "problem"),
     [
         ({"name": ""}, "name must be a non-empty str, got ''"),
-        ({"name": None}, "name must be a text"),
+        ({"name": None}, "name must be a non-empty str"),
         ({"window": 50}, "window must be Calls, Seconds or Consecutive, got 50"),
         ({"minimum_calls": 0}, "minimum_calls must be"),
         ({"minimum_calls": 51}, "minimum_calls must be at most the 50 calls of the window"),

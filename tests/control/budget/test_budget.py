@@ -434,7 +434,7 @@ def test_a_refusal_leaves_no_cycle(clock):
         (RetryBudget, {"ratio": 0, "min_per_second": 0}, "no retry would ever be granted"),
         (RetryBudget, {"ttl": 0}, "ttl must be"),
         (RetryBudget, {"parent": 17}, "parent must be a RetryBudget or None, got 17"),
-        (RetryBudget, {"name": ""}, "name must be a text"),
+        (RetryBudget, {"name": ""}, "name must be a non-empty str"),
         (RetryBudget, {"clock": 17}, "clock must"),
         (RetryBudget, {"listeners": [17]}, "listeners"),
         (RetryBudget.tokens, {"capacity": -1}, "capacity must be"),

@@ -875,7 +875,7 @@ TestPrioritySemaphores.settings = settings(max_examples=200, stateful_step_count
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"name": ""}, "name must be a text"),
+        ({"name": ""}, "name must be a non-empty str"),
         ({"limit": 0}, "limit must be"),
         ({"limit": 2.5}, "limit must be"),
         ({"queue": -1}, "queue must be"),
@@ -884,7 +884,7 @@ TestPrioritySemaphores.settings = settings(max_examples=200, stateful_step_count
         ({"per_key": 0}, "per_key must be"),
         ({"priorities": ()}, "priorities must have at least one"),
         ({"priorities": ("a", "a")}, "priorities must differ"),
-        ({"priorities": ("a", 1)}, "priorities: each must be a text"),
+        ({"priorities": ("a", 1)}, "priorities: each must be a non-empty str"),
         ({"fairness": -1}, "fairness must be"),
         ({"listeners": [17]}, "listeners"),
         ({"clock": 17}, "clock must be"),

@@ -586,7 +586,7 @@ def test_a_hedge_cannot_be_changed():
         ({"on": 17}, "17"),
         ({"budget": 17}, "budget must be a RetryBudget or None, got 17"),
         ({"executor": 17}, "executor must be an object with the methods submit, got 17"),
-        ({"name": ""}, "name must be a text"),
+        ({"name": ""}, "name must be a non-empty str"),
         ({"listeners": [17]}, "listeners"),
         ({"clock": 17}, "clock must"),
     ],

@@ -567,3 +567,27 @@ def test_a_switch_takes_no_time_and_makes_no_calls():
 
 def test_the_same_guard_of_a_switch_may_be_there_twice():
     assert Pipeline(SWITCH, Bulkhead("llm", limit=3), SWITCH).call(int, "17") == 17
+
+
+class Described(Own):
+    """A strategy that describes itself: it calls the function twice and waits 0.5 s."""
+
+    def describe(self):
+        return "two calls, 0.5 s apart"
+
+    def max_calls(self):
+        return 2
+
+    def worst_case(self, inside, call, late):
+        return 2 * inside + 0.5
+
+
+def test_explain_with_a_described_strategy_includes_its_numbers():
+    pipeline = Pipeline(Described(), Bulkhead("b", queue=0))
+    text = pipeline.explain(attempt_duration=1.0)
+    assert "1. Described: two calls, 0.5 s apart" in text
+    assert "At most 2 calls of the function: 2.5 s in all." in text
+
+
+def test_worst_case_with_a_described_strategy_is_bounded():
+    assert Pipeline(Described()).worst_case(attempt_duration=1.0) == 2.5

@@ -332,7 +332,7 @@ def test_what_is_no_strategy_is_refused(layers, problem):
 
 
 def test_a_name_and_a_clock_must_be_some():
-    with pytest.raises(TypeError, match="name must be a text"):
+    with pytest.raises(TypeError, match="name must be a non-empty str"):
         Pipeline(Timeout(1.0), name="")
     with pytest.raises(TypeError, match="clock must"):
         Pipeline(Timeout(1.0), clock=17)

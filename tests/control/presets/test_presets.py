@@ -265,7 +265,7 @@ def test_one_class_may_stand_for_a_tuple():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"name": " "}, TypeError, "name must be a text"),
+        ({"name": " "}, TypeError, "name must be a non-empty str"),
         ({"retry_on": ()}, TypeError, "retry_on must be exception classes"),
         ({"retry_on": "OSError"}, TypeError, "retry_on must be exception classes"),
         ({"retry_on": KeyboardInterrupt}, ValueError, "never retried"),
@@ -431,7 +431,7 @@ def test_each_is_known_under_the_name_that_it_has_and_is_a_constant_of_that_name
 def test_a_name_that_there_is_not_says_which_there_are():
     with pytest.raises(LookupError, match="no preset 'fast'; there are 'aiohttp', 'fast-io', "):
         preset("fast")
-    with pytest.raises(TypeError, match="name must be a text"):
+    with pytest.raises(TypeError, match="name must be a non-empty str"):
         preset(None)
 
 

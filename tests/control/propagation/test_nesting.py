@@ -427,7 +427,7 @@ class TestWithALimit(GuardConformance):
         ({"retries_by_depth": 3}, "retries_by_depth must be a sequence"),
         ({"retries_by_depth": (0, -1)}, "retries_by_depth: each but None must be an int >= 0"),
         ({"retries_by_depth": (True,)}, "retries_by_depth: each but None must be an int >= 0"),
-        ({"name": ""}, "name must be a text"),
+        ({"name": ""}, "name must be a non-empty str"),
         ({"listeners": [object()]}, "listeners: each must be an object with the methods on_event"),
     ],
 )

@@ -217,7 +217,7 @@ def test_a_reason_without_the_incident_that_is_asked_for_is_refused():
 )
 def test_a_text_that_is_none_is_refused(switch, field, wrong):
     given = {"reason": REASON, "by": "kim"} | {field: wrong}
-    with pytest.raises(TypeError, match=f"{field} must be a text"):
+    with pytest.raises(TypeError, match=f"{field} must be a (non-empty )?str"):
         switch.stop(segment="billing", permanent=True, **given)
 
 
