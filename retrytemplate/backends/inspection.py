@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import field, frozen
 
-from retrytemplate.caches.claim_errors import damaged, parsed
 from retrytemplate.caches.record import Record, to_json
+from retrytemplate.caches.record_schema import damaged, parsed
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from retrytemplate.errors import AlreadyCompletedError, AttemptInProgressError, LeaseLostError
+
 if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
 
 __all__ = ["METHODS", "AsyncRetryContextCache", "Claim", "RetryContextCache"]
+__all__ += ["completed", "in_progress", "lost"]
 
 METHODS = ("begin", "renew", "fail", "succeed", "release", "forget", "peek", "swap", "holds")
 """What a template asks a cache to have, synchronous or not."""
@@ -144,3 +147,24 @@ class AsyncRetryContextCache(Protocol):
     async def swap(self, key: str, record: Record, version: int) -> bool: ...
 
     async def holds(self, claim: Claim) -> bool: ...
+
+
+def in_progress(
+    key: str, worker: str | None, lease_until: float | None = None
+) -> AttemptInProgressError:
+    """Another worker holds the key."""
+    return AttemptInProgressError(
+        f"{key!r} is being worked on by {worker}", worker=worker, lease_until=lease_until
+    )
+
+
+def completed(key: str) -> AlreadyCompletedError:
+    """The key's success is remembered."""
+    return AlreadyCompletedError(f"{key!r} was completed before")
+
+
+def lost(claim: Claim) -> LeaseLostError:
+    """The claim is not the one in force."""
+    if claim.completed:
+        return LeaseLostError(f"{claim.key!r} was completed: what came after it is not recorded")
+    return LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.locks import Monitor
-from retrytemplate.caches.base import Claim
-from retrytemplate.errors import (
-    AlreadyCompletedError,
-    AttemptInProgressError,
-    LeaseLostError,
-    MisuseError,
-)
+from retrytemplate.caches.base import Claim, completed, in_progress, lost
+from retrytemplate.errors import AlreadyCompletedError, MisuseError
 
 if TYPE_CHECKING:
     from retrytemplate.caches.record import Record
@@ -80,9 +75,7 @@ class InProcessClaims(ABC):
             # In one step: a key that is new may be taken without the lock.
             held = self._claims.setdefault(key, claim)
             if held.worker != worker:
-                raise AttemptInProgressError(
-                    f"{key!r} is being worked on by {held.worker}", worker=held.worker
-                )
+                raise in_progress(key, held.worker)
             try:
                 self._read(claim, fresh)
                 claim.fence = next(self._fences)  # once the key is held: it only grows
@@ -98,7 +91,7 @@ class InProcessClaims(ABC):
         record = None if fresh else self._load(claim.key)
         if record is not None:
             if record.phase == "done":
-                raise AlreadyCompletedError(f"{claim.key!r} was completed before")
+                raise completed(claim.key)
             claim.read(record)
 
     def renew(self, claim: Claim) -> None:
@@ -181,4 +174,4 @@ class InProcessClaims(ABC):
 
     def _check(self, claim: Claim) -> None:
         if self._claims.get(claim.key) is not claim:
-            raise LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")
+            raise lost(claim)

@@ -8,7 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, get_args
 
 from retrytemplate._internal.values import MAX_STORED_INT
-from retrytemplate.caches.record import Phase
+from retrytemplate.caches.record import Phase, Record, from_json
+from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,10 +31,12 @@ __all__ = [
     "TIME",
     "check",
     "check_all",
+    "damaged",
     "fault",
     "loads",
     "objects",
     "or_null",
+    "parsed",
 ]
 
 
@@ -180,3 +183,30 @@ def _misfit(name: str, value: Any, field: Field) -> str | None:
 def _raise(why: str | None) -> None:
     if why is not None:
         raise ValueError(why)
+
+
+COLUMNS: Mapping[str, Field] = {
+    "phase": TEXT,
+    "fence": SERIAL,
+    "worker": or_null(TEXT),
+    "lost": or_null(TEXT),
+    "lease_until": or_null(TIME),
+    "updated": or_null(TIME),
+    "expires": or_null(TIME),
+    "now": TIME,
+}
+"""What a store keeps beside a record."""
+
+
+def parsed(key: str, text: str | bytes) -> Record:
+    """The record that the store holds under a key."""
+    try:
+        return from_json(loads(text))
+    except (CacheUnavailableError, TypeError, ValueError, RecursionError) as exc:
+        raise CacheUnavailableError(f"the record under {key!r} cannot be read: {exc}") from exc
+
+
+def damaged(key: str, **columns: Any) -> CacheUnavailableError | None:
+    """The error where what the store keeps beside the record does not fit; None where it does."""
+    why = fault("", columns, COLUMNS, ())
+    return None if why is None else CacheUnavailableError(f"{key!r} cannot be read: {why}")

@@ -14,8 +14,9 @@ from retrytemplate._storage.column_keys import from_column_key, to_column_key
 from retrytemplate._storage.redis_script import eval_script, send_idempotent, send_once
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.redis import scripts
-from retrytemplate.caches.claim_errors import completed, in_progress, lost, parsed
+from retrytemplate.caches.base import completed, in_progress, lost
 from retrytemplate.caches.record import to_text
+from retrytemplate.caches.record_schema import parsed
 from retrytemplate.errors import CacheUnavailableError
 
 if TYPE_CHECKING:

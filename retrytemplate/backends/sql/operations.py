@@ -12,8 +12,9 @@ from retrytemplate._storage.operation_runner import AnswerLostError, retry_once_
 from retrytemplate._storage.sql_schema import LockedError, Schema, Tables
 from retrytemplate.backends.leases import LeasedClaim
 from retrytemplate.backends.sql import statements as sql
-from retrytemplate.caches.claim_errors import completed, damaged, in_progress, lost, parsed
+from retrytemplate.caches.base import completed, in_progress, lost
 from retrytemplate.caches.record import to_text
+from retrytemplate.caches.record_schema import damaged, parsed
 from retrytemplate.errors import AttemptInProgressError, CacheUnavailableError, MisuseError
 
 if TYPE_CHECKING:
