@@ -1,6 +1,46 @@
-"""The rules of a circuit breaker, free of time, threads and chance.
+"""The rules of a circuit breaker: a state machine without a clock, threads and randomness.
 
-The caller says what time it is, and that one thread at a time is here.
+The caller passes the time, and calls from one thread at a time.  A call is admitted before it runs
+and reported after it ended, with a verdict: success, failure, ignored or cancelled.  Every change
+of state starts a generation.  A report of an earlier generation is late and changes nothing, so a
+slow call that was admitted while the circuit was closed cannot close or open it later.
+
+Who may write what:
+
+- One thread at a time writes the state machine and its counter.
+- Any thread reads ``closed``, and counts a success there with ``fast_successes`` while the counter
+  allows it.
+- Any thread reads ``rejecting``, and rejects a call until the end of that state.
+
+| state | event | next state | effect |
+|---|---|---|---|
+| closed | a success | closed | counted |
+| closed | a failure below the thresholds | closed | counted |
+| closed | a failure that reaches a threshold | open | counted |
+| closed | a slow call that reaches a threshold | open | counted |
+| closed | an ignored call | closed | not counted |
+| closed | a result of an earlier generation | closed | late |
+| open | a call before the end of the state | open | rejected |
+| open | a call after the end of the state | half_open | admitted |
+| half_open | a call with a free permit | half_open | admitted |
+| half_open | a call without a free permit | half_open | rejected |
+| half_open | a call after a permit expired | half_open | admitted |
+| half_open | a success before the last required one | half_open | counted |
+| half_open | the last required success | closed | counted |
+| half_open | a failure | open | counted |
+| half_open | a slow success | open | counted |
+| half_open | a cancelled call | half_open | not counted |
+| forced_open | a call before the end of the state | forced_open | rejected |
+| forced_open | a call after the end of the state | closed | admitted |
+| disabled | a failure that reaches a threshold | disabled | not counted |
+| disabled | a call after the end of the state | closed | admitted |
+| metrics_only | a failure that reaches a threshold | metrics_only | counted |
+| metrics_only | a call after the end of the state | closed | admitted |
+
+An operator may move the circuit from each state to each of forced_open, disabled, metrics_only and
+closed.  While the circuit is half-open a permit limits the concurrent trial calls; an ignored or
+cancelled call releases its permit without a transition, and a permit that is never reported
+expires.
 """
 
 from __future__ import annotations
