@@ -128,7 +128,7 @@ class PublicNames(SphinxDirective):
 
 
 def tidy_signature(_app: Any, *about: Any) -> tuple[str | None, str | None]:
-    """Write a default that is made anew for each object as ``...``."""
+    """Write a default that is created for each object as ``...``."""
     signature, returns = about[-2:]
     if signature:
         signature = re.sub(r"= ?NOTHING", "= ...", signature)
