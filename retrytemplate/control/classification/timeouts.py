@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from retrytemplate.classify.exceptions import ExceptionClassifier, safe_getattr
 from retrytemplate.errors import AttemptTimeoutError, DeadlineExceededError, RetryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     Kinds = dict[type[BaseException], str | None]
 
@@ -46,12 +47,12 @@ def timeouts_of(*libraries: str) -> ExceptionClassifier:
     >>> from retrytemplate import RetryTemplate, SimpleRetryPolicy
     >>> template = RetryTemplate(SimpleRetryPolicy(3, classifier=timeouts))
     """
-    unknown = sorted(map(str, set(libraries) - KINDS.keys()))
+    unknown = sorted(map(str, set(libraries) - TIMEOUTS.keys()))
     if unknown or not libraries:
         raise ValueError(
-            f"libraries must be among {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}"
+            f"libraries must be among {', '.join(TIMEOUTS)}, got {', '.join(unknown) or 'none'}"
         )
-    return _of([KINDS[each]() for each in libraries], traverse_causes=True)
+    return _of([_kinds(each) for each in libraries], traverse_causes=True)
 
 
 def timeout_kind(exc: BaseException) -> str | None:
@@ -73,11 +74,10 @@ def timeout_kind(exc: BaseException) -> str | None:
 
 
 def _loaded() -> Iterator[Kinds]:
-    for library, kinds in KINDS.items():
+    for library in TIMEOUTS:
         if sys.modules.get(library):
-            # It may be half loaded by another thread, or a module of somebody else's.
-            with suppress(ImportError, AttributeError):
-                yield kinds()
+            with suppress(ImportError):  # another thread may be loading it
+                yield _kinds(library)
 
 
 def _of(many: list[Kinds], *, traverse_causes: bool = False) -> ExceptionClassifier:
@@ -87,88 +87,41 @@ def _of(many: list[Kinds], *, traverse_causes: bool = False) -> ExceptionClassif
     return ExceptionClassifier(rules, default=None, traverse_causes=traverse_causes)
 
 
-def _httpx() -> Kinds:
-    import httpx
-
-    return _of_httpx(httpx)
-
-
-def _httpx2() -> Kinds:
-    import httpx2
-
-    return _of_httpx(httpx2)
+def _kinds(library: str) -> Kinds:
+    """The timeouts of a library, which is imported."""
+    module = import_module(MODULES.get(library, library))
+    names = TIMEOUTS[library].items()
+    return {getattr(module, name): kind for name, kind in names if hasattr(module, name)}
 
 
-def _of_httpx(module: Any) -> Kinds:
-    return {
-        module.TimeoutException: TOTAL,
-        module.ConnectTimeout: CONNECT,
-        module.ReadTimeout: READ,
-        module.WriteTimeout: WRITE,
-        module.PoolTimeout: POOL,
-    }
-
-
-def _requests() -> Kinds:
-    import requests
-
-    return {
-        requests.Timeout: TOTAL,
-        requests.ConnectTimeout: CONNECT,
-        requests.ReadTimeout: READ,
-    }
-
-
-def _urllib3() -> Kinds:
-    from urllib3 import exceptions
-
-    return {
-        exceptions.TimeoutError: TOTAL,
-        exceptions.ConnectTimeoutError: CONNECT,
-        exceptions.ReadTimeoutError: READ,
-    }
-
-
-def _aiohttp() -> Kinds:
-    import aiohttp
-
-    named: Any = vars(aiohttp)  # the two below are not there before 3.10
-    kinds: Kinds = {aiohttp.ServerTimeoutError: TOTAL}
-    for name, kind in (("ConnectionTimeoutError", CONNECT), ("SocketTimeoutError", READ)):
-        if name in named:
-            kinds[named[name]] = kind
-    return kinds
-
-
-def _sqlalchemy() -> Kinds:
-    from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-
-    return {PoolTimeoutError: DATABASE_POOL}
-
-
-def _psycopg() -> Kinds:
-    from psycopg import errors
-
-    return {
-        errors.ConnectionTimeout: DATABASE_CONNECT,
-        errors.QueryCanceled: DATABASE_STATEMENT,
-        errors.LockNotAvailable: LOCK,
-    }
-
-
-def _redis() -> Kinds:
-    from redis.exceptions import TimeoutError as RedisTimeoutError
-
-    return {RedisTimeoutError: READ}
-
-
-KINDS: dict[str, Callable[[], Kinds]] = {
-    "httpx": _httpx,
-    "httpx2": _httpx2,
-    "requests": _requests,
-    "urllib3": _urllib3,
-    "aiohttp": _aiohttp,
-    "sqlalchemy": _sqlalchemy,
-    "psycopg": _psycopg,
-    "redis": _redis,
+HTTPX = {
+    "TimeoutException": TOTAL,
+    "ConnectTimeout": CONNECT,
+    "ReadTimeout": READ,
+    "WriteTimeout": WRITE,
+    "PoolTimeout": POOL,
+}
+TIMEOUTS: dict[str, dict[str, str]] = {
+    "httpx": HTTPX,
+    "httpx2": HTTPX,
+    "requests": {"Timeout": TOTAL, "ConnectTimeout": CONNECT, "ReadTimeout": READ},
+    "urllib3": {"TimeoutError": TOTAL, "ConnectTimeoutError": CONNECT, "ReadTimeoutError": READ},
+    "aiohttp": {  # the last two exist since version 3.10
+        "ServerTimeoutError": TOTAL,
+        "ConnectionTimeoutError": CONNECT,
+        "SocketTimeoutError": READ,
+    },
+    "sqlalchemy": {"TimeoutError": DATABASE_POOL},
+    "psycopg": {
+        "ConnectionTimeout": DATABASE_CONNECT,
+        "QueryCanceled": DATABASE_STATEMENT,
+        "LockNotAvailable": LOCK,
+    },
+    "redis": {"TimeoutError": READ},
+}
+MODULES = {
+    "urllib3": "urllib3.exceptions",
+    "sqlalchemy": "sqlalchemy.exc",
+    "psycopg": "psycopg.errors",
+    "redis": "redis.exceptions",
 }
