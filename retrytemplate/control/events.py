@@ -12,19 +12,25 @@ from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awa
 from retrytemplate._internal.validation import check_methods
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from retrytemplate.errors import Rejected
 
 __all__ = [
     "CallRejected",
     "ControlEvent",
     "ControlListener",
     "as_listeners",
+    "call_listener",
     "check_listeners",
     "notify_listeners",
+    "reject",
 ]
 
 
 LOG = logging.getLogger("retrytemplate.control")
+FAILED_LISTENER = "%r failed; the call continues"
 
 
 @frozen(kw_only=True)
@@ -74,13 +80,34 @@ def check_listeners(name: str, value: Any) -> None:
 
 
 def notify_listeners(listeners: Sequence[Any], events: Iterable[ControlEvent]) -> None:
-    """Tell each of them everything; what fails is logged."""
+    """Call each listener with each event; log a listener that fails."""
     for event in events:
         for listener in listeners:
-            try:
-                value = listener.on_event(event)
-                if is_awaitable(value):
-                    close_unawaited(value)
-                    LOG.error("%r has to be awaited: nobody does", listener.on_event)
-            except Exception:
-                LOG.exception("%r failed; the call goes on", listener.on_event)
+            call_listener(listener.on_event, event)
+
+
+def call_listener(
+    function: Callable[[Any], Any], argument: Any, message: str = FAILED_LISTENER, *details: object
+) -> bool:
+    """Call the function of a listener; log its failure, and return whether it succeeded.
+
+    :param message: of the log record, formatted with the function and the *details*.
+    """
+    try:
+        value = function(argument)
+        if is_awaitable(value):
+            close_unawaited(value)
+            raise TypeError(f"{function!r} returned an awaitable; a listener must be synchronous")
+    except Exception:
+        LOG.exception(message, function, *details)
+        return False
+    return True
+
+
+def reject(listeners: Sequence[Any], error: Rejected) -> NoReturn:
+    """Notify the listeners of the rejection, and raise it."""
+    notify_listeners(listeners, [CallRejected(name=error.name or "", error=error)])
+    try:
+        raise error
+    finally:
+        del error  # its traceback holds this frame

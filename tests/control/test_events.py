@@ -170,7 +170,7 @@ def test_a_listener_that_raises_neither_breaks_nor_hides_what_came_of_the_call(w
     _, disturbed = way(VirtualClock(), [breaks, Breaks()])
     assert disturbed() == usual()
     assert breaks.told > 0
-    assert "the call goes on" in caplog.text
+    assert "the call continues" in caplog.text
 
 
 def is_free(part):

@@ -15,12 +15,7 @@ from retrytemplate.classify.exceptions import ExceptionClassifier
 from retrytemplate.clock import given_or_system
 from retrytemplate.control._strategy import immutable
 from retrytemplate.control.budget.accounting import RatioBudget, TokenBucket
-from retrytemplate.control.events import (
-    CallRejected,
-    as_listeners,
-    check_listeners,
-    notify_listeners,
-)
+from retrytemplate.control.events import as_listeners, check_listeners, reject
 from retrytemplate.errors import RetryBudgetExhaustedError
 from retrytemplate.guards import Guard
 
@@ -225,16 +220,11 @@ class RetryBudget(Guard):
             granted, why, retry_after = False, "this thread was interrupted inside of it", None
             self._monitor.post(self._count_rejection)
         if not granted:
-            error = RetryBudgetExhaustedError(
-                f"the budget {self.name!r} grants no retry: {why}",
-                name=self.name,
-                retry_after=retry_after,
+            message = f"the budget {self.name!r} grants no retry: {why}"
+            reject(
+                self._listeners,
+                RetryBudgetExhaustedError(message, name=self.name, retry_after=retry_after),
             )
-            try:
-                notify_listeners(self._listeners, [CallRejected(name=self.name, error=error)])
-                raise error
-            finally:
-                del error  # its traceback holds this frame
         if self.parent is not None:
             try:
                 self.parent.withdraw(failure)

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from attrs import field, frozen
 
-from retrytemplate._internal.awaitables import close_unawaited, is_awaitable
 from retrytemplate._internal.validation import check_function, checked_by, instance_of
 from retrytemplate.classify.exceptions import (
     ExceptionClassifier,
@@ -20,6 +19,7 @@ from retrytemplate.classify.exceptions import (
 )
 from retrytemplate.control.classification.codes import OptionalNameClassifier
 from retrytemplate.control.classification.libraries import OverridingClassifier, connect_error_texts
+from retrytemplate.control.events import call_listener
 from retrytemplate.listeners.base import RetryListener
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class AuthenticationAlert(RetryListener):
                 event = AuthenticationFailed(
                     name=context.name, attempt=context.attempt, error=refused[0]
                 )
-                self._notify(event)
+                call_listener(self.notify, event)
 
     def _mark_alerted(self, failure: BaseException) -> bool:
         """Whether it was told before; from now on it was."""
@@ -136,12 +136,3 @@ class AuthenticationAlert(RetryListener):
         with suppress(Exception):  # a frozen exception does not take it
             setattr(failure, ALERTED_ATTR, (*(told or ()), self._mark))
         return False
-
-    def _notify(self, event: AuthenticationFailed) -> None:
-        try:
-            value = self.notify(event)
-            if is_awaitable(value):
-                close_unawaited(value)
-                LOG.error("%r has to be awaited: nobody does", self.notify)
-        except Exception:
-            LOG.exception("%r failed; the call goes on", self.notify)

@@ -19,7 +19,7 @@ from retrytemplate._internal.validation import (
     checked_by,
 )
 from retrytemplate.control._fields import HasListeners
-from retrytemplate.control.events import CallRejected, notify_listeners
+from retrytemplate.control.events import reject
 from retrytemplate.errors import IdempotencyRequiredError, MisuseError
 from retrytemplate.guards import Guard
 from retrytemplate.state import encode_key
@@ -236,16 +236,11 @@ class RequireIdempotency(HasListeners, Guard):
         """
         if self._may_repeat(context):
             return
-        error = IdempotencyRequiredError(
+        message = (
             f"{context.name or 'the call'} is not retried: without an idempotency key "
-            "it might have its effect twice",
-            name=self.name,
+            "it might have its effect twice"
         )
-        try:
-            notify_listeners(self.listeners, [CallRejected(name=self.name, error=error)])
-            raise error
-        finally:
-            del error  # its traceback holds this frame
+        reject(self.listeners, IdempotencyRequiredError(message, name=self.name))
 
     def _may_repeat(self, context: RetryContext) -> bool:
         if KEY_REQUESTED in vars(context) or _attribute_store(context).get(ATTRIBUTE) is not None:

@@ -10,7 +10,7 @@ from retrytemplate._engine.context import current_context
 from retrytemplate.control._enclosing import run_under_guard, run_under_guard_async
 from retrytemplate.control._strategy import StrategyBase, reject_awaitable, returns_result
 from retrytemplate.control._threads import run_in_thread
-from retrytemplate.control.events import CallRejected
+from retrytemplate.control.events import reject
 from retrytemplate.errors import KillSwitchActiveError
 from retrytemplate.guards import Guard
 
@@ -119,14 +119,11 @@ class SwitchGuard(Guard, StrategyBase):
     def _raise_if_stopped(self, decision: Decision) -> None:
         if decision.allowed:
             return
-        error = KillSwitchActiveError(
-            decision.reason, name=self.name, retry_after=self._switch._remaining_stop_time(decision)
+        retry_after = self._switch._remaining_stop_time(decision)
+        reject(
+            self._switch._listeners,
+            KillSwitchActiveError(decision.reason, name=self.name, retry_after=retry_after),
         )
-        try:
-            self._switch._notify_listeners([CallRejected(name=self.name, error=error)])
-            raise error
-        finally:
-            del error  # its traceback holds this frame
 
     def __repr__(self) -> str:
         return f"<SwitchGuard {self.name!r}: {self.what}>"

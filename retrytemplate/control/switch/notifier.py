@@ -8,9 +8,10 @@ from uuid import uuid4
 
 from attrs import define, field
 
-from retrytemplate._internal.awaitables import close_unawaited, is_async, is_awaitable
+from retrytemplate._internal.awaitables import is_async
 from retrytemplate._internal.formatting import format_span
 from retrytemplate._internal.locks import Monitor, Reentered
+from retrytemplate.control.events import call_listener
 from retrytemplate.control.switch.codec import read_record
 from retrytemplate.control.switch.events import SwitchChanged
 from retrytemplate.control.switch.model import UnreadableRecord
@@ -30,6 +31,7 @@ LOG = logging.getLogger("retrytemplate.control.switch")
 CLAIM_LEASE = 60.0
 CLAIM_BATCH = 20
 PAGE_SIZE = 100
+FAILED_NOTIFIER = "%r failed for record %s; it is called again after its lease"
 NO_RECORD = StoredRecord(0, "", notified=True)  # before the first one
 # How the telling of a record may end; the first three are the end of it.
 NOTIFIED, TOO_OLD, CORRUPT, NEWER_FORMAT, FAILED = (
@@ -178,7 +180,9 @@ class AuditNotifier:
             and record.at < self.time() - self.max_notification_age
         ):
             return TOO_OLD
-        notified = [self._notify(notifier, number, record) for notifier in self.notifiers]
+        notified = [
+            call_listener(notifier, record, FAILED_NOTIFIER, number) for notifier in self.notifiers
+        ]
         return NOTIFIED if all(notified) else FAILED
 
     def _log_unreadable(self, record: UnreadableRecord) -> str:
@@ -189,19 +193,6 @@ class AuditNotifier:
             self._last_skipped = record.number
             LOG.warning("%s: whoever can read it will tell", record)
         return NEWER_FORMAT
-
-    def _notify(
-        self, notifier: Callable[[AuditRecord], Any], number: int, record: AuditRecord
-    ) -> bool:
-        try:
-            value = notifier(record)
-            if is_awaitable(value):
-                close_unawaited(value)
-                raise TypeError(f"{notifier!r} has to be awaited: nobody does")
-        except Exception:
-            LOG.exception("%r could not be told of record %s", notifier, number)
-            return False
-        return True
 
     def _log_skipped(self, number: int) -> None:
         changes = "1 change is" if number == 1 else f"{number} changes are"

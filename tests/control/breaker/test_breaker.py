@@ -898,7 +898,7 @@ def test_a_listener_that_raises_changes_nothing(make, told, caplog):
     outcomes = call(breaker, failing, failing, failing, fine)
     assert [type(each.exception) for each in outcomes] == [Down, Down, Down, CircuitOpenError]
     assert len(told.events) == 2
-    assert "the call goes on" in caplog.text
+    assert "the call continues" in caplog.text
 
 
 def test_a_listener_may_ask_the_breaker(make):

@@ -386,7 +386,7 @@ def test_a_listener_that_fails_changes_nothing(caplog):
 
     made = template(NestedRetries(listeners=[Fails()]))
     assert template().call(made.outcome, Backend()).attempts == 1
-    assert "the call goes on" in caplog.text
+    assert "the call continues" in caplog.text
 
 
 @pytest.mark.statement("S4-28")
