@@ -40,11 +40,11 @@ Priced = tuple[int, str, int]
 
 
 class TransientError(Exception):
-    """Goes well when it is tried again."""
+    """Succeeds at the second attempt."""
 
 
 class PoisonError(Exception):
-    """Never goes well."""
+    """Never succeeds."""
 
 
 def price(row: Row) -> Priced:
@@ -64,7 +64,7 @@ class Faulty:
         return price(row)
 
     def fail(self, number: str) -> None:
-        """Raise what is planned for this item."""
+        """Raise the failure planned for this item."""
         if number.endswith("500"):
             raise PoisonError(number)
         if number.endswith("77") and number not in self.met:
@@ -219,7 +219,7 @@ def table(urls: list[str], rows: int, turns: int) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print, and write into a page if told so."""
+    """Measure, print, and with the option write into a page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What it costs to ask a kill switch: ``python benchmarks/checks.py``.
+"""The cost of a check of a kill switch: ``python benchmarks/checks.py``.
 
 While nothing is stopped, which is nearly always, and while something else or this is; and what a
 call with retry costs with a guard and without.  In memory, and with a store in a file of SQLite of
@@ -33,7 +33,7 @@ SECONDS = 0.004  # of a round
 
 
 def calls(switch: KillSwitch) -> dict[str, Callable[[], Any]]:
-    """What is measured, by title."""
+    """The measured calls, by title."""
     guard = switch.guard(segment="finance")
 
     def admit() -> None:
@@ -46,7 +46,7 @@ def calls(switch: KillSwitch) -> dict[str, Callable[[], Any]]:
         with suppress(KillSwitchActiveError):
             guard.admit(None)
 
-    return {"guard": admit, "`check`": check, "guard, refused": refused}
+    return {"guard": admit, "`check`": check, "guard, rejected": refused}
 
 
 def fastest(call: Callable[[], Any], rounds: int) -> float:
@@ -60,7 +60,7 @@ def fastest(call: Callable[[], Any], rounds: int) -> float:
 
 
 def _nothing() -> None:
-    """What it costs to call something that does nothing."""
+    """A function that does nothing, to subtract the cost of a call."""
 
 
 def measured(switch: KillSwitch, rounds: int) -> dict[str, float]:
@@ -68,14 +68,14 @@ def measured(switch: KillSwitch, rounds: int) -> dict[str, float]:
     switch.start()
     wanted = calls(switch)
     found = {f"{each}, nothing is stopped": fastest(wanted[each], rounds) for each in wanted}
-    del found["guard, refused, nothing is stopped"]
+    del found["guard, rejected, nothing is stopped"]
     bare, guarded = RetryTemplate(), RetryTemplate(guards=[switch.guard(segment="finance")])
     found["a template's call, no guard"] = fastest(lambda: bare.call(_nothing), rounds)
     found["a template's call, guarded"] = fastest(lambda: guarded.call(_nothing), rounds)
     switch.stop(segment="search", reason=REASON, by="the benchmark", permanent=True)
     found["guard, something else is stopped"] = fastest(wanted["guard"], rounds)
     switch.stop(segment="finance", reason=REASON, by="the benchmark", permanent=True)
-    found["guard, refused"] = fastest(wanted["guard, refused"], rounds)
+    found["guard, rejected"] = fastest(wanted["guard, rejected"], rounds)
     return found
 
 

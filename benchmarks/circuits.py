@@ -52,11 +52,11 @@ def breaker(url: str, mode: Mode, name: str) -> CircuitBreaker:
 
 
 def rounds(url: str, client: Redis) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name: each a round of calls."""
+    """The measured rounds of calls, by name."""
     digest = client.script_load(BARE)
     strict, cached = breaker(url, "strict", "strict"), breaker(url, "cached", "cached")
     opened = breaker(url, "strict", "open"), breaker(url, "cached", "open")
-    opened[0].force_open(by="the benchmark", reason="to see what a refusal costs")
+    opened[0].force_open(by="the benchmark", reason="to measure a rejection")
     counting = breaker(url, "strict", "failing")
     counting.only_measure(by="the benchmark", reason="to see what a failure costs")
     wrapped, awaited = cached.wrap(answer), strict.wrap(answer_later)

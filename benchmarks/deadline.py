@@ -30,11 +30,11 @@ GOAL = 0.01
 
 
 class Failure(Exception):
-    """What an attempt comes to, and every library retries on."""
+    """The failure of every attempt, which every library retries."""
 
 
 def attempt() -> None:
-    """Nobody can cut this but a thread that is left behind."""
+    """An attempt that cannot be cancelled, only abandoned in its thread."""
     time.sleep(ATTEMPT)
     raise Failure
 
@@ -59,7 +59,7 @@ def ours_in_thread() -> Callable[[], Any]:
 
 
 def ours_with_client() -> Callable[[], Any]:
-    """The attempt waits for an answer no longer than what is left, as clients can be told to."""
+    """The attempt waits for a response within the remaining time, as a client with a timeout."""
     import socket
 
     from retrytemplate import Deadline, RetryTemplate, SimpleRetryPolicy

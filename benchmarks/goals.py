@@ -1,4 +1,4 @@
-"""What this library holds itself to; the output says what is over it."""
+"""Performance goals of this library; the output names the measures that exceed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each library is told to do it: three attempts, no wait, the same exception, nothing logged.
+"""The same task in each library: three attempts, no wait, the same exception, nothing logged.
 
 The others are imported by name: the checkers run where they are not installed.
 """
@@ -15,7 +15,7 @@ from cells import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # What guards a function: takes it, and returns what is called in its place.
+    # Wraps a function with retry.
     Forms = dict[str, Callable[[Callable[..., Any]], Callable[[], Any]]]
 
 
@@ -171,7 +171,7 @@ class Library:
 
     name: str
     package: str | None
-    """What is imported and installed; None for the loop."""
+    """The module to import and its distribution; None for the loop."""
     forms: Callable[[], Forms]
 
 

@@ -54,7 +54,7 @@ async def _repeat_async(call: Callable[[], Awaitable[Any]], times: range, raises
 
 @define
 class Measurement:
-    """One cell of one library: what is called, and the shortest time that a call took."""
+    """One cell of one library: the call, and its shortest time."""
 
     library: str
     cell: Cell
@@ -63,7 +63,7 @@ class Measurement:
     nanoseconds: float = float("inf")
 
     def nanoseconds_of(self, times: int, loop: asyncio.AbstractEventLoop) -> int:
-        """The time of so many calls."""
+        """The time of *number* calls."""
         if self.cell.asynchronous:
             work = _repeat_async(self.call, range(times), self.cell.raises)
             return loop.run_until_complete(work)
@@ -166,7 +166,7 @@ def _time_in_turn(
     timed: list[Measurement], rounds: int, target: int, loop: asyncio.AbstractEventLoop
 ) -> None:
     gc.collect()
-    gc.freeze()  # what is there already is no part of any call
+    gc.freeze()  # existing objects are not part of any call
     for each in timed:
         each.calibrate(target, loop)
     for _ in range(rounds):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["CHECKOUT", "INTERPRETER", "options", "show", "update"]
 
-# What is measured, whether it is installed or not.
+# The measured libraries, installed or not.
 CHECKOUT = str(Path(__file__).resolve().parent.parent)
 INTERPRETER = f"{platform.python_implementation()} {platform.python_version()}"
 

@@ -1,7 +1,7 @@
-"""What a pipeline costs beside the same things nested by hand: ``python benchmarks/pipeline.py``.
+"""The cost of a pipeline and of the same strategies nested: ``python benchmarks/pipeline.py``.
 
-An asynchronous call that succeeds at once, the fastest of many short rounds; and what a refusal of
-an open circuit costs, raised and caught, or as an outcome.
+An asynchronous call that succeeds at once, the fastest of many short rounds; and a rejection by
+an open circuit, raised and caught, or as an outcome.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ def made() -> tuple[Timeout, RetryTemplate, CircuitBreaker, Bulkhead]:
 
 
 def calls() -> dict[str, Call]:
-    """What is measured, by name."""
+    """The measured calls, by name."""
     timeout, template, breaker, bulkhead = made()
     pipeline = Pipeline(timeout, template, breaker, bulkhead)
     opened = CircuitBreaker("open")
-    opened.force_open(by="the benchmark", reason="to see what a refusal costs")
+    opened.force_open(by="the benchmark", reason="to measure a rejection")
 
     async def refused() -> None:
         try:

@@ -44,7 +44,7 @@ def charge(order: str, depth: int) -> None:
 
 
 def fail(template: RetryTemplate, keys: Iterable[str], failures: int) -> None:
-    """Let each key fail so many times."""
+    """Let each key fail *failures* times."""
     from retrytemplate import RetryState
 
     def work(context: Any) -> None:
@@ -67,7 +67,7 @@ def template_on(cache: Any) -> RetryTemplate:
 
 
 def named(keys: int) -> list[str]:
-    """So many keys."""
+    """The names of *keys* keys."""
     return [f"order-{number:06}" for number in range(keys)]
 
 
@@ -78,7 +78,7 @@ def in_memory(keys: int, failures: int) -> tuple[float, float]:
 
     cache = MemoryRetryContextCache(capacity=keys + 1)
     template = template_on(cache)
-    fail(template, ["warm"], failures)  # what is loaded with the first failure is nobody's
+    fail(template, ["warm"], failures)  # so that imports of the first failure are not measured
     names = named(keys)
     gc.collect()
     tracemalloc.start()

@@ -49,8 +49,8 @@ def work(message: str) -> None:
     template = template_on(engine)
     deaths = deliveries_before(message, engine)
 
-    # 1. The attempt is written down before this is called: should the process die in here, the
-    #    next worker finds an attempt that nobody ended.
+    # 1. The attempt is recorded before this is called: if the process crashes in here, the
+    #    next worker finds a lost attempt.
     def handle(context: RetryContext) -> str:
         with engine.begin() as transaction:
             transaction.execute(text("INSERT INTO orders VALUES (:id)"), {"id": message})
@@ -60,7 +60,7 @@ def work(message: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return "handled"
 
-    # 3. Where no attempt is left: the history tells of attempts that killed their workers, too.
+    # 3. When attempts are exhausted: the history has the attempts that crashed their workers, too.
     def dead_letter(context: RetryContext) -> str:
         history = [(each.number, each.type_name, each.message) for each in context.history]
         with engine.begin() as transaction:
@@ -99,7 +99,7 @@ def deliver_all(url: str) -> None:
         if worker.returncode == 0:
             print(f"{message}: {worker.stdout.strip()}")
             continue
-        queue.append(message)  # not acknowledged: it comes again
+        queue.append(message)  # not acknowledged: it is redelivered
         if worker.returncode < 0:
             print(f"{message}: its worker was killed")
         elif len(queue) == 1:

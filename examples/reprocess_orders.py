@@ -1,9 +1,9 @@
-"""Reprocess a file of orders as messages that come again: what stateful retry is about.
+"""Reprocess a file of orders as messages that are redelivered: the purpose of stateful retry.
 
 ``retrytemplate demo`` does the same work as a chunk step, many lines at once.
 
 Here every line is priced by an HTTP service and written to SQLite, one transaction a line.  The
-service is a bad one, so lines fail: they are rolled back and come again, until they are written or
+service is flaky, so lines fail: they are rolled back and redelivered, until they are written or
 given up.  Run it with nothing but the package installed::
 
     python examples/reprocess_orders.py [orders.csv]
@@ -33,8 +33,8 @@ from retrytemplate.demo import (
     shipped,
 )
 
-# 1. What is worth another attempt?  The nearest class in the exception's MRO decides: a
-#    ServiceUnavailable (503) is a PricingError, but one that passes.
+# 1. Which failures are retryable?  The nearest class in the exception's MRO decides: a
+#    ServiceUnavailable (503) is a PricingError, but a transient one.
 worth_retrying = ExceptionClassifier(
     {ConnectionError: True, TimeoutError: True, PricingError: False, ServiceUnavailable: True},
     default=False,
@@ -57,7 +57,7 @@ database.executescript("""
 
 
 def handle(line: Line, client: PricingClient) -> None:
-    """Hand one line to the template; raises when it has to come again."""
+    """Execute one line with the template; raises if it has to be redelivered."""
 
     # 3. The work, its transaction inside the attempt: it is rolled back before the failure is
     #    recorded, and a COMMIT that fails is a failed attempt.
@@ -76,8 +76,8 @@ def handle(line: Line, client: PricingClient) -> None:
             row = (line.number, line.text, json.dumps(history))
             database.execute("INSERT INTO dead_letters VALUES (?, ?, ?)", row)
 
-    # 5. Stateful: a failure is counted under the line's key and rethrown at once.  "wait": a line
-    #    that comes again before its delay is over waits out the rest; the others go on meanwhile.
+    # 5. Stateful: a failure is counted under the line's key and re-raised at once.  "wait": a line
+    #    that is redelivered early waits for the remaining delay; the others continue meanwhile.
     state = RetryState(line.number, defer_backoff="wait")
     template.execute(work, recovery=dead_letter, state=state)
 
@@ -96,7 +96,7 @@ def main() -> None:
             except sqlite3.Error:
                 raise  # not the line's fault, and no delivery will mend it
             except Exception:
-                queue.append(line)  # not acknowledged: it comes again
+                queue.append(line)  # not acknowledged: it is redelivered
         client.close()
 
     (written,) = database.execute("SELECT count(*) FROM written").fetchone()

@@ -96,7 +96,7 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
                 "a template's call, no guard",
                 "a template's call, guarded",
                 "guard, something else is stopped",
-                "guard, refused",
+                "guard, rejected",
             ],
         ),
         ("switch", ["SQLite"]),

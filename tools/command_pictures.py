@@ -1,7 +1,7 @@
-"""Draw what the verbs ``batch``, ``dlq`` and ``switch`` show into the images of the docs.
+"""Draw the output of the commands ``batch``, ``dlq`` and ``switch`` for the docs.
 
-It runs a real job in a folder of its own: one run to the end, one whose process dies, and looks at
-both meanwhile; and it stops some things, as of some days ago::
+It runs a real job in a folder of its own: one run to the end, and one whose process crashes; and
+it stops some scopes, as of some days ago::
 
     python tools/command_pictures.py
 """
@@ -172,7 +172,7 @@ def draw_letters(jobs: JobRepository) -> None:
 
 
 def draw_switch(url: str) -> None:
-    """A switch with four things stopped: at rest, permanently, on the way back, and overdue."""
+    """A switch with four stopped scopes: temporary, permanent, in a canary, and overdue."""
     store = SQLSwitchStore(url)
     told: list[Any] = []
 
@@ -211,7 +211,7 @@ def draw_switch(url: str) -> None:
 
 
 def die(url: str) -> None:
-    """A run whose process dies in the middle of it."""
+    """A run whose process crashes in the middle of it."""
     with JobRepository(url) as jobs:
         a_step(jobs, Service(dies=True).price).run({"day": "2026-11-21"})
 

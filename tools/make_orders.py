@@ -30,30 +30,30 @@ BAD_QUANTITIES = ("two", "3,5", "1O", "-2", "0", "NaN", "1e3", "12 pcs", "999999
 BAD_DAYS = ("2026-02-30", "31/10/2026", "yesterday", "2026-13-01")
 
 
-def customer(chance: Random) -> str:
-    return chance.choice(FORMS).format(
-        s=chance.choice(SURNAMES),
-        t=chance.choice(SURNAMES),
-        f=chance.choice(FIRST_NAMES),
-        g=chance.choice(FIRST_NAMES),
+def customer(random: Random) -> str:
+    return random.choice(FORMS).format(
+        s=random.choice(SURNAMES),
+        t=random.choice(SURNAMES),
+        f=random.choice(FIRST_NAMES),
+        g=random.choice(FIRST_NAMES),
     )
 
 
-def good_orders(chance: Random) -> list[list[str]]:
+def good_orders(random: Random) -> list[list[str]]:
     """Rows without fault, but some orders come twice: amended, or simply sent again."""
     rows: list[list[str]] = []
     for number in range(LINES):
-        if rows and chance.random() < 0.025:
-            again = list(rows[-chance.randrange(1, min(40, len(rows)) + 1)])
-            if chance.random() < 0.7:
-                again[4] = str(chance.randrange(1, 30))
+        if rows and random.random() < 0.025:
+            again = list(rows[-random.randrange(1, min(40, len(rows)) + 1)])
+            if random.random() < 0.7:
+                again[4] = str(random.randrange(1, 30))
             rows.append(again)
             continue
         day = FIRST_DAY + timedelta(days=number * 80 // LINES)
-        sku = f"SKU-{chance.randrange(1, 401):04}"
-        quantity = chance.choice((1, 1, 1, 2, 2, 3, 4, 6, 10, 12, 25))
+        sku = f"SKU-{random.randrange(1, 401):04}"
+        quantity = random.choice((1, 1, 1, 2, 2, 3, 4, 6, 10, 12, 25))
         order = f"O-{100_000 + number}"
-        rows.append([order, day.isoformat(), customer(chance), sku, str(quantity)])
+        rows.append([order, day.isoformat(), customer(random), sku, str(quantity)])
     return rows
 
 
@@ -63,19 +63,19 @@ def line(row: list[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def spoil(kind: str, row: list[str], chance: Random) -> bytes:
+def spoil(kind: str, row: list[str], random: Random) -> bytes:
     """One line with one fault of this kind."""
     row = list(row)
     if kind == "missing field":
-        row[chance.choice((0, 2, 3, 4))] = ""
+        row[random.choice((0, 2, 3, 4))] = ""
     elif kind == "bad number":
-        row[4] = chance.choice(BAD_QUANTITIES)
+        row[4] = random.choice(BAD_QUANTITIES)
     elif kind == "bad day":
-        row[1] = chance.choice(BAD_DAYS)
+        row[1] = random.choice(BAD_DAYS)
     elif kind == "unknown product":
-        row[3] = chance.choice(("SKU-0000", "SKU-O042", "SKU-9999", "TEST"))
+        row[3] = random.choice(("SKU-0000", "SKU-O042", "SKU-9999", "TEST"))
     elif kind == "short line":
-        row = row[: chance.randrange(1, 5)]
+        row = row[: random.randrange(1, 5)]
     elif kind == "comma without quotes":
         return ",".join([row[0], row[1], "Okafor, Sons and Daughters", row[3], row[4]]).encode()
     elif kind == "open quote":
@@ -104,15 +104,15 @@ FAULTS = {
 
 
 def orders_file() -> bytes:
-    chance = Random("orders of autumn 2026")
-    rows = good_orders(chance)
+    random = Random("orders of autumn 2026")
+    rows = good_orders(random)
     lines = [line(row) for row in rows]
-    places = iter(chance.sample(range(LINES - 1), sum(FAULTS.values())))
+    places = iter(random.sample(range(LINES - 1), sum(FAULTS.values())))
     for kind, many in FAULTS.items():
         for _ in range(many):
             place = next(places)
-            lines[place] = spoil(kind, rows[place], chance)
-    for place in chance.sample(range(LINES), 200):  # somebody's editor
+            lines[place] = spoil(kind, rows[place], random)
+    for place in random.sample(range(LINES), 200):  # an editor that writes CRLF
         lines[place] += b"\r"
     return BOM + ",".join(COLUMNS).encode() + b"\n" + b"\n".join(lines) + b"\n"
 

@@ -1,7 +1,7 @@
 """Write docs/batch-scenarios.md: what chunk steps do where the reference has trouble.
 
     python tools/scenarios.py            # run every scenario, write the page
-    python tools/scenarios.py --check    # fail where the page is not what comes out
+    python tools/scenarios.py --check    # fail if the page differs from the result
 
 What the reference does is in docs/batch-scenarios.toml, as it was measured.  What ours does is what
 a real step did just now, on SQLite.
@@ -79,7 +79,7 @@ def once(at_fault: int) -> Callable[[Any], None]:
 
 
 def change(item: Equal) -> None:
-    """Make it unequal to what it was."""
+    """Change the item, so that it is unequal to its former self."""
     item.value += 1
 
 
@@ -142,7 +142,7 @@ class World:
 
 @frozen
 class Outcome:
-    """What came of it."""
+    """The result of a run."""
 
     lines: tuple[str, ...]
     report: Report
@@ -178,7 +178,7 @@ def skipping(attempts: int = 1, **settings: Any) -> dict[str, Any]:
 
 def killed(folder: str) -> Outcome:
     """A run whose process ends while it searches a chunk, and the run after it."""
-    told = Path(folder, "told.json")
+    state = Path(folder, "state.json")
     settings = skipping(chunk_size=5)
 
     fail = once(3)
@@ -186,7 +186,7 @@ def killed(folder: str) -> Outcome:
     def kill(item: int) -> None:
         fail(item)
         if item == 3:  # items 1 and 2 are in the open transaction
-            told.write_text(json.dumps(first.lines()), encoding="utf-8")
+            state.write_text(json.dumps(first.lines()), encoding="utf-8")
             os._exit(9)
 
     first = World(folder, write=kill, items=range(1, 8), settings=settings)
@@ -200,7 +200,7 @@ def killed(folder: str) -> Outcome:
     if os.waitstatus_to_exitcode(status) != 9:
         raise RuntimeError("the process that was to be killed ended in another way")
     second = World(folder, items=range(1, 8), settings=settings).run()
-    before = json.loads(told.read_text(encoding="utf-8"))
+    before = json.loads(state.read_text(encoding="utf-8"))
     lines = (*before, "killed in the write of 3", *second.lines)
     return Outcome(lines, second.report, second.stored, second.letters)
 
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not check:
         page.write_text(made, encoding="utf-8")
     elif not page.is_file() or page.read_text(encoding="utf-8") != made:
-        print(f"{page} is not what comes out: run python tools/scenarios.py", file=sys.stderr)
+        print(f"{page} differs from the result: run python tools/scenarios.py", file=sys.stderr)
         return 1
     return 0
 

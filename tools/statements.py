@@ -24,8 +24,8 @@ KINDS = ("feature", "rule", "pitfall", "defect", "guide")
 HEAD = """\
 # Statements
 
-What the library promises, and the tests that hold it to that.
-This page is made from the marks on the tests: `python tools/statements.py` writes it anew.
+The guarantees of the library, and the tests that check them.
+This page is made from the marks on the tests: `python tools/statements.py` writes it.
 
 | id | kind | statement | held by |
 |---|---|---|---|
@@ -75,7 +75,7 @@ def holders(root: Path) -> dict[str, list[str]]:
 def problems(
     statements: dict[str, dict[str, Any]], held: dict[str, list[str]], root: Path
 ) -> list[str]:
-    """What is wrong, a line each: statements nobody holds, marks that mean nothing."""
+    """The faults, a line each: statements without a test, marks without a statement."""
     wrong = [
         f"{identifier}: {held[identifier][0]} is marked with an id that is not listed"
         for identifier in held

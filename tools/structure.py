@@ -53,7 +53,7 @@ class Import(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """What is counted, by name: held numbers with the places counted, and numbers of lines."""
+    """The measures by name: held numbers with the places counted, and numbers of lines."""
 
     held: dict[str, list[str]]
     lines: dict[str, int]
