@@ -9,7 +9,7 @@ from attrs import frozen
 
 __all__ = ["KEY_PREFIXES", "TABLE_PREFIXES", "Prefixes", "from_column_key", "to_column_key"]
 
-# Of its UTF-8; an index of PostgreSQL takes 2,700 bytes and no more.
+# Bytes of UTF-8; an index of PostgreSQL takes at most 2,700.
 LONGEST = 1000
 PLAIN = re.compile(r"[^\\\0\ud800-\udfff]*")
 UNFIT = re.compile(r"[\\\0\ud800-\udfff]")
@@ -18,7 +18,7 @@ ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
 
 
 def to_column_key(key: str) -> str:
-    r"""The key with what no column takes written out; of a long one the beginning and a digest.
+    r"""The key with characters that no column takes escaped; of a long key the start and a digest.
 
     >>> to_column_key("charge/s:order-17"), to_column_key("nul\0")
     ('charge/s:order-17', 'nul\\u0000')
@@ -34,7 +34,7 @@ def to_column_key(key: str) -> str:
 
 
 def from_column_key(text: str) -> str:
-    r"""The key again; of a long one what *stored* leaves as it is.
+    r"""The key of a column; of a long key the stored text.
 
     >>> from_column_key("nul\\u0000") == "nul\0"
     True
@@ -44,7 +44,7 @@ def from_column_key(text: str) -> str:
 
 @frozen
 class Prefixes:
-    """What the names in a store may begin with."""
+    """Valid prefixes of the names in a store."""
 
     pattern: re.Pattern[str]
     allowed: str

@@ -1,4 +1,4 @@
-"""What becomes of caches in a child process: connections, renewals and claims are the parent's."""
+"""Caches after a fork: connections, lease renewals and claims belong to the parent."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ __all__ = ["register", "retain"]
 
 
 class Forked(Protocol):
-    """A cache that is told, in the child, to begin anew."""
+    """A cache that starts from an empty state in a child process."""
 
     def _forked(self) -> None: ...
 
 
 _open: WeakSet[Forked] = WeakSet()
-# Let go of here, the child would close them, and the parent's end of them with it.
+# Released, they would be closed by the child, which also closes them for the parent.
 _parent_resources: list[Any] = []
 
 
 def register(cache: Forked) -> None:
-    """Tell the cache in every child of this process."""
+    """Call ``_forked()`` of the cache in every child of this process."""
     _open.add(cache)
 
 
 def retain(inherited: Any) -> None:
-    """Hold on to what is the parent's, for the life of this process."""
+    """Keep a resource of the parent as long as this process lives."""
     _parent_resources.append(inherited)
 
 
@@ -35,5 +35,4 @@ def _after_fork() -> None:
         cache._forked()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,7 @@
-"""The two that run a step, whatever the store: one blocks, the other awaits.
+"""Runners of operations on a store: one blocks, the other awaits.
 
-A step is a generator: it yields orders and is sent the replies.  What the store refuses is thrown
-in at the ``yield``.
+An operation is a generator: it yields orders and receives the replies.  An error of the store is
+thrown in at the ``yield``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ += ["perform_async", "retry_once_if_answer_lost"]
 
 
 class AnswerLostError(CacheUnavailableError):
-    """Raised by a cache: no connection to a primary, or it was cut; the effect is unknown."""
+    """Raised by a cache: no connection to a primary, or it was closed; the effect is unknown."""
 
 
 class AnswerLateError(CacheUnavailableError):
-    """Raised by a cache: the server did not answer in time, and it is not known what was done."""
+    """Raised by a cache: the server did not answer in time; the effect is unknown."""
 
 
 def retry_once_if_answer_lost(order: Any) -> Operation[Any]:
-    """Give an order that does no more when it comes twice: once more where the answer was lost."""
+    """Send an idempotent order, and send it again if the answer was lost."""
     try:
         return (yield order)
     except AnswerLostError:
@@ -38,16 +38,16 @@ def retry_once_if_answer_lost(order: Any) -> Operation[Any]:
 
 
 def operation_name(step: Operation[Any]) -> str:
-    """The name of a step, for the message of an error."""
+    """The name of an operation, for error messages."""
     name: str = getattr(step, "__name__", "a step")
     return name
 
 
 def perform(step: Operation[T], ask: Callable[[Any, str], Any]) -> T:
-    """Run a step to its end.
+    """Run an operation to its end.
 
-    :param ask: gives an order of the step, which it is told the name of, to the store; what goes
-        wrong there is a ``CacheUnavailableError``.
+    :param ask: sends an order to the store; gets the name of the operation for its errors, and
+        raises ``CacheUnavailableError`` if the store fails.
     """
     name = operation_name(step)
     try:
@@ -65,7 +65,7 @@ def perform(step: Operation[T], ask: Callable[[Any, str], Any]) -> T:
 
 
 async def perform_async(step: Operation[T], ask: Callable[[Any, str], Awaitable[Any]]) -> T:
-    """The same in a task of asyncio; what a cancelled order did is not known."""
+    """Run an operation in a task of asyncio; the effect of a cancelled order is unknown."""
     name = operation_name(step)
     try:
         order = next(step)

@@ -1,4 +1,4 @@
-"""Whether the process that had a run is surely gone."""
+"""Check that the process which held a run has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _active_workers: set[str] = set()
 
 @contextmanager
 def register_active_worker(worker: str) -> Iterator[None]:
-    """While this worker of this process has a run."""
+    """Record a worker of this process while it has a run."""
     _active_workers.add(worker)
     try:
         yield
@@ -26,10 +26,9 @@ def register_active_worker(worker: str) -> Iterator[None]:
 
 
 def process_fingerprint() -> str | None:
-    """This process, so that another one can find out whether it lives; None: it could not.
+    """Identify this process, so that another one can check whether it runs; None: unknown.
 
-    The machine's boot, the process's namespace (containers number their processes alike), its
-    number and its start.
+    Boot of the machine, PID namespace (containers reuse the same numbers), number and start time.
     """
     proc = Path("/proc")
     with suppress(OSError):
@@ -39,12 +38,12 @@ def process_fingerprint() -> str | None:
 
 
 def is_this_process(fingerprint: str | None) -> bool:
-    """Whether it is this process."""
+    """Whether the fingerprint is that of this process."""
     return fingerprint is not None and fingerprint == process_fingerprint()
 
 
 def is_process_gone(worker: str, fingerprint: str | None) -> bool:
-    """True: it has ended without saying so.  False: it lives, or nobody here can tell."""
+    """True: the process has ended without a report.  False: it runs, or that is unknown."""
     own_fingerprint = process_fingerprint()
     if fingerprint is None or own_fingerprint is None:
         return False
@@ -66,10 +65,10 @@ def _namespace() -> str:
 
 
 def _start(number: int) -> str:
-    """When it started, in ticks since the boot; a number is used again."""
+    """Start time in ticks since the boot: the system reuses process numbers."""
     stat = Path(f"/proc/{number}/stat").read_text()
     # The name in parentheses may hold anything.
     fields = stat.rpartition(")")[2].split()
-    if fields[0] in "ZX":  # dead, and not fetched by its parent yet
+    if fields[0] in "ZX":  # ended, and not yet waited for by its parent
         raise ProcessLookupError(number)
     return fields[19]

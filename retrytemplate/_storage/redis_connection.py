@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncConnections", "Connections", "ScriptMissingError"]
 
 
-# What can be said in a URL, beside what redis-py reads as something else than a text.
+# Options of a URL that redis-py reads as text; it has parsers for the others.
 TEXTS = ("client_name", "decode_responses", "encoding", "encoding_errors", "password", "username")
-OBJECTS = ("retry_on_error",)  # of a text redis-py makes its letters
+OBJECTS = ("retry_on_error",)  # redis-py would split a text into its letters
 WAITS = ("socket_connect_timeout", "socket_timeout", "timeout")
 VALKEY = {"valkey://": "redis://", "valkeys://": "rediss://"}  # as redis-py knows them
 LEAST = {"db": 0, "health_check_interval": 0, "max_connections": 1, "socket_read_size": 1}
@@ -48,12 +48,12 @@ def _made_pool(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float
             retry=no_retry,
             protocol=2,
         )
-    except ValueError:  # what it says is not shown: a password may be in it
+    except ValueError:  # its text is not shown: it may contain a password
         raise ValueError(
             "url must be redis://, rediss://, valkey://, valkeys:// or unix://, and what follows "
             "as redis-py has it"
         ) from None
-    try:  # redis-py looks at the rest when it makes a connection, and connects later
+    try:  # redis-py checks the rest when it creates a connection object, before it connects
         made.connection_class(**made.connection_kwargs).encoder.encode("")
     except Exception as exc:
         raise ValueError(f"url must have options that go together: {summary(exc)}") from None
@@ -61,7 +61,7 @@ def _made_pool(kind: Any, no_retry: Any, url: Any, timeout: float, answer: float
 
 
 def _check_options(url: str, parsers: Any) -> None:
-    """Raise where an option in the URL is none, or its value; what may be secret is not shown."""
+    """Raise if an option in the URL or its value is not valid; secret values are not shown."""
     for name, text in parse_qsl(url.partition("?")[2]):
         if name in parsers and name not in OBJECTS:
             try:
@@ -78,15 +78,15 @@ def _check_options(url: str, parsers: Any) -> None:
 
 
 if TYPE_CHECKING:
-    # About which key, the command, and whether it may be sent twice.
+    # The key, the command, and whether the command may be sent twice.
     Order = tuple[str | None, tuple[Any, ...], bool]
 
 
-MOST_TURNS = 1000  # at once; a pool may say that it has no limit
+MOST_TURNS = 1000  # concurrent uses of a pool without a limit
 
 
 class ScriptMissingError(CacheUnavailableError):
-    """Raised by a cache: the server has not seen the script, or has forgotten it."""
+    """Raised by a cache: the server does not have the script."""
 
 
 class _Connections(ABC):
@@ -146,7 +146,7 @@ class Connections(_Connections):
             no_retry = Retry(NoBackoff(), 0)
             wait = self._timeout
             pool = _made_pool(BlockingConnectionPool, no_retry, self._url, wait, wait)
-        # No semaphore: it is written in Python, and a signal that cuts in may leave it locked.
+        # No semaphore: it is written in Python, and a signal handler may leave it locked.
         permits = SimpleQueue[None]()
         for _ in range(min(pool.max_connections, MOST_TURNS)):
             permits.put(None)
@@ -178,9 +178,9 @@ class Connections(_Connections):
         try:
             connection.send_command(*command)
             return connection.read_response(disable_decoding=True)
-        except ResponseError:  # that is an answer
+        except ResponseError:  # an answer
             raise
-        except BaseException:  # what it has not read, the next one would take for its own answer
+        except BaseException:  # an unread answer would be read by the next command
             connection.disconnect()
             raise
         finally:
@@ -197,7 +197,7 @@ class Connections(_Connections):
         return self.pool.get_connection()
 
     def release_idle(self, *, close: bool = False) -> None:
-        """Release the connections that are ready to the pool.
+        """Return the idle connections to the pool.
 
         :param close: close them first; the next use opens them again.
         """
@@ -268,7 +268,7 @@ class AsyncConnections(_Connections):
         return await self.pool.get_connection()
 
     async def release_idle(self, *, close: bool = False) -> None:
-        """Release the connections that are ready to the pool."""
+        """Return the idle connections to the pool."""
         while self._idle:
             connection = self._idle.pop()
             if close:
@@ -284,10 +284,10 @@ class AsyncConnections(_Connections):
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether all connections may lead nowhere: one was cut, or leads to a primary of the past.
+    """Whether all connections may be useless: one was closed, or leads to a former primary.
 
-    A primary that a failover has made a replica keeps its connections; a new one is opened by name,
-    and leads to the new primary.
+    A primary that a failover has made a replica keeps its connections.  A new connection is opened
+    by name, and leads to the new primary.
     """
     from redis import ConnectionError
 
@@ -297,7 +297,7 @@ def _is_lost(error: Exception) -> bool:
 def _translate_error(
     error: Exception, step: str, key: str | None, owner: StoreRole
 ) -> CacheUnavailableError:
-    """An error of redis-py as the cache raises it; without what was to be written."""
+    """The error of a store for an error of redis-py, without the values of the command."""
     from redis.exceptions import NoScriptError, TimeoutError
 
     text = one_line(str(error)) or "no answer in time"

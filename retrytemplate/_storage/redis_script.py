@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 def send_once(key: str | None, command: Command) -> Operation[Any]:
-    """Ask for what would be done a second time."""
+    """Send a command that must not run twice."""
     return (yield key, command, False)
 
 
 def send_idempotent(key: str | None, command: Command) -> Operation[Any]:
-    """Ask for what looks only, or recognises itself."""
+    """Send a command that only reads, or recognises its repetition."""
     return (yield from retry_once_if_answer_lost((key, command, True)))
 
 
 def eval_script(asked: Asked, script: Script, key: str | None, *rest: Any) -> Operation[Any]:
-    """Run a script by its name; by its text where the server does not know it yet.
+    """Run a script by its digest, or by its text if the server does not have it yet.
 
     :param rest: the number of the names of keys, these, and the arguments.
     """
@@ -52,7 +52,7 @@ local function after(seconds) return now + seconds * 1000000 end
 
 
 class Script:
-    """A script and the name by which a server that has seen it knows it."""
+    """A script and its digest, by which a server that has it runs it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""One statement to a database: blocking, or awaited."""
+"""Connections to a database, and statements on them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Database(_Database):
             raise unavailable(exc, operation_name(step), self._owner) from exc
 
     def check_connection(self, connection: Any) -> None:
-        """Raise unless it is None or a connection of SQLAlchemy in a transaction."""
+        """Raise if a given connection is not one of SQLAlchemy in a transaction."""
         from sqlalchemy import Connection
 
         _check(connection, Connection)
@@ -138,7 +138,7 @@ class AsyncDatabase(_Database):
             return _rows(await own.execute(*order))
 
     def check_connection(self, connection: Any) -> None:
-        """Raise unless it is None or an asynchronous connection in a transaction."""
+        """Raise if a given connection is not an asynchronous one in a transaction."""
         from sqlalchemy.ext.asyncio import AsyncConnection
 
         _check(connection, AsyncConnection)
@@ -150,10 +150,10 @@ class AsyncDatabase(_Database):
 
 
 def _cut_off(connection: Connection, error: BaseException) -> None:
-    """A signal came: what a statement or a transaction holds must not stay held."""
+    """After a signal: release the locks of the statement or transaction."""
     connection.invalidate()
     if connection.dialect.name == "sqlite":
-        # It closes no connection while there is a cursor: frames have it, and results in cycles.
+        # SQLite closes no connection with an open cursor: frames and reference cycles hold cursors.
         clear_frames(error.__traceback__)
         gc.collect()
 
@@ -169,7 +169,7 @@ def _check(connection: Any, kind: type) -> None:
     inner: Any = getattr(connection, "sync_connection", None) or connection
     options = inner.get_execution_options()
     if options.get("isolation_level") == "AUTOCOMMIT":
-        raise MisuseError("connection must be in a transaction, got one that commits by itself")
+        raise MisuseError("connection must be in a transaction, got one in autocommit mode")
 
 
 def _rows(result: Any) -> Rows:

@@ -19,8 +19,8 @@ DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
         "greatest": "max",
         "collate_c": "",
         "skip_locked": "",
-        # The clock counts milliseconds: a key that is deleted and begun again within one of them
-        # must get a higher number all the same.
+        # The clock counts milliseconds: a key that is deleted and begun again within the same
+        # millisecond must get a higher number, too.
         "min_fence": f"(SELECT CASE WHEN value < {MAX_STORED_INT} THEN value + 1 ELSE 0 END "
         "FROM ${prefix}_meta WHERE name = 'fence')",
         "serialize_key": "WHERE true",
@@ -32,8 +32,8 @@ DIALECT_FRAGMENTS: Mapping[str, Mapping[str, str]] = {
         "collate_c": ' COLLATE "C"',
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "min_fence": "0",
-        # Who begins a key waits here for who began it before, and only then reads the clock: a
-        # fence that was read before would be lower than one that has come and gone meanwhile.
+        # The worker that begins a key waits here for the previous one, and reads the clock after
+        # that: a fence that was read earlier could be lower than one that has been used meanwhile.
         "serialize_key": "FROM (SELECT pg_advisory_xact_lock("
         "hashtextextended('${prefix}/' || :key, 0)) OFFSET 0) AS turn",
         "exists": "SELECT 1 WHERE to_regclass(CAST(:table AS text)) IS NOT NULL",
@@ -53,15 +53,15 @@ CREATE TABLE IF NOT EXISTS ${prefix}_meta (
 SET = "INSERT INTO ${prefix}_meta (name, value) VALUES ('%s', %d) ON CONFLICT (name) DO NOTHING"
 
 
-# A property of the file: whoever opens it later finds it so.  Beside another's write it is refused
-# at once; what stands before it in the schema has waited for that.
+# A property of the file.  During the write of another connection it fails immediately; the
+# statements before it in the schema have waited for that write.
 WRITE_AHEAD = "PRAGMA journal_mode = wal"
 TABLE = "${exists}"
 FOUND = "SELECT value FROM ${prefix}_meta WHERE name = :name"
 
 
 def in_dialect(statement: str, dialect: str, prefix: str) -> str:
-    """The statement in the words of a dialect, on the tables of a prefix."""
+    """The statement in a dialect of SQL, on the tables of a prefix."""
     words = {
         name: _filled(word, prefix=prefix) for name, word in DIALECT_FRAGMENTS[dialect].items()
     }

@@ -26,7 +26,7 @@ __all__ = ["apply_read_timeout", "engine", "missing_file", "parse_url"]
 __all__ += ["read_only_engine", "transaction_engine", "unavailable"]
 
 AUTOCOMMIT: Literal["AUTOCOMMIT"] = "AUTOCOMMIT"
-# Where the URL names none.
+# Used if the URL names no driver.
 DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 ASYNC_DRIVERS = DRIVERS | {"sqlite": "aiosqlite"}
 
@@ -232,7 +232,7 @@ def _milliseconds(seconds: float) -> int:
 def unavailable(
     error: SQLAlchemyError, tried: str, owner: StoreRole = CONTEXT_CACHE
 ) -> CacheUnavailableError:
-    """A database's error as the cache raises it; without what was to be written."""
+    """The error of a store for an error of SQLAlchemy, without the parameters."""
     origin = getattr(error, "orig", None)
     message = f"{tried} failed in the store of the {owner.name}: {summary(origin or error)}"
     if getattr(origin, "sqlstate", None) == LOCKED:
@@ -245,10 +245,10 @@ def unavailable(
 
 
 def apply_read_timeout(connection: Any, seconds: float) -> None:
-    """Close the connection where the server takes longer than this to answer.
+    """Close the connection if the server takes longer than this to answer.
 
-    A server whose process is stopped does not cancel what it is asked to, and its machine
-    acknowledges all that is sent to it.
+    A server whose process is stopped cancels no statement, and its machine acknowledges each
+    packet: neither ``statement_timeout`` nor ``tcp_user_timeout`` applies.
     """
     wait = connection.wait
 
@@ -260,7 +260,7 @@ def apply_read_timeout(connection: Any, seconds: float) -> None:
 
 
 def _until(until: float, generator: Any, pgconn: Any) -> Generator[Any, Any, Any]:
-    """What psycopg asks for, and is told many times a second, ready or not."""
+    """Pass the waits of psycopg on; it polls several times a second."""
     from psycopg import OperationalError
 
     try:

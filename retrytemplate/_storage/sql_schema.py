@@ -1,4 +1,4 @@
-"""The tables of one prefix: made on first use, refused where they are of a later version."""
+"""The tables of one prefix: created on first use, rejected if their version is later."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ CREATIONS = 20
 
 
 class LockedError(CacheUnavailableError):
-    """Raised by a cache: another transaction holds what was to be written, and did not end."""
+    """Raised by a cache: another transaction holds the row or the file for too long."""
 
 
 @frozen
 class Schema:
-    """What makes the tables of one owner, and their version.
+    """Version of the tables of one owner, and the statements that create them.
 
-    :param name: under which the version is kept.
-    :param creating: the statements for a dialect; the one that writes the version comes last.
+    :param name: of the row that holds the version.
+    :param creating: the statements for a dialect; the last one writes the version.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Schema:
 
 
 class Tables:
-    """The tables of one prefix, and orders about them.
+    """The tables of one prefix, and orders on them.
 
     :param dialect: as SQLAlchemy names it.
     """
@@ -56,7 +56,7 @@ class Tables:
         self._made: dict[str, TextClause] = {}
 
     def order(self, statement: str, **parameters: Any) -> Order:
-        """A statement in the dialect's words on these tables, with its parameters."""
+        """A statement on these tables in the dialect, with its parameters."""
         made = self._made.get(statement)
         if made is None:
             from sqlalchemy import text
@@ -66,7 +66,7 @@ class Tables:
         return made, parameters
 
     def prepare(self) -> Operation[None]:
-        """See that the tables are there; make them where they are missing."""
+        """Create the tables if they are missing."""
         creations = 0
         while not self._ready:
             self._ready = yield from self.found()
@@ -77,13 +77,16 @@ class Tables:
             try:
                 for statement in self._schema.creating(self._dialect):
                     yield self.order(statement)
-            except CacheUnavailableError as exc:  # two at once may be in each other's way
+            except CacheUnavailableError as exc:  # concurrent creations may conflict
                 waited = isinstance(exc, LockedError) and statement != WRITE_AHEAD
                 if waited or creations == CREATIONS:
                     raise
 
     def found(self) -> Operation[bool]:
-        """Whether the tables are there, all of them; an error where they are of a later version."""
+        """Whether all tables exist.
+
+        :raises CacheUnavailableError: their version is later than this library knows.
+        """
         if not (
             yield from retry_once_if_answer_lost(self.order(TABLE, table=f"{self._prefix}_meta"))
         ):

@@ -1,4 +1,4 @@
-"""Who keeps something in a store, in the words of messages."""
+"""Owners of data in a store, named in messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["CONTEXT_CACHE", "StoreRole"]
 
 @frozen
 class StoreRole:
-    """What has a store behind it, and what it advises where a database cannot serve.
+    """A component that keeps its data in a store, and advice for its error messages.
 
     :param name: follows "a" and "the".
-    :param in_memory: what to use in the place of a database in memory.
-    :param extra: of this library, which brings SQLAlchemy.
-    :param locked: what to do where a file of SQLite is held by a transaction of the caller's.
+    :param in_memory: what to use instead of a SQLite database in memory.
+    :param locked: what to do if a transaction of the caller holds a file of SQLite.
+    :param extra: the extra of this library that installs SQLAlchemy.
     """
 
     name: str

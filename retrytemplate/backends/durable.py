@@ -56,7 +56,7 @@ PAGE = 1000
 
 
 def check_records(redact: Any, record_limit: Any) -> None:
-    """Check the settings of what is stored of failures."""
+    """Check the settings of stored failures."""
     if redact is not None:
         check_function("redact", redact)
     check_record_limit(record_limit)
@@ -139,7 +139,7 @@ class DurableCache(ABC):
 
     @abstractmethod
     def _check_connection(self, connection: Any) -> None:
-        """Raise unless an attempt can end in this transaction, or it is None."""
+        """Raise if an attempt cannot end in the transaction of a given connection."""
 
     @abstractmethod
     def _renewing(self) -> Any:
@@ -191,10 +191,12 @@ class DurableCache(ABC):
         remember: float | None = None,
         record: Record | None = None,
     ) -> Operation[None]:
-        """End the claim and forget the record, or leave a mark for *remember* seconds.
+        """End the claim and delete the record, or leave a completion marker.
 
-        :param connection: the caller's own, to the same database: commits with what it commits.
-        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
+        :param connection: of the caller, to the same database: the end of the claim is part of its
+            transaction.
+        :param remember: seconds for which the completion marker stays; None: no marker.
+        :param record: kept with the marker, and returned by ``peek``; None: nothing.
         """
         self._check_connection(connection)
         self._renewer.drop(claim)
@@ -208,7 +210,7 @@ class DurableCache(ABC):
 
     @operation
     def forget(self, key: str) -> Operation[None]:
-        """Drop whatever is kept under the key, the claim of a running execution included."""
+        """Delete the record and the claim of a key, also of a running execution."""
         yield from self._steps.forget(key)
 
     @operation
@@ -223,30 +225,30 @@ class DurableCache(ABC):
 
     @operation
     def holds(self, claim: Claim) -> Operation[bool]:
-        """Whether the claim is the one in force, its lease included."""
+        """Whether the claim holds its key, and its lease has not ended."""
         return (yield from self._steps.holds(self._ours(claim)))
 
     @operation
     def purge(self) -> Operation[int]:
-        """Delete what its time to live is over for; the number of keys."""
+        """Delete the keys whose time to live has ended; return their number."""
         return (yield from self._steps.purge())
 
     @operation
     def keys(self, *, after: str = "", limit: int = PAGE) -> Operation[list[str]]:
-        """The keys that have a record, in order: at most *limit*, from the one after *after*."""
+        """The keys that have a record, in order: at most *limit*, beginning after *after*."""
         check_int("limit", limit, 1)
         return (yield from self._steps.keys(after, limit))
 
     def end_later(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """Note a step that ends a claim; ``begin``, ``close`` or the renewal of leases makes it.
+        """Note a call that ends a claim; ``begin``, ``close`` or the renewal of leases makes it.
 
         For an execution that the garbage collector closes.  It takes no lock and calls no store.
-        A step that takes a key is followed by its release.
+        A call that takes a key is followed by its release.
         """
         self._left.append((function, arguments))
 
     def _endings(self) -> Generator[Effect, Reply, tuple[None, BaseException | None]]:
-        """Make the steps that were noted; where the store is unavailable, keep them."""
+        """Make the noted calls; keep them if the store is unavailable."""
         for _ in range(len(self._left)):
             try:
                 step = self._left.popleft()
@@ -305,7 +307,7 @@ class BlockingCache(DurableCache, RetryContextCache):
         self.close()
 
     def close(self) -> None:
-        """End the renewals and the connections.  What is used after that opens them anew."""
+        """End the renewals and close the connections; the next use opens others."""
         self._end_left()
         self._renewer.stop()
         self._store.close()
@@ -341,7 +343,7 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
         await self.close()
 
     async def close(self) -> None:
-        """End the renewals and the connections.  What is used after that opens them anew."""
+        """End the renewals and close the connections; the next use opens others."""
         if self._loop is not None:
             self._check_loop()
         await self._end_left()
@@ -361,7 +363,7 @@ class AwaitedCache(DurableCache, AsyncRetryContextCache):
                 "in a worker thread, with the blocking cache"
             ) from None
         if self._loop is not None and self._loop.is_closed():
-            self._begin_anew()  # what was left open there, nobody can close any more
+            self._begin_anew()  # its connections cannot be closed any more
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

@@ -1,4 +1,4 @@
-"""What a store keeps, for whoever looks into it: a key with its record and its holder."""
+"""Read-only views of a store: each key with its record and its holder."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["ContextInspector", "Entry", "entry"]
 
 UNREADABLE = {"phase": "damaged", "fence": 0}
-"""What is shown of a column that cannot be read; of the others None."""
+"""Values shown for columns that cannot be read; None for the others."""
 
 
 @frozen(kw_only=True)
 class Entry:
-    """A key as its store has it: what is remembered of it, who holds it, and until when.
+    """A key in a store: its record, its holder, and the end of its lease.
 
-    ``phase`` is that of the key, ``record.phase`` the one that was written last.  Of a key that is
-    held for the first time the record is empty, as it is of a remembered success that leaves
-    nothing else, and of a key whose record cannot be read: ``problem`` says why.  Times are seconds
-    since the epoch by the store's clock, which read ``now`` when it was asked.
+    ``phase`` is that of the key, ``record.phase`` the one that was written last.  The record is
+    empty for a key that is held for the first time, for a completion marker without a record, and
+    for a key whose record cannot be read: ``problem`` says why.  Times are seconds since the epoch
+    by the clock of the store, which was ``now`` when the entry was read.
     """
 
     key: str
@@ -48,22 +48,22 @@ class Entry:
 
     @property
     def held(self) -> bool:
-        """Whether a worker holds the key, and its lease is not over."""
+        """Whether a worker holds the key, and its lease has not ended."""
         return self.worker is not None and (self.lease_until or 0.0) > self.now
 
     @property
     def lost(self) -> bool:
-        """Whether an attempt was under way, and its lease is over."""
+        """Whether an attempt was in progress when its lease ended."""
         return self.phase == "attempting" and not self.held
 
     @property
     def written(self) -> float | None:
-        """When something was written last, as far as is known: at a failure, at least."""
+        """Time of the last known write: at least that of the last failure."""
         history = self.record.history
         return history[-1].ended if self.updated is None and history else self.updated
 
     def as_json(self) -> dict[str, Any]:
-        """The record as JSON with what lies beside it; the key's own phase, worker and fence."""
+        """The record as JSON with the other columns; phase, worker and fence of the key."""
         return to_json(self.record) | {
             "key": self.key,
             "phase": self.phase,
@@ -80,7 +80,10 @@ class Entry:
 
 
 def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
-    """The entry of a key whose record the store holds as this text; None: there is none."""
+    """The entry of a key.
+
+    :param text: the record as stored; None: no record.
+    """
     if columns["expires"] == inf:
         columns["expires"] = None
     record, problem = Record(), None
@@ -98,7 +101,7 @@ def entry(key: str, text: str | bytes | None, **columns: Any) -> Entry:
 
 
 class ReadOnlyOperations(Protocol):
-    """What a store does for whoever looks, step by step."""
+    """Operations of a store for its inspection."""
 
     def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]: ...
 
@@ -108,11 +111,11 @@ class ReadOnlyOperations(Protocol):
 
 
 class ContextInspector:
-    """What a store keeps under one prefix.
+    """The entries of a store under one prefix.
 
-    Where the store is not there every method raises ``CacheUnavailableError``.
+    Each method raises ``CacheUnavailableError`` if the store is unavailable.
 
-    :param cache: one on that store, for its connections.
+    :param cache: on that store, for its connections.
     """
 
     def __init__(self, cache: BlockingCache, steps: ReadOnlyOperations) -> None:
@@ -120,19 +123,19 @@ class ContextInspector:
         self._steps = steps
 
     def page(self, *, prefix: str = "", after: str = "", limit: int) -> list[Entry]:
-        """The entries whose keys begin with *prefix*, in order, from the one after *after* on."""
+        """The entries whose keys begin with *prefix*, in order, beginning after *after*."""
         return self._perform(self._steps.listing(prefix, after, limit))
 
     def find(self, key: str) -> Entry | None:
-        """What is kept under the key, or None."""
+        """The entry of the key, or None."""
         return self._perform(self._steps.search(key))
 
     def forget(self, key: str) -> None:
-        """Drop it, held or not."""
+        """Delete the entry of the key, held or not."""
         self._perform(self._steps.forget(key))
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._cache.close()
 
     def _perform(self, step: Operation[T]) -> T:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["LeasedClaim", "Leases", "RenewingTask", "RenewingThread"]
 
 
-# Parts of a lease: a renewal at a third leaves time for another; after one that failed the next
-# comes sooner.
+# Fractions of a lease: a renewal after a third leaves time for another one; after a failed renewal
+# the next one is made sooner.
 USUALLY, AFTER_FAILURE = 1 / 3, 1 / 10
 
 
 class LeasedClaim(Claim):
-    """A claim that has an end; ``lease`` says for how many seconds it was taken.
+    """A claim with a lease of ``lease`` seconds.
 
-    ``process`` is the one that took it: a child has it too, and must not end it.
+    ``process`` took it: a child process has a copy, and must not end it.
     """
 
     __slots__ = ("__weakref__", "lease", "process")
@@ -44,9 +44,9 @@ class LeasedClaim(Claim):
 
 @define
 class Lease:
-    """A claim in hand: when it is to be renewed, and when it is too late for that.
+    """A held claim: the time of its next renewal, and the end of its lease.
 
-    The claim belongs to the execution that took it.  One that was dropped without an end is not
+    The claim belongs to the execution that took it.  A claim that was garbage-collected is not
     renewed.
     """
 
@@ -56,7 +56,7 @@ class Lease:
 
 
 class Leases:
-    """The claims in hand, by key.
+    """The held claims, by key.
 
     A finalizer or a signal handler may end a claim between any two instructions here: each step
     changes the table by one operation, which succeeds if the entry is gone.
@@ -64,11 +64,11 @@ class Leases:
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
-        self._has_new_claims = False  # a claim, since it was last asked when to look
+        self._has_new_claims = False  # since the last call of next_wakeup()
         self._shortest = math.inf
 
     def add(self, claim: LeasedClaim, now: float) -> float:
-        """A claim was taken, or renewed; when it is due."""
+        """Add a claim that was taken or renewed; return the time of its renewal."""
         rest = claim.lease * USUALLY
         self._has_new_claims = True
         self._shortest = min(self._shortest, rest)
@@ -76,7 +76,7 @@ class Leases:
         return now + rest
 
     def failed(self, claim: LeasedClaim, now: float) -> None:
-        """A renewal failed: it is tried again until the lease is over."""
+        """Note a failed renewal: it is repeated until the lease ends."""
         lease = self._leases.get(claim.key)
         if lease is None or lease.claim() is not claim:
             return
@@ -85,19 +85,19 @@ class Leases:
             self._leases.pop(claim.key, None)
 
     def drop(self, claim: Claim) -> None:
-        """The claim has ended, or is lost."""
+        """Remove a claim that has ended, or is lost."""
         if self.has(claim):
             self._leases.pop(claim.key, None)
 
     def has(self, claim: Claim) -> bool:
-        """Whether the claim is in hand; a later one of the same key is another."""
+        """Whether this claim is held, and not a later one of the same key."""
         lease = self._leases.get(claim.key)
         return lease is not None and lease.claim() is claim
 
     def due_for_renewal(self, now: float) -> list[LeasedClaim]:
         """The claims whose renewal is due."""
         claims = []
-        # A copy: the collector may close an execution meanwhile, which drops its claim.
+        # A copy: the garbage collector may close an execution meanwhile, which drops its claim.
         for key, lease in list(self._leases.items()):
             claim = lease.claim()
             if claim is None:
@@ -107,14 +107,14 @@ class Leases:
         return claims
 
     def next(self) -> float | None:
-        """When the next renewal is due; None: none is."""
+        """Time of the next renewal; None: no claim is held."""
         return min((lease.due for lease in list(self._leases.values())), default=None)
 
     def next_wakeup(self, now: float) -> float | None:
-        """When to look again by oneself; None: when a claim is taken.
+        """Time when the renewer wakes up without a notification; None: only when notified.
 
-        While claims come and go it is the earliest time when one could be due: nearly all end
-        before, and whoever takes the next one need not wake anybody.
+        While claims are taken and ended, it is the earliest time when one could be due: most claims
+        end before, and the next one needs no notification.
         """
         at = self.next()
         if at is None and self._has_new_claims:
@@ -126,9 +126,9 @@ class Leases:
 class RenewingThread:
     """Renews in a daemon thread, which the first claim starts.
 
-    :param renew: the cache's step.
-    :param monotonic: tells the time.
-    :param end_left: ends the claims that finalizers have left, at each look.
+    :param renew: renews the lease of one claim.
+    :param monotonic: returns the time in seconds.
+    :param end_left: ends the claims that finalizers have left; called at each wake-up.
     """
 
     def __init__(
@@ -141,15 +141,15 @@ class RenewingThread:
         self._end_left = end_left
         self._monotonic = monotonic
         self._leases = Leases()
-        # Entered by itself, not by the condition: that is written in Python, and a signal that
-        # cuts in may leave it locked.
+        # Used directly, not through the condition: that is written in Python, and a signal handler
+        # may leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._next_wakeup = math.inf  # when the thread looks by itself
+        self._next_wakeup = math.inf  # without a notification
 
     def add(self, claim: LeasedClaim) -> None:
-        """Renew this claim from now on."""
+        """Renew this claim until it is dropped."""
         with self._lock:
             due = self._leases.add(claim, self._monotonic())
             if self._thread is None:
@@ -162,12 +162,12 @@ class RenewingThread:
                 self._changed.notify()
 
     def drop(self, claim: Claim) -> None:
-        """Renew this claim no more."""
+        """Stop the renewal of this claim."""
         with self._lock:
             self._leases.drop(claim)
 
     def stop(self) -> None:
-        """Let go of every claim; return when the thread has ended."""
+        """Drop all claims; return when the thread has ended."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._leases = Leases()
@@ -186,7 +186,7 @@ class RenewingThread:
                 self._renew_one(claim)
 
     def _wait(self) -> list[LeasedClaim] | None:
-        """The claims that are due, after a wait where none is; None when the thread is to end."""
+        """The claims that are due, after a wait if there are none; None: the thread must end."""
         if self._thread is not threading.current_thread():
             return None
         now = self._monotonic()
@@ -194,7 +194,7 @@ class RenewingThread:
         if not due:
             at = self._leases.next_wakeup(now)
             self._next_wakeup = math.inf if at is None else at
-            # A thread can wait for 292 years at most; then it looks again.
+            # A thread can wait for at most 292 years.
             self._changed.wait(None if at is None else min(at - now, threading.TIMEOUT_MAX))
             self._next_wakeup = -math.inf
         return due
@@ -206,14 +206,14 @@ class RenewingThread:
         error: Exception | None = None
         try:
             self._renew(claim)
-        except Exception as exc:  # whatever it is, the next one may go well
+        except Exception as exc:  # the next renewal may succeed
             error = exc
         with self._lock:
             _record_renewal(self._leases, claim, error, self._monotonic())
 
 
 class RenewingTask:
-    """Renews in a task of the loop in which the first claim is taken."""
+    """Renews in a task of the event loop in which the first claim is taken."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class RenewingTask:
         self._next_wakeup = math.inf
 
     def add(self, claim: LeasedClaim) -> None:
-        """Renew this claim from now on."""
+        """Renew this claim until it is dropped."""
         import asyncio
         from contextvars import Context
 
@@ -238,7 +238,7 @@ class RenewingTask:
         if self._task is None or self._changed is None or self._task.done():
             self._changed = asyncio.Event()
             loop = asyncio.get_running_loop()
-            # In a context of its own: this execution's would live as long as the task.
+            # In a new context: the context of this execution would live as long as the task.
             self._task = loop.create_task(
                 self._run(self._changed), name="retrytemplate-leases", context=Context()
             )
@@ -246,13 +246,13 @@ class RenewingTask:
             self._changed.set()
 
     def drop(self, claim: Claim) -> None:
-        """Renew this claim no more."""
+        """Stop the renewal of this claim."""
         self._leases.drop(claim)
 
     async def stop(self) -> None:
-        """Let go of every claim; return when the task has ended.
+        """Drop all claims; return when the task has ended.
 
-        A renewal under way comes to its end: cut off, it would leave its connection in between.
+        A renewal in progress is not cancelled: its connection could not be used afterwards.
         """
         task, self._task = self._task, None
         self._leases = Leases()
@@ -284,7 +284,7 @@ class RenewingTask:
         error: Exception | None = None
         try:
             await self._renew(claim)
-        except Exception as exc:  # the next one may go well; a cancellation ends the task
+        except Exception as exc:  # the next renewal may succeed; a cancellation ends the task
             error = exc
         _record_renewal(self._leases, claim, error, self._monotonic())
 
@@ -292,7 +292,7 @@ class RenewingTask:
 def _record_renewal(
     leases: Leases, claim: LeasedClaim, error: Exception | None, now: float
 ) -> None:
-    """Write down how a renewal went, where the claim has not ended meanwhile."""
+    """Note the result of a renewal, unless the claim has ended meanwhile."""
     if not leases.has(claim):
         return
     if error is None:

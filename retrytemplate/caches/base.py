@@ -1,4 +1,4 @@
-"""What a context cache is: claims on keys, compare-and-set.  The seam to write one's own."""
+"""Protocol of context caches: claims on keys, compare-and-set."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["METHODS", "AsyncRetryContextCache", "Claim", "RetryContextCache"]
 __all__ += ["completed", "in_progress", "lost"]
 
 METHODS = ("begin", "renew", "fail", "succeed", "release", "forget", "peek", "swap", "holds")
-"""What a template asks a cache to have, synchronous or not."""
+"""The methods that a template needs of a cache, synchronous or not."""
 
 
 class Claim:
     """One execution's hold on a key.
 
-    ``record`` is what the cache kept under the key (None: nothing), ``fence`` a number that only
-    grows per key, ``version`` what the next write is compared with, ``lost`` the worker of an
-    attempt that began and never ended (None: there is none), ``completed`` whether the attempt's
-    end is in the caller's own transaction.
+    ``record`` is the stored record of the key (None: no record), ``fence`` a number that only grows
+    per key, ``version`` the version that the next write expects, ``lost`` the worker of an attempt
+    that began and never ended (None: no lost attempt), ``completed`` whether the end of the attempt
+    is part of the caller's own transaction.
     """
 
     __slots__ = ("completed", "fence", "key", "lease_until", "lost", "record", "version", "worker")
@@ -46,13 +46,13 @@ class Claim:
         self.completed = False
 
     def read(self, record: Record) -> None:
-        """Take over what was kept under the key."""
+        """Set the stored record of the key."""
         self.record, self.version = record, record.version
 
 
 @runtime_checkable
 class RetryContextCache(Protocol):
-    """Where the contexts of stateful executions are kept.
+    """Stores the contexts of stateful executions.
 
     Keys arrive encoded and scoped (see ``RetryTemplate.scoped_key``).  Every write is a
     compare-and-set on the claim.
@@ -67,7 +67,7 @@ class RetryContextCache(Protocol):
 
         The same worker may begin again while it holds the key: its next attempt in place.
 
-        :param fresh: begin without what is kept under the key; the first write replaces it.
+        :param fresh: begin without the stored record; the first write replaces it.
         :raises AttemptInProgressError: another worker holds the key.
         :raises AlreadyCompletedError: the key's success is remembered.
         """
@@ -89,18 +89,19 @@ class RetryContextCache(Protocol):
         remember: float | None = None,
         record: Record | None = None,
     ) -> None:
-        """End the claim and forget the record, or leave a mark for *remember* seconds.
+        """End the claim and delete the record, or leave a completion marker.
 
-        :param record: what the mark keeps, to be found by ``peek``; None: nothing.
+        :param remember: seconds for which the completion marker stays; None: no marker.
+        :param record: kept with the marker, and returned by ``peek``; None: nothing.
         """
         ...
 
     def release(self, claim: Claim) -> None:
-        """End the claim and give the counted attempt back: the key is as it was before."""
+        """End the claim and do not count the attempt: the key is as it was before."""
         ...
 
     def forget(self, key: str) -> None:
-        """Drop whatever is kept under the key."""
+        """Delete the record and the claim of the key."""
         ...
 
     def peek(self, key: str) -> Record | None:
@@ -112,14 +113,14 @@ class RetryContextCache(Protocol):
         ...
 
     def holds(self, claim: Claim) -> bool:
-        """Whether the claim is the one in force: advice, true at the moment of asking."""
+        """Whether the claim holds its key at the time of the call."""
         ...
 
     def __contains__(self, key: object) -> bool: ...
 
 
 class AsyncRetryContextCache(Protocol):
-    """The asynchronous twin of ``RetryContextCache``: the same steps as coroutine methods."""
+    """The asynchronous twin of ``RetryContextCache``: the same methods as coroutine functions."""
 
     async def begin(
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
@@ -159,12 +160,12 @@ def in_progress(
 
 
 def completed(key: str) -> AlreadyCompletedError:
-    """The key's success is remembered."""
+    """The key has a completion marker."""
     return AlreadyCompletedError(f"{key!r} was completed before")
 
 
 def lost(claim: Claim) -> LeaseLostError:
-    """The claim is not the one in force."""
+    """The claim does not hold its key."""
     if claim.completed:
-        return LeaseLostError(f"{claim.key!r} was completed: what came after it is not recorded")
+        return LeaseLostError(f"{claim.key!r} was completed: later events are not recorded")
     return LeaseLostError(f"{claim.key!r} is no longer held by {claim.worker}")

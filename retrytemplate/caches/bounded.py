@@ -1,4 +1,4 @@
-"""What the cache in memory keeps things in.  Loaded with the first kept failure."""
+"""Bounded records and completion markers in memory.  Loaded with the first kept failure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DONE = Record(phase="done")
 class BoundedRecords:
     """A bounded number of records, each kept *ttl* seconds after its last write.
 
-    A new key beyond the capacity is refused, or takes the place of the least recently used one
-    that is not in flight.
+    A new key beyond the capacity is rejected, or replaces the least recently used one that is not
+    in flight.
     """
 
-    # No LRUCache: it cannot pass over a key that is in flight and leave it in its place.
-    # Between any two steps the collector may close an execution that writes here as well: each
-    # step is one call of an OrderedDict, and none relies on the one before.
+    # No LRUCache: it cannot skip a key that is in flight and keep its position.  Between any two
+    # steps the garbage collector may close an execution that writes here, too: each step is one
+    # call of an OrderedDict, and does not depend on the previous one.
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class BoundedRecords:
     def __setitem__(self, key: str, record: Record) -> None:
         self._expire()
         if key not in self._records and len(self._records) >= self._capacity:
-            self._make_room(key)
+            self._evict_for(key)
         self._records[key] = record
         _used(self._records, key)
         if self._ttl is not None:
@@ -90,39 +90,38 @@ class BoundedRecords:
         while True:
             try:
                 return next(iter(self._ends.items()), None)
-            except RuntimeError:  # it was written in between
+            except RuntimeError:  # changed meanwhile
                 continue
 
-    def _make_room(self, key: str) -> None:
+    def _evict_for(self, key: str) -> None:
         if not self._evicts:
             raise RetryContextCacheFullError(
-                f"the context cache is full: {self._capacity} keys; no room for {key!r}"
+                f"the context cache is full: {self._capacity} keys; cannot keep {key!r}"
             )
         idle = self._least_recently_used()
         if idle is not None:
             self.pop(idle)
             return
         raise RetryContextCacheFullError(
-            f"the context cache holds {self._capacity} keys, each of them in flight; "
-            f"no room for {key!r}"
+            f"the context cache is full: {self._capacity} keys, all in flight; cannot keep {key!r}"
         )
 
     def _least_recently_used(self) -> str | None:
-        """A key that is not in flight."""
+        """The least recently used key that is not in flight."""
         while True:
             try:
                 return next((key for key in self._records if key not in self._in_flight), None)
-            except RuntimeError:  # the collector closed an execution meanwhile, which wrote
+            except RuntimeError:  # the garbage collector closed an execution, which wrote
                 continue
 
 
 def _used(kept: OrderedDict[str, Any], key: str) -> None:
-    with suppress(KeyError):  # it was dropped in between
+    with suppress(KeyError):  # removed meanwhile
         kept.move_to_end(key)
 
 
 class CompletionMarkers(TLRUCache[str, CompletionMarker]):
-    """Marks, each kept as long as it says (seconds), with its record if it has one."""
+    """Completion markers, each kept for its own number of seconds, with its record if any."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
         super().__init__(math.inf, lambda _key, mark, now: now + mark[0], timer)
@@ -130,6 +129,6 @@ class CompletionMarkers(TLRUCache[str, CompletionMarker]):
     def pop(  # type: ignore[override]  # the default has no type of its own here
         self, key: str, default: CompletionMarker | None = None
     ) -> CompletionMarker | None:
-        """Forget a mark; time stands still, or one could end between look and removal."""
+        """Remove a marker; the timer is frozen, or it could expire between lookup and removal."""
         with self.timer:
             return super().pop(key, default)

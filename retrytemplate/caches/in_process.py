@@ -1,4 +1,4 @@
-"""Claims kept in this process: what the caches have in common whose store knows of none."""
+"""Claims kept in this process, for caches whose store has no claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["InProcessClaims", "refuse_connection"]
 
 
 def refuse_connection(cache: object, connection: object) -> None:
-    """Raise where an attempt is to end in a transaction, and the cache knows of none."""
+    """Raise if an attempt shall end in a transaction: the cache has no database."""
     if connection is not None:
         raise MisuseError(
             f"{type(cache).__name__} has no database to complete an attempt in; use a SQL cache"
@@ -26,7 +26,7 @@ def refuse_connection(cache: object, connection: object) -> None:
 
 
 class ForcedClaim(Claim):
-    """A claim that began without what is kept under its key, which may be there still."""
+    """A claim that began without the stored record, which may still exist."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class ForcedClaim(Claim):
 class InProcessClaims(ABC):
     """A context cache whose claims this object keeps; a subclass keeps the records.
 
-    What the subclass does is done under the lock.
+    The methods of the subclass are called under the lock.
     """
 
     def __init__(self, redact: Any) -> None:
@@ -43,36 +43,36 @@ class InProcessClaims(ABC):
         self.redact = redact
         self._claims: dict[str, Claim] = {}
         self._fences = count(1)
-        # Its own thread gets in again: the collector may close an abandoned execution in the
-        # thread that holds it.
+        # Reentrant: the garbage collector may close an abandoned execution in the thread that holds
+        # the lock.
         self._monitor = Monitor()
         self._lock = self._monitor.lock
-        self._monitor.forked = self._claims.clear  # they are the parent's
+        self._monitor.forked = self._claims.clear  # they belong to the parent
 
     @abstractmethod
     def _load(self, key: str) -> Record | None:
-        """The record; one of phase "done" says that a success is remembered."""
+        """The record; phase "done" is a completion marker."""
 
     @abstractmethod
     def _store(self, key: str, record: Record) -> None:
-        """Keep the record in the place of whatever there is."""
+        """Store the record; it replaces a record and a completion marker."""
 
     @abstractmethod
     def _drop(self, key: str) -> None:
-        """Forget the record and the remembered success, if there is one."""
+        """Delete the record and the completion marker, if any."""
 
     @abstractmethod
     def _mark(self, claim: Claim, remember: float, record: Record | None) -> None:
-        """Remember a success, and what is kept with it, in the place of whatever there is."""
+        """Store a completion marker with its record; it replaces an earlier record."""
 
     def begin(
         self, key: str, *, worker: str, lease: float | None = None, fresh: bool = False
     ) -> Claim:
         """Load or create the record, count the attempt and take the key, in one step."""
-        # What a fresh start replaces stays until the first write: it may be given back.
+        # The old record stays until the first write: the claim may be released.
         claim = ForcedClaim(key, worker, None, 0) if fresh else Claim(key, worker, None, 0)
         with self._lock:
-            # In one step: a key that is new may be taken without the lock.
+            # In one step: a new key may be taken without the lock.
             held = self._claims.setdefault(key, claim)
             if held.worker != worker:
                 raise in_progress(key, held.worker)
@@ -80,7 +80,7 @@ class InProcessClaims(ABC):
                 self._read(claim, fresh)
                 claim.fence = next(self._fences)  # once the key is held: it only grows
             except BaseException as exc:
-                # This worker's own, too, where its beginning was cut off.
+                # Also the earlier claim of this worker, whose begin() was interrupted.
                 if held is claim or isinstance(exc, AlreadyCompletedError):
                     del self._claims[key]
                 raise
@@ -95,7 +95,7 @@ class InProcessClaims(ABC):
             claim.read(record)
 
     def renew(self, claim: Claim) -> None:
-        """See that the claim still holds; kept in a process it has no end of its own."""
+        """Check that the claim holds its key; in memory it has no lease."""
         with self._lock:
             self._check(claim)
 
@@ -107,7 +107,7 @@ class InProcessClaims(ABC):
                 self._store(claim.key, record)
                 claim.version = record.version
             finally:
-                if record.worker is None:  # no other step would end it, were the store down
+                if record.worker is None:  # no later call would end it if the store failed
                     self._claims.pop(claim.key, None)
 
     def succeed(
@@ -118,8 +118,8 @@ class InProcessClaims(ABC):
         remember: float | None = None,
         record: Record | None = None,
     ) -> None:
-        """End the claim and forget the record, or leave a mark for *remember* seconds."""
-        # Nearly every stateful execution comes this way: nothing is called that need not be.
+        """End the claim and delete the record, or leave a completion marker."""
+        # The hot path of stateful executions: no call that is not needed.
         if connection is not None:
             refuse_connection(self, connection)
         with self._lock:
@@ -130,20 +130,20 @@ class InProcessClaims(ABC):
                     self._mark(claim, remember, record)
                 elif claim.version or type(claim) is ForcedClaim:  # else the key is empty
                     self._drop(claim.key)
-            finally:  # last: who takes the key now, sees what was left
+            finally:  # last: the next worker sees the final state
                 self._claims.pop(claim.key, None)
 
     def release(self, claim: Claim) -> None:
         """End the claim; the key is as it was before."""
-        # Without the lock: the collector releases what was abandoned, in a thread that holds the
-        # lock of another cache, say, and must not wait for this one.
+        # Without the lock: the garbage collector releases abandoned claims in any thread, which may
+        # hold the lock of another cache and must not wait for this one.
         if self._claims.get(claim.key) is claim:
             held = self._claims.pop(claim.key, None)
-            if held is not None and held is not claim:  # after a forget(), in the same moment
+            if held is not None and held is not claim:  # taken after a concurrent forget()
                 self._claims.setdefault(claim.key, held)
 
     def forget(self, key: str) -> None:
-        """Drop whatever is kept under the key, the claim of a running execution included."""
+        """Delete the record and the claim of a key, also of a running execution."""
         with self._lock:
             self._claims.pop(key, None)
             self._drop(key)
@@ -163,13 +163,13 @@ class InProcessClaims(ABC):
             return True
 
     def holds(self, claim: Claim) -> bool:
-        """Whether the claim is the one in force."""
+        """Whether the claim holds its key."""
         return self._claims.get(claim.key) is claim
 
     def _kept(self, key: str) -> Record | None:
         record = self._load(key)
         if record is None or (record.phase == "done" and not record.attributes):
-            return None  # the bare mark of a success is no record
+            return None  # a completion marker without data is no record
         return record
 
     def _check(self, claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""Contexts kept in this process's memory."""
+"""Context cache in the memory of this process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryRetryContextCache", "NewClaim"]
 
-BARE = None, None  # a mark that keeps nothing, or none
+BARE = None, None  # a completion marker without a record, or no marker
 
 
 class NewClaim(Claim):
-    """A claim on a new key.  To put a name together takes longer than all the rest of it, and
-    nobody asks for that of its worker but who meets it.
+    """A claim on a new key.
+
+    The worker name is built lazily: formatting it costs more than the rest of the claim.
     """
 
     __slots__ = ("number",)
@@ -38,23 +39,23 @@ class NewClaim(Claim):
         self.completed = False
 
     @property
-    def worker(self) -> str:  # type: ignore[override]  # nobody writes it
+    def worker(self) -> str:  # type: ignore[override]  # read-only here
         return worker_name(self.number)
 
 
 class MemoryRetryContextCache(InProcessClaims):
     """Contexts in memory: they outlive the execution, not the process.
 
-    :param capacity: how many failed keys are kept; a new one beyond that is refused or evicts.
-    :param ttl: seconds after the last write when a key is forgotten; None: never.
-    :param when_full: "raise" refuses a new key with ``RetryContextCacheFullError``; "evict" drops
+    :param capacity: number of failed keys that are kept, at least 1.
+    :param ttl: seconds after the last write when a key is deleted; None: never.
+    :param when_full: "raise" rejects a new key with ``RetryContextCacheFullError``; "evict" drops
         the least recently used key that is not in flight.
     :param redact: applied to the traceback texts and messages that are kept.
-    :param clock: measures the TTL and the marks; None: the system's clock.
-    :raises ValueError: for a capacity below 1, or another ``when_full``.
+    :param clock: measures the TTL and the completion markers; None: the system's clock.
+    :raises ValueError: ``capacity`` is below 1, or ``when_full`` is unknown.
 
-    Safe for threads and tasks.  A claim ends with its execution.  Marks of remembered successes
-    live as long as each says; they do not count against the capacity.
+    Safe for threads and tasks.  A claim ends with its execution.  Completion markers have their own
+    end, and do not count against the capacity.
 
     >>> cache = MemoryRetryContextCache(capacity=100, ttl=3600)
     >>> "charge/s:order-17" in cache
@@ -83,10 +84,10 @@ class MemoryRetryContextCache(InProcessClaims):
         self.when_full = when_full
         self._timer = given_or_system(clock).monotonic
         load()
-        # Empty dicts until there is something to keep: successes never need more.
+        # Plain dicts until the first failure or marker: successes need no more.
         self._records: Any = {}
         self._marks: Any = {}
-        # The keys among them, to be asked without the lock.
+        # Their keys, read without the lock.
         self._kept_keys: Container[str] = ()
         self._marked_keys: Container[str] = ()
 
@@ -108,9 +109,9 @@ class MemoryRetryContextCache(InProcessClaims):
         return super().begin(key, worker=worker, lease=lease, fresh=fresh)
 
     def take(self, claim: Claim) -> bool:
-        """Let it hold its key if nothing is kept under that, as under nearly every key.
+        """Take the key of the claim if nothing is stored under it, the usual case.
 
-        Nothing but the claim itself has to be decided among threads.
+        Needs no lock: ``setdefault`` decides between threads.
         """
         key = claim.key
         if self._claims.setdefault(key, claim) is claim:
@@ -121,7 +122,7 @@ class MemoryRetryContextCache(InProcessClaims):
         return False
 
     def end(self, claim: Claim) -> None:
-        """End the claim of ``take`` after a success that leaves no mark."""
+        """End the claim of ``take`` after a success that leaves no completion marker."""
         with self._lock:
             if self._claims.get(claim.key) is not claim:
                 self._check(claim)

@@ -47,12 +47,12 @@ Phase = Literal["idle", "attempting", "recovering", "done"]
 
 @frozen
 class Record:
-    """A context at rest: counts, text and JSON values; no live object.
+    """A stored context: counts, text and JSON values; no live object.
 
-    ``failures`` counts what failed, ``attempts`` what began (of a shared record: in the execution
-    that wrote it); ``retry_allowed`` is a deciding policy's answer about the next attempt;
-    ``worker`` holds the key, None: nobody; ``fence`` only grows per key; ``not_before`` is the
-    earliest time of the next attempt (seconds since the epoch).
+    ``failures`` counts failed attempts, ``attempts`` those that began (of a shared record: in the
+    execution that wrote it).  ``retry_allowed`` is the decision of the policy about the next
+    attempt.  ``worker`` holds the key; None: the key is free.  ``fence`` only grows per key.
+    ``not_before`` is the earliest time of the next attempt (seconds since the epoch).
     """
 
     phase: Phase = "idle"
@@ -79,7 +79,7 @@ class Record:
 def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
     """Copy a context's attributes as JSON values.
 
-    :raises TypeError: names the attribute that is none, or whose name is no text.
+    :raises TypeError: an attribute is not a JSON value, or its name is not a str; names it.
     """
     if not attributes:
         return None
@@ -94,7 +94,7 @@ def json_copy(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
 def json_value(name: str, value: Any) -> Any:
     """Copy a value as JSON has it.
 
-    :raises TypeError: names what is no JSON value.
+    :raises TypeError: the value is not a JSON value.
     """
     import json
 
@@ -116,7 +116,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse the keys that JSON makes texts of, without a word."""
+    """Reject keys that JSON would silently turn into a str."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):

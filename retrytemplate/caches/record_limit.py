@@ -1,4 +1,4 @@
-"""How large a record may be as JSON, and what of its past is given up so that it fits."""
+"""Size limit of a record as JSON, and the order in which its history is dropped."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_LIMIT", "check_record_limit", "truncate_to_limit"]
 
 RECORD_LIMIT = 64 * 1024
-"""Bytes, where a durable cache is told nothing else."""
+"""Bytes; the default of durable caches."""
 
-# The counts and the latest failure, in short, fit into it in any language.
+# The counts and the shortened latest failure fit into it in any language.
 LEAST_LIMIT = 8 * 1024
-# Characters that are left of a long message, the mark included that says how much was cut.
+# Characters of a shortened message, with the mark that says how many were dropped.
 SHORT = 160 + MARK
 
 
@@ -35,12 +35,12 @@ def check_record_limit(limit: object) -> None:
 
 
 def truncate_to_limit(record: Record, limit: int) -> Record:
-    """The record, its past given up as far as its JSON would take more than *limit* bytes.
+    """The record without the parts of its history that do not fit into *limit* bytes of JSON.
 
-    The oldest of the middle of the history goes first, then the tracebacks, then all but the
+    The oldest of the middle of the history is dropped first, then the tracebacks, then all but the
     beginning of the messages, then the first failures and the causes.  The latest one stays.
 
-    :raises ValueError: what stays does not fit; the error names the largest part and its size.
+    :raises ValueError: the rest does not fit; the error names the largest part and its size.
     """
     smaller, size = record, 0
     for smaller in _truncation_steps(record):
@@ -94,7 +94,7 @@ def _failure_in_short(failure: RecordedFailure | None) -> RecordedFailure | None
 
 
 def _parts(record: Record) -> Iterator[tuple[str, int]]:
-    """What is not given up, and what each part takes."""
+    """The parts that are never dropped, and the size of each."""
     for name, value in (record.attributes or {}).items():
         yield f"attribute {name!r}", len(json.dumps({name: value}))
     data = to_json(record)

@@ -1,4 +1,4 @@
-"""What each field of a record must be where it is JSON.  Loaded with the first one that is read."""
+"""Types of the fields of a record in JSON.  Loaded with the first record that is read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# Whether a value fits, and what it must be in words.
+# A check of a value, and the description of valid values.
 Field = tuple[Callable[[Any], bool], str]
 
 
@@ -107,7 +107,7 @@ ATTEMPT: Mapping[str, Field] = {
     "host": TEXT,
     "process": or_null(COUNT),
 }
-# The others may be left out: they have a default.
+# The other fields have a default.
 OF_EVERY_RECORD = ("last", "history")
 OF_EVERY_ATTEMPT = ("number", "started", "ended", "type_name", "message")
 
@@ -143,8 +143,7 @@ def check_all(
 def fault(
     place: str, data: dict[str, Any], fields: Mapping[str, Field], needed: Iterable[str]
 ) -> str | None:
-    """The first thing that is wrong: a field that is needed and missing, unknown, or does not fit;
-    None: nothing is.
+    """The first fault: a missing or unknown field, or a value that is not valid; None: no fault.
 
     >>> fault("", {"text": 17}, {"text": TEXT}, ["text"])
     'text must be a text, got 17'
@@ -195,11 +194,11 @@ COLUMNS: Mapping[str, Field] = {
     "expires": or_null(TIME),
     "now": TIME,
 }
-"""What a store keeps beside a record."""
+"""The columns of a store beside the record."""
 
 
 def parsed(key: str, text: str | bytes) -> Record:
-    """The record that the store holds under a key."""
+    """The record that the store has under a key."""
     try:
         return from_json(loads(text))
     except (CacheUnavailableError, TypeError, ValueError, RecursionError) as exc:
@@ -207,6 +206,6 @@ def parsed(key: str, text: str | bytes) -> Record:
 
 
 def damaged(key: str, **columns: Any) -> CacheUnavailableError | None:
-    """The error where what the store keeps beside the record does not fit; None where it does."""
+    """The error about a column that is not valid; None: all are valid."""
     why = fault("", columns, COLUMNS, ())
     return None if why is None else CacheUnavailableError(f"{key!r} cannot be read: {why}")

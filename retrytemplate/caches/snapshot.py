@@ -1,4 +1,4 @@
-"""From a live context to its record at rest, and back."""
+"""Conversion of a live context to its record, and back."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def snapshot(
 ) -> Record:
     """The context as a record: text and JSON values, no live object.
 
-    :param held: whether the claim goes on (the next attempt follows in place, or recovery).
+    :param held: whether the claim continues (the next attempt follows in place, or recovery).
     :raises TypeError: an attribute is no JSON value.
-    :raises ValueError: the cache has a limit, and the attributes and states alone are beyond it.
+    :raises ValueError: the attributes and states alone exceed the record limit of the cache.
     """
     from retrytemplate.caches.record import Record, json_copy
 
@@ -81,7 +81,7 @@ def snapshot(
 
 
 def _count(number: Any) -> int | None:
-    """The number as a record has it; None where it is none that one could count to."""
+    """The number as an int; None: it is not a finite number >= 0."""
     try:
         return int(number) if number >= 0 else None
     except (TypeError, ValueError, OverflowError):

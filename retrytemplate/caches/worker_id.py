@@ -1,4 +1,4 @@
-"""Who holds a claim: machine, process, execution."""
+"""Names of workers: machine, process, execution."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _worker_prefix = ""
 
 
 def worker_name(number: int | None = None) -> str:
-    """A name for one execution: machine, process, number; no other one ever had it.
+    """A unique name for one execution: machine, process, number.
 
-    :param number: the one that ``next_number()`` gave; None: it is asked now.
+    :param number: of ``next_number()``; None: the next one.
     """
     return f"{_worker_prefix or _make_worker_prefix()}{next_number() if number is None else number}"
 
 
 def parse_worker_id(worker: str) -> tuple[str, int | None]:
-    """The machine and the process in a worker's name; of another name nothing.
+    """The machine and the process in a worker's name; ``("", None)`` for another name.
 
     >>> parse_worker_id("host-3:4711:17"), parse_worker_id("me")
     (('host-3', 4711), ('', None))
@@ -46,7 +46,7 @@ def parse_worker_id(worker: str) -> tuple[str, int | None]:
 
 def _make_worker_prefix() -> str:
     global _worker_prefix
-    # In a container that is started again the machine and the process are those that died.
+    # A restarted container has the same machine name and process number as before.
     _worker_prefix = f"{host_name()}:{os.getpid()}:{os.urandom(4).hex()}-"
     return _worker_prefix
 
@@ -56,5 +56,4 @@ def _reset_after_fork() -> None:
     _worker_prefix = ""
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -169,7 +169,7 @@ def test_complete_in_needs_an_open_transaction(database, work):
         with by_itself.connect() as connection:
             context.complete_in(connection)
 
-    with pytest.raises(MisuseError, match="in a transaction, got one that commits by itself"):
+    with pytest.raises(MisuseError, match="in a transaction, got one in autocommit mode"):
         template.execute(commits_by_itself, state=RetryState("m1"))
     with pytest.raises(MisuseError, match="needs a connection with an open transaction, got None"):
         template.execute(lambda context: context.complete_in(None), state=RetryState("m1"))

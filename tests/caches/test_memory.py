@@ -80,7 +80,7 @@ def test_a_full_cache_refuses_a_new_key_and_says_which():
     cache = made(3)
     fail(cache, "a", "b", "c")
 
-    assert refused(cache, "d") == "the context cache is full: 3 keys; no room for 'd'"
+    assert refused(cache, "d") == "the context cache is full: 3 keys; cannot keep 'd'"
     assert kept(cache) == "abc"
 
 
@@ -306,7 +306,7 @@ def test_where_all_keys_are_in_flight_a_new_one_is_refused():
     begun(cache, "a")
     claim = begun(cache, "b")
 
-    assert "2 keys, each of them in flight" in refused(cache, "c")
+    assert "2 keys, all in flight" in refused(cache, "c")
     assert kept(cache) == "ab"
     cache.release(claim)
     fail(cache, "c")

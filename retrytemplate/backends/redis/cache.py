@@ -1,4 +1,4 @@
-"""Contexts on Redis or Valkey, where the processes of several machines share them."""
+"""Context caches in Redis or Valkey, shared by several processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 86400
 
 
 class _OnRedis(DurableCache, Generic[C]):
-    """What both caches on Redis are made of."""
+    """Common base of both caches."""
 
     prefixes = KEY_PREFIXES
 
@@ -67,7 +67,7 @@ class _OnRedis(DurableCache, Generic[C]):
         refuse_connection(self, connection)
 
     def _begin_anew(self) -> Any:
-        self._steps = self._new_steps()  # whose calls no other process has made
+        self._steps = self._new_steps()  # with tokens of its own
         return super()._begin_anew()
 
 
@@ -75,24 +75,24 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
     """Contexts in Redis or Valkey: they outlive the process, and several processes share them.
 
     :param url: of the server (``redis://``, ``rediss://``, ``unix://``, as redis-py has them, or
-        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and waits are used;
-        it keeps those it has taken until it is closed.
-    :param lease: seconds for which an attempt holds its key.  They are renewed while the process
-        lives; an attempt whose lease ran out is taken for lost.
-    :param ttl: seconds after the last write when a key is forgotten; never before its lease.
-    :param prefix: of the keys: a context is one key, ``prefix:{key}``, whose slot in a cluster is
-        that of its own text.
+        ``valkey://``, ``valkeys://``), or a ``redis.Redis``, whose connections and timeouts are
+        used; the cache keeps the connections that it has taken until it is closed.
+    :param lease: seconds for which an attempt holds its key, renewed while the process lives.  An
+        attempt whose lease has ended counts as lost.
+    :param ttl: seconds after the last write when a key is deleted; never before its lease ends.
+    :param prefix: of the keys: a context is one key, ``prefix:{key}``; its text decides about its
+        slot in a cluster.
     :param timeout: seconds to wait for a connection, and for an answer.
-    :param redact: applied to the traceback texts and messages that are kept.
-    :param record_limit: bytes of a record; of one with more the past is given up bit by bit.
+    :param redact: applied to the traceback texts and messages that are stored.
+    :param record_limit: bytes of a record; the oldest history of a larger one is dropped.
     :param clock: times the renewals.  Leases and times to live are measured by the server.
-    :param on_store_error: where the server is away when a key is to be taken: "raise"
-        ``CacheUnavailableError``, or "run_unguarded", without a hold on the key and uncounted.
+    :param on_store_error: if the server is unavailable when a key is taken: "raise"
+        ``CacheUnavailableError``, or "run_unguarded": run without the key, and do not count.
 
-    Each step is one script.  Safe for threads, and across a fork.  It needs the extra ``redis``,
-    and Redis 6.2 or Valkey, or a later version.
+    Each operation is one script.  Safe for threads, and across a fork.  It needs the extra
+    ``redis``, and Redis 6.2 or Valkey, or a later version.
 
-    Making one connects to nothing yet:
+    The constructor does not connect:
 
     >>> RedisRetryContextCache("redis://:secret@localhost")
     <RedisRetryContextCache localhost:6379/0 prefix='retry'>
@@ -101,7 +101,7 @@ class RedisRetryContextCache(_OnRedis["Redis"], BlockingCache):
     asynchronous_twin = "AsyncRedisRetryContextCache"
 
     def __iter__(self) -> Iterator[str]:
-        """Every key that has a record, in no order; one more than once, maybe."""
+        """Each key that has a record, in no order; a key may occur more than once."""
         cursor = None
         while cursor != END:
             cursor, page = self._perform(self._steps.page(cursor or END))
@@ -115,15 +115,15 @@ class AsyncRedisRetryContextCache(_OnRedis["AsyncRedis"], AwaitedCache):
     """The asynchronous twin of ``RedisRetryContextCache``, for asyncio.
 
     The settings are the same; a client is a ``redis.asyncio.Redis``.  One event loop at a time can
-    use it: ``await cache.close()`` there before another one does.  A callback that blocks the loop
-    for longer than the lease loses its key.
+    use it: ``await cache.close()`` there before it is used in another one.  A callback that blocks
+    the loop for longer than the lease loses its key.
 
     >>> AsyncRedisRetryContextCache("redis://localhost/7", prefix="orders:retry")
     <AsyncRedisRetryContextCache localhost:6379/7 prefix='orders:retry'>
     """
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Every key that has a record, in no order; one more than once, maybe."""
+        """Each key that has a record, in no order; a key may occur more than once."""
         cursor = None
         while cursor != END:
             cursor, page = await self._perform(self._steps.page(cursor or END))

@@ -1,4 +1,4 @@
-"""What a cache on Redis or Valkey keeps, for whoever looks: no claim is taken, nothing changed."""
+"""Entries of a cache on Redis or Valkey, read without a claim."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["RedisEntries"]
 
 
 class _LookingSteps(Steps):
-    """Steps that read what the others do not."""
+    """Operations that read all fields."""
 
     def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]:
         keys = yield from self._first(limit, after, scripts.LIST_ALL, to_column_key(prefix))
         entries = []
         for key in keys:
             found = yield from self.search(from_column_key(key))
-            if found is not None:  # it is not forgotten in the meantime
+            if found is not None:  # not deleted meanwhile
                 entries.append(found)
         return entries
 
@@ -49,7 +49,7 @@ class _LookingSteps(Steps):
 
 
 def _as(kind: Callable[[bytes], Any], text: bytes | None) -> Any:
-    """What a field holds, as a text where it is not of its kind."""
+    """The value of a field, or its text if it is of another kind."""
     try:
         return None if text is None else kind(text)
     except (ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""What a context cache does on Redis: each step a generator of commands, one on the usual path.
+"""Operations of the Redis caches as generators of commands, one on the usual path.
 
-A step yields a key and a command about it and is sent the answer, undecoded.
+An operation yields a key and a command about it, and receives the answer, undecoded.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Steps", "moment", "readable"]
 
 AT_ONCE = 1000
 MOST = 6e9
-"""Seconds, some 190 years: what is to last longer lasts so long."""
-# What means something in the pattern of a scan.
+"""Seconds, 190 years: the upper limit of each duration."""
+# Special characters in the pattern of a scan.
 SPECIAL = re.compile(r"[*?\[\]\\]")
 ESCAPED = r"\\\g<0>"
 END = "0"
@@ -37,10 +37,10 @@ END = "0"
 
 
 class Steps:
-    """The steps of a cache on the keys of one prefix.
+    """The operations of a cache on the keys of one prefix.
 
-    :param lease: seconds; of a claim that is taken without one of its own.
-    :param ttl: seconds after the last write when a key is forgotten.
+    :param lease: seconds; default of a claim.
+    :param ttl: seconds after the last write when a key is deleted.
     """
 
     def __init__(self, prefix: str, lease: float, ttl: float) -> None:
@@ -53,7 +53,7 @@ class Steps:
     def begin(
         self, key: str, worker: str, lease: float | None, fresh: bool
     ) -> Operation[LeasedClaim]:
-        """Take the key, or say why not."""
+        """Take the key, or raise the reason."""
         seconds = self._lease if lease is None else min(lease, MOST)
         arguments = (worker, self._token(), seconds, self._ttl, int(fresh))
         reply = yield from self._run(send_idempotent, scripts.BEGIN, key, *arguments)
@@ -72,18 +72,18 @@ class Steps:
         if text:
             try:
                 claim.read(parsed(key, text))
-            except CacheUnavailableError:  # nobody has begun anything
+            except CacheUnavailableError:  # no attempt has begun
                 yield from self.release(claim)
                 raise
         return claim
 
     def renew(self, claim: LeasedClaim) -> Operation[None]:
-        """Extend the lease by what it was at first."""
+        """Extend the lease by its first duration."""
         ends = yield from self._held(scripts.RENEW, claim, claim.lease, self._ttl)
         claim.lease_until = moment(ends)
 
     def fail(self, claim: LeasedClaim, record: Record) -> Operation[None]:
-        """Write the record; hold on to the key if the record says so."""
+        """Write the record; keep the key if the record has a worker."""
         held = record.worker is not None
         times = (claim.lease, self._ttl, int(held))
         ends = yield from self._held(scripts.FAIL, claim, *times, *_columns(record))
@@ -97,7 +97,7 @@ class Steps:
         connection: None,
         record: Record | None,
     ) -> Operation[None]:
-        """Leave no more than the fence, or a mark."""
+        """Delete all but the fence, or leave a completion marker."""
         if remember is None:
             yield from self._held(scripts.FINISH, claim)
         else:
@@ -105,44 +105,44 @@ class Steps:
             yield from self._held(scripts.REMEMBER, claim, min(remember, MOST), *kept)
 
     def release(self, claim: LeasedClaim) -> Operation[None]:
-        """Leave the key as it was found."""
+        """End the claim; restore the key."""
         yield from self._of(scripts.GIVE_BACK, claim, self._ttl)
 
     def holds(self, claim: LeasedClaim) -> Operation[bool]:
-        """Whether the key names the claim, and its lease is not over."""
+        """Whether the key names the claim, and its lease has not ended."""
         return bool((yield from self._of(scripts.HOLDS, claim)))
 
     def forget(self, key: str) -> Operation[None]:
-        """Leave no more than the fence, whether the key is held or not."""
+        """Delete all but the fence, whether the key is held or not."""
         yield from self._run(send_once, scripts.FORGET, key)
 
     def peek(self, key: str) -> Operation[Record | None]:
-        """The record, if there is one."""
+        """The record, or None."""
         text = yield from send_idempotent(key, ("HGET", self._name(key), "record"))
         return None if text is None else parsed(key, text)
 
     def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
-        """Write the record where the version still is the one that was read."""
+        """Write the record if the stored version is *version*."""
         arguments = (version, self._ttl, *_columns(record))
         return bool((yield from self._run(send_once, scripts.SWAP, key, *arguments)))
 
     def page(
         self, cursor: str, script: Script = scripts.LIST, beginning: str = ""
     ) -> Operation[tuple[str, list[str]]]:
-        """Some of the keys that have a record, and the cursor of the rest."""
+        """A page of the keys that have a record, and the cursor of the next page."""
         arguments = (cursor, f"{self._opening}{SPECIAL.sub(ESCAPED, beginning)}*", AT_ONCE)
         following, names = yield from eval_script(send_idempotent, script, None, 0, *arguments)
         return following.decode(), [name.decode()[len(self._opening) : -1] for name in names]
 
     def keys(self, after: str, limit: int) -> Operation[list[str]]:
-        """The keys that have a record, in order, from the one after *after* on."""
+        """The keys that have a record, in order, beginning after *after*."""
         found = yield from self._first(limit, after, scripts.LIST)
         return [from_column_key(key) for key in found]
 
     def _first(
         self, limit: int, after: str, script: Script, beginning: str = ""
     ) -> Operation[list[str]]:
-        """So many keys in order: of all, since a server keeps them in none."""
+        """The first *limit* keys in order: all are read, since the server has no order."""
         behind, found, cursor = to_column_key(after), set[str](), END
         while True:
             cursor, page = yield from self.page(cursor, script, beginning)
@@ -152,14 +152,17 @@ class Steps:
                 return sorted(found)
 
     def purge(self) -> Operation[int]:
-        """Nothing: the server itself deletes what is over."""
+        """Do nothing: the server deletes expired keys."""
         yield from ()
         return 0
 
     # -- commands --------------------------------------------------------------------------------
 
     def _held(self, script: Script, claim: LeasedClaim, *arguments: Any) -> Operation[Any]:
-        """What a write of the claim answers; an error where it is not the one in force."""
+        """The answer to a write of the claim.
+
+        :raises LeaseLostError: another claim holds the key.
+        """
         answer = yield from self._of(script, claim, *arguments)
         if answer is None:
             raise lost(claim)
@@ -185,7 +188,7 @@ def moment(text: bytes) -> float:
 
 
 def readable(text: bytes) -> str:
-    """A name, whatever bytes the server holds."""
+    """A name as text, also if it is not UTF-8."""
     return text.decode(errors="replace")
 
 

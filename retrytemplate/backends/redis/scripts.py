@@ -22,7 +22,7 @@ __all__ = [
 
 
 FENCE_KEPT = 60
-"""Seconds for which a key that is forgotten leaves its fence."""
+"""Seconds for which the fence of a deleted key is kept."""
 
 
 WORDS = f"""{CLOCK}
@@ -45,7 +45,7 @@ local function forget(fence, token)
 end
 """
 
-# What a claim writes: where it is the one in force, or where this very call has written before.
+# A write of a claim: if the claim holds the key, or if the same call has written before.
 CLAIM = (
     WORDS
     + """
@@ -155,7 +155,7 @@ return mine or said
 """
 )
 
-# A lost attempt that is not written down yet is left as it was found, to be found again.
+# A lost attempt that is not recorded yet is restored, so that the next worker finds it.
 GIVE_BACK = Script(
     CLAIM
     + """
@@ -207,7 +207,7 @@ return true
 
 
 def _listing(field: str) -> Script:
-    """A page of a scan: the cursor of the next one, and the keys that have the field."""
+    """A page of a scan: the cursor of the next page, and the keys that have the field."""
     return Script(
         f"""
 local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3], 'TYPE', 'hash')
@@ -220,7 +220,7 @@ return {{page[1], names}}
     )
 
 
-# The keys that have a record; all that are more than a fence.
+# The keys that have a record; the keys that have more than a fence.
 LIST = _listing("version")
 LIST_ALL = _listing("phase")
 

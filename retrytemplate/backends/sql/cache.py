@@ -1,4 +1,4 @@
-"""Contexts on SQL, where the processes of several machines share them: SQLite and PostgreSQL."""
+"""Context caches in SQLite and PostgreSQL, shared by several processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["AsyncSQLRetryContextCache", "SQLRetryContextCache"]
 
 
 class _OnSQL(DurableCache, Generic[E]):
-    """What both caches on SQL are made of."""
+    """Common base of both caches."""
 
     prefixes = TABLE_PREFIXES
 
@@ -73,19 +73,19 @@ class SQLRetryContextCache(_OnSQL["Engine"], BlockingCache):
 
     :param url: of the database, as SQLAlchemy writes it, or an ``Engine``.  SQLite serves the
         processes of one machine, PostgreSQL those of many.
-    :param lease: seconds for which an attempt holds its key.  They are renewed while the process
-        lives; an attempt whose lease ran out is taken for lost.
-    :param ttl: seconds after the last write when a key is forgotten; None: never.
-    :param prefix: of the names of the tables, which are made on first use.
+    :param lease: seconds for which an attempt holds its key, renewed while the process lives.  An
+        attempt whose lease has ended counts as lost.
+    :param ttl: seconds after the last write when a key is deleted; None: never.
+    :param prefix: of the names of the tables, which are created on first use.
     :param timeout: seconds to wait for a connection or a lock.
-    :param redact: applied to the traceback texts and messages that are kept.
-    :param record_limit: bytes of a record; of one with more the past is given up bit by bit.
+    :param redact: applied to the traceback texts and messages that are stored.
+    :param record_limit: bytes of a record; the oldest history of a larger one is dropped.
     :param clock: times the renewals.  Leases and times to live are measured by the database.
-    :param on_store_error: where the database is away when a key is to be taken: "raise"
-        ``CacheUnavailableError``, or "run_unguarded", without a hold on the key and uncounted.
+    :param on_store_error: if the database is unavailable when a key is taken: "raise"
+        ``CacheUnavailableError``, or "run_unguarded": run without the key, and do not count.
 
-    Each step is one statement in a transaction of its own.  Safe for threads, and across a fork.
-    It needs the extra ``sql``, for PostgreSQL ``postgresql``.
+    Each operation is one statement in a transaction of its own.  Safe for threads, and across a
+    fork.  It needs the extra ``sql``, for PostgreSQL ``postgresql``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -110,8 +110,8 @@ class AsyncSQLRetryContextCache(_OnSQL["AsyncEngine"], AwaitedCache):
     """The asynchronous twin of ``SQLRetryContextCache``, for asyncio.
 
     The settings are the same; an engine is an ``AsyncEngine``.  One event loop at a time can use
-    it: ``await cache.close()`` there before another one does.  A callback that blocks the loop for
-    longer than the lease loses its key.
+    it: ``await cache.close()`` there before it is used in another one.  A callback that blocks the
+    loop for longer than the lease loses its key.
 
     >>> import asyncio
     >>> from tempfile import TemporaryDirectory

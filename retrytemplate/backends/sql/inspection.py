@@ -1,4 +1,4 @@
-"""What the tables of a cache on SQL hold, for whoever looks: no claim is taken, no table made."""
+"""Entries of a cache on SQL, read without a claim; no table is created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLEntries"]
 
-# Every key that begins with a text comes before that text with these behind it.
+# Each key that begins with a text sorts before that text followed by these.
 BEHIND_ALL = "\U0010ffff" * 250
 COLUMNS = "key, record, phase, fence, worker, lease_until, updated, expires, ${now}"
 PAGE = f"""
@@ -32,7 +32,7 @@ ONE = f"SELECT {COLUMNS} FROM ${{prefix}}_contexts AS c WHERE key = :key AND NOT
 
 
 class _LookingSteps(Steps):
-    """Steps on tables that are there already."""
+    """Operations on existing tables."""
 
     def listing(self, prefix: str, after: str, limit: int) -> Operation[list[Entry]]:
         yield from self._prepare()

@@ -31,14 +31,14 @@ __all__ = ["SQLClaim", "Steps", "track_rollback"]
 CONTEXTS = Schema("schema", sql.SCHEMA, sql.schema)
 AT_ONCE = 1000
 SWEEP_EVERY = 100
-SWEPT = 2 * SWEEP_EVERY  # more than what comes meanwhile: what is over stays in bounds
+SWEPT = 2 * SWEEP_EVERY  # more than are taken meanwhile: the number of expired keys is bounded
 
 
 class SQLClaim(LeasedClaim):
-    """A claim as the table has it.
+    """A claim of a key in a table.
 
-    ``empty`` says whether there was nothing under the key, and is nothing yet; ``undone`` whether
-    it was ended in a transaction that has been rolled back, or back to a savepoint.
+    ``empty``: there was no row of the key, and nothing was written since.  ``undone``: the claim
+    was ended in a transaction that was rolled back, to its begin or to a savepoint.
     """
 
     __slots__ = ("empty", "undone")
@@ -48,10 +48,10 @@ class SQLClaim(LeasedClaim):
 
 
 class Steps:
-    """The steps of a cache on the tables of one prefix.
+    """The operations of a cache on the tables of one prefix.
 
-    :param lease: seconds; of a claim that is taken without one of its own.
-    :param ttl: seconds after the last write when a key is forgotten; None: never.
+    :param lease: seconds; default of a claim.
+    :param ttl: seconds after the last write when a key is deleted; None: never.
     """
 
     def __init__(self, dialect: str, prefix: str, lease: float, ttl: float | None) -> None:
@@ -63,18 +63,18 @@ class Steps:
         self._order = self._tables.order
 
     def begin(self, key: str, worker: str, lease: float | None, fresh: bool) -> Operation[SQLClaim]:
-        """Take the key, or say why not."""
+        """Take the key, or raise the reason."""
         yield from self._prepare()
         if next(self._begun) % SWEEP_EVERY == 0:
             yield from self._sweep()
         seconds = self.lease if lease is None else lease
         wanted = {"key": to_column_key(key), "worker": worker, "lease": seconds, "fresh": fresh}
         try:
-            # By the same worker, the second time: the claim is one, and its fence the last.
+            # The same worker may repeat it: both are one claim, with the fence of the last one.
             rows = yield from retry_once_if_answer_lost(
                 self._order(sql.BEGIN, **wanted, ttl=self.ttl)
             )
-        except LockedError as exc:  # by its holder, maybe, whose attempt ends in a transaction
+        except LockedError as exc:  # perhaps by its holder, whose attempt ends in a transaction
             raise ((yield from self._refusal(key)) or exc) from exc.__cause__
         if not rows:
             raise (yield from self._refusal(key)) or AttemptInProgressError(
@@ -92,13 +92,13 @@ class Steps:
         if text is not None and not fresh:
             try:
                 claim.read(parsed(key, text))
-            except CacheUnavailableError:  # nobody has begun anything
+            except CacheUnavailableError:  # no attempt has begun
                 yield from self.release(claim)
                 raise
         return claim
 
     def _refusal(self, key: str) -> Operation[Exception | None]:
-        """Why the key cannot be taken; None where nothing speaks against it any more."""
+        """The error that says why the key cannot be taken; None: it can be taken now."""
         rows = yield from retry_once_if_answer_lost(
             self._order(sql.REFUSAL, key=to_column_key(key))
         )
@@ -109,14 +109,14 @@ class Steps:
         return completed(key) if done else None
 
     def renew(self, claim: SQLClaim) -> Operation[None]:
-        """Extend the lease by what it was at first."""
+        """Extend the lease by its first duration."""
         rows = yield from retry_once_if_answer_lost(
             self._order(sql.RENEW, **_mine(claim), lease=claim.lease)
         )
         claim.lease_until = _held(claim, rows)
 
     def fail(self, claim: SQLClaim, record: Record) -> Operation[None]:
-        """Write the record; hold on to the key if the record says so."""
+        """Write the record; keep the key if the record has a worker."""
         written, holder = _columns(record), record.worker
         order = self._order(
             sql.FAIL, **_mine(claim), **written, holder=holder, lease=claim.lease, ttl=self.ttl
@@ -125,11 +125,11 @@ class Steps:
             rows = yield order
         except AnswerLostError:
             rows = yield order
-            if not rows and holder is None:  # the claim has ended: with what was written at first?
+            if not rows and holder is None:  # the claim has ended: by the first write?
                 rows = yield self._order(sql.WRITTEN, **_mine(claim), **written)
         claim.lease_until = _held(claim, rows)
         claim.version = record.version
-        # The transaction that was to end the attempt has not stood, or there were no row.
+        # The row exists: a transaction that ended the attempt was rolled back.
         claim.completed = False
         claim.empty = False
 
@@ -140,7 +140,7 @@ class Steps:
         connection: Any,
         record: Record | None,
     ) -> Operation[None]:
-        """Delete the key, or leave a mark."""
+        """Delete the key, or leave a completion marker."""
         if claim.undone and connection is None:
             return (yield from self._undo(claim))
         if remember is None:
@@ -153,7 +153,7 @@ class Steps:
             track_rollback(claim, connection)
 
     def _undo(self, claim: SQLClaim) -> Operation[None]:
-        """Give the key back if it is held: what was rolled back may not have been the end."""
+        """Release the key if it is held: the end of the claim may have been rolled back."""
         if (yield self._back(claim)):
             raise MisuseError(
                 f"{claim.key!r}: the transaction of complete_in() was rolled back: commit it, or "
@@ -161,14 +161,14 @@ class Steps:
             )
 
     def release(self, claim: SQLClaim) -> Operation[None]:
-        """Leave the key as it was found."""
+        """End the claim; restore the key."""
         yield from retry_once_if_answer_lost(self._back(claim))
 
     def _back(self, claim: SQLClaim) -> Order:
         return self._order(sql.FINISH if claim.empty else sql.GIVE_BACK, **_mine(claim))
 
     def holds(self, claim: SQLClaim) -> Operation[bool]:
-        """Whether the row names the claim, and its lease is not over."""
+        """Whether the row names the claim, and its lease has not ended."""
         return bool((yield from retry_once_if_answer_lost(self._order(sql.HOLDS, **_mine(claim)))))
 
     def forget(self, key: str) -> Operation[None]:
@@ -177,7 +177,7 @@ class Steps:
         yield self._order(sql.FORGET, key=to_column_key(key))
 
     def peek(self, key: str) -> Operation[Record | None]:
-        """The record, if there is one whose time is not over."""
+        """The record, or None if it is missing or has expired."""
         yield from self._prepare()
         rows = yield from retry_once_if_answer_lost(
             self._order(sql.PEEK, key=to_column_key(key), ttl=self.ttl)
@@ -185,7 +185,7 @@ class Steps:
         return parsed(key, rows[0][0]) if rows else None
 
     def swap(self, key: str, record: Record, version: int) -> Operation[bool]:
-        """Write the record where the version still is the one that was read."""
+        """Write the record if the stored version is *version*."""
         yield from self._prepare()
         where = {"key": to_column_key(key), "ttl": self.ttl, **_columns(record)}
         if version:
@@ -193,14 +193,14 @@ class Steps:
         return bool((yield self._order(sql.SHARE, **where)))
 
     def keys(self, after: str, limit: int) -> Operation[list[str]]:
-        """The keys that have a record, in order, from the one after *after* on."""
+        """The keys that have a record, in order, beginning after *after*."""
         yield from self._prepare()
         order = self._order(sql.KEYS, after=to_column_key(after), limit=limit, ttl=self.ttl)
         rows = yield from retry_once_if_answer_lost(order)
         return [from_column_key(row[0]) for row in rows]
 
     def purge(self) -> Operation[int]:
-        """Delete what is over, so many keys a statement."""
+        """Delete the expired keys, a batch per statement."""
         yield from self._prepare()
         deleted, after = 0, ""
         while True:
@@ -211,8 +211,8 @@ class Steps:
             after = max(row[0] for row in rows)
 
     def _sweep(self) -> Operation[None]:
-        """Delete some of what is over, so that a table is not for ever what nobody purges."""
-        # Another time will do as well, where the store has something against it now.
+        """Delete some expired keys, so that a table is bounded without ``purge()``."""
+        # After an error the next sweep deletes them.
         with suppress(CacheUnavailableError):
             yield self._order(sql.SWEEP, limit=SWEPT, ttl=self.ttl)
 
@@ -225,7 +225,10 @@ def _mine(claim: Claim) -> dict[str, Any]:
 
 
 def _held(claim: Claim, rows: Rows) -> Any:
-    """What a write to the claim's row returned; an error where there is no such row any more."""
+    """The value that a write to the row of the claim returned.
+
+    :raises LeaseLostError: there is no such row any more.
+    """
     if rows:
         return rows[0][0]
     raise lost(claim)
@@ -246,7 +249,7 @@ _ended: WeakKeyDictionary[Connection, list[SQLClaim]] = WeakKeyDictionary()
 
 
 def track_rollback(claim: SQLClaim, connection: Any) -> None:
-    """Let a rollback be noted on the claim, which has been ended in this connection."""
+    """Note a rollback on the claim, which was ended in this connection."""
     from sqlalchemy import event
 
     inner: Connection = getattr(connection, "sync_connection", None) or connection

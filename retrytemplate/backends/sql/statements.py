@@ -32,7 +32,7 @@ CREATE TRIGGER IF NOT EXISTS ${{prefix}}_fence AFTER DELETE ON ${{prefix}}_conte
 WHEN OLD.fence > (SELECT value FROM ${{prefix}}_meta WHERE name = 'fence')
 AND OLD.fence <= {MAX_STORED_INT}
 BEGIN UPDATE ${{prefix}}_meta SET value = OLD.fence WHERE name = 'fence'; END"""
-# A success is in it only where it is remembered.
+# It has only the successes that are remembered.
 ENDS = """
 CREATE INDEX IF NOT EXISTS ${prefix}_expires ON ${prefix}_contexts (expires)
 WHERE expires IS NOT NULL"""
@@ -41,8 +41,8 @@ WHERE expires IS NOT NULL"""
 VERSION = SET % ("schema", SCHEMA)
 
 
-# Whether the time to live is over.  Of a key that was never given back it begins with the lease's
-# end; a remembered success lasts as long as it says.
+# Whether the time to live has ended.  It begins with the end of the lease if the key was never
+# released; a completion marker has its own end.
 OVER = """coalesce(
     CASE WHEN c.worker IS NULL OR c.phase = 'done' THEN c.expires <= ${now}
          ELSE c.lease_until + CAST(:ttl AS double precision) <= ${now} END, false)"""
@@ -92,7 +92,7 @@ UPDATE ${{prefix}}_contexts SET
     record = CAST(:record AS text), version = :version, phase = 'done', worker = NULL,
     lease_until = NULL, lost = NULL, expires = ${{now}} + :remember, updated = ${{now}}
 WHERE {MINE} RETURNING 1"""
-# A lost attempt that is not written down yet is left as it was found, to be found again.
+# A lost attempt that is not recorded yet is restored, so that the next worker finds it.
 GIVE_BACK = f"""
 UPDATE ${{prefix}}_contexts SET
     worker = lost, lease_until = CASE WHEN lost IS NULL THEN NULL ELSE ${{now}} END, lost = NULL,
@@ -120,14 +120,14 @@ UPDATE ${{prefix}}_contexts AS c SET
     record = :record, version = :version, phase = :phase, expires = {AFTER_TTL}, updated = ${{now}}
 WHERE key = :key AND version = :expected AND record IS NOT NULL AND NOT {OVER}
 RETURNING 1"""
-# The outer condition is looked at again where a key was taken in the meantime.
+# The outer condition is checked again if a key was taken meanwhile.
 PURGE = f"""
 DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
     SELECT key FROM ${{prefix}}_contexts AS c
     WHERE key > :after AND {OVER} AND {FREE} ORDER BY key LIMIT :limit
 ) AND {OVER} AND {FREE}
 RETURNING key"""
-# Some of the same, found by the index: a moment that is read for each row would not use it.
+# Some of the same, found by the index: a clock that is read for each row would not use it.
 SWEEP = f"""
 DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
     SELECT key FROM ${{prefix}}_contexts
@@ -137,7 +137,7 @@ DELETE FROM ${{prefix}}_contexts AS c WHERE key IN (
 
 
 def schema(dialect: str) -> list[str]:
-    """What makes the tables; their version last, when everything is there."""
+    """The statements that create the tables; the last one writes their version."""
     if dialect == "sqlite":
         return [CONTEXTS, ENDS, META, KEEP_FENCE, SET % ("fence", 0), WRITE_AHEAD, VERSION]
     return [CONTEXTS, ENDS, META, VERSION]
