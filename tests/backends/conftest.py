@@ -1,7 +1,6 @@
 """The stores that the durable caches are tried on."""
 
 import asyncio
-import os
 
 import pytest
 
@@ -10,16 +9,6 @@ from tests.support.redis_caches import ValkeyStore
 from tests.support.sql_caches import SQLStore
 
 KINDS = ("sqlite", "postgresql", "valkey")
-
-# Processes that are forked.
-if not hasattr(os, "fork"):
-    collect_ignore = [
-        "test_acknowledgements.py",
-        "test_crashes.py",
-        "test_hammer.py",
-        "test_outages.py",
-        "test_stalls.py",
-    ]
 
 
 def opened(kind, request):

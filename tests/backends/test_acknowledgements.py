@@ -1,4 +1,4 @@
-"""A worker that is killed between its work and the acknowledgement: what is done how often."""
+"""A worker that is killed between its work and the acknowledgement: number of repetitions."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def witness(tmp_path):
 
 @pytest.fixture
 def redelivered(witness):
-    """Deliver to a worker that is killed, and again; how often it was called, and what was said."""
+    """Deliver to a worker that is killed, and again; the number of calls, and the output."""
 
     def run(store, place, remember, transactional=False):
         arguments = ((store.url, store.prefix), witness, place, remember, transactional)
@@ -62,7 +62,7 @@ def test_what_commits_with_a_success_that_is_not_remembered_is_done_again(
 
 
 @pytest.mark.parametrize("remember", [None, 3600])
-def test_what_was_not_committed_is_done_again_and_the_attempt_was_lost(
+def test_uncommitted_work_is_repeated_and_its_attempt_counts_as_lost(
     redelivered, database, work, remember
 ):
     assert redelivered(database, "before the commit", remember, True) == ([0, 1], "handled")

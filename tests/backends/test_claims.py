@@ -17,7 +17,7 @@ def begun(cache, worker="one", **options):
 
 
 def later(cache, store, worker="two", **options):
-    """The key taken over when the lease of whoever holds it is over."""
+    """Take the key over after the lease of its holder."""
     store.age(LEASE + 1)
     return begun(cache, worker, **options)
 
@@ -56,7 +56,7 @@ def test_a_claim_is_not_in_force_when_its_lease_is_over(made, store):
     assert not cache.holds(claim)
 
 
-def test_a_late_holder_whose_key_nobody_took_may_still_write(made, store):
+def test_late_holder_writes_when_its_key_was_not_taken(made, store):
     cache = made()
     claim = begun(cache)
     store.age(LEASE + 1)
@@ -64,7 +64,7 @@ def test_a_late_holder_whose_key_nobody_took_may_still_write(made, store):
     assert cache.peek(KEY).failures == 1
 
 
-def test_the_lease_of_a_holder_that_goes_on_begins_anew_with_its_write(made, store):
+def test_write_of_a_holder_renews_its_lease(made, store):
     cache = made()
     claim = begun(cache)
     store.age(LEASE - 1)
@@ -83,7 +83,7 @@ def test_an_attempt_whose_lease_ran_out_is_lost_and_its_key_free(made, store):
 
 
 @pytest.mark.parametrize("worker", ["a b", "two\nlines", "{}", "ä"])
-def test_any_name_of_a_worker_is_given_back(made, store, worker):
+def test_any_worker_name_is_returned_unchanged(made, store, worker):
     cache = made()
     first = begun(cache)
     cache.fail(first, failing(first, 2))
@@ -95,7 +95,7 @@ def test_any_name_of_a_worker_is_given_back(made, store, worker):
     assert (claim.lost, claim.record.failures) == (worker, 2)
 
 
-def test_a_lost_attempt_is_found_with_what_was_known_before(made, store):
+def test_lost_attempt_is_found_with_the_earlier_record(made, store):
     cache = made()
     first = begun(cache)
     cache.fail(first, failing(first, 2))
@@ -123,7 +123,7 @@ def test_a_release_after_a_takeover_leaves_the_lost_attempt_to_be_found(made, st
 
 
 def test_an_attempt_that_was_written_down_is_not_lost_with_its_worker(made, store):
-    """The worker died after the failure, while it waited: there was no attempt under way."""
+    """The worker crashed after the failure, during the wait: no attempt was in progress."""
     cache = made()
     claim = begun(cache)
     cache.fail(claim, failing(claim, held=True))
@@ -140,7 +140,7 @@ def test_the_next_attempt_in_place_is_lost_with_its_worker(made, store):
     assert later(cache, store).lost == "one"
 
 
-def test_a_recovery_that_died_is_no_lost_attempt_but_found_as_what_it_was(made, store):
+def test_crashed_recovery_is_resumed_and_is_no_lost_attempt(made, store):
     cache = made()
     claim = begun(cache)
     cache.fail(claim, failing(claim, held=True, phase="recovering"))
@@ -177,7 +177,7 @@ def test_a_holder_that_comes_late_writes_nothing(made, store, step):
     assert not cache.holds(late)
 
 
-def test_a_late_release_takes_the_key_from_nobody(made, store):
+def test_late_release_does_not_free_the_key_of_another_worker(made, store):
     cache = made()
     late = begun(cache)
     claim = later(made(), store)
@@ -247,7 +247,7 @@ def test_the_fence_of_a_key_grows_where_a_claim_stands_still_before_its_row_is_w
         with postgresql.engine.begin() as connection:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(17, 17)")
             first = pool.submit(come_and_go, slow, "slow")
-            while not waiting():
+            while not waiting():  # for a lock in the server, which has no event for it
                 time.sleep(0.005)
             second = pool.submit(come_and_go, quick, "quick")
             while not (second.done() or waiting() > 1):
@@ -263,7 +263,7 @@ def test_the_fence_of_a_key_grows_where_a_claim_stands_still_before_its_row_is_w
 # -- fresh starts ----------------------------------------------------------------------------------
 
 
-def test_a_fresh_start_that_is_given_back_changes_nothing(made):
+def test_released_fresh_claim_changes_nothing(made):
     cache = made()
     claim = begun(cache)
     cache.fail(claim, failing(claim, 2))
@@ -273,7 +273,7 @@ def test_a_fresh_start_that_is_given_back_changes_nothing(made):
     assert begun(cache).record.failures == 2
 
 
-def test_what_is_there_stays_until_the_first_write_of_a_fresh_start(made):
+def test_record_stays_until_first_write_of_fresh_claim(made):
     cache = made()
     claim = begun(cache)
     cache.fail(claim, failing(claim, 2))
@@ -299,7 +299,7 @@ def test_while_a_fresh_start_holds_the_key_it_is_in_progress_not_completed(made)
         begun(cache, "two")
 
 
-def test_a_fresh_start_is_not_told_of_an_attempt_that_was_lost_before(made, store):
+def test_fresh_claim_does_not_report_earlier_lost_attempt(made, store):
     cache = made()
     begun(cache)
     claim = later(cache, store, fresh=True)
@@ -436,7 +436,7 @@ def test_a_success_that_is_remembered_is_no_record(made):
     assert cache.swap(KEY, failing(begun(cache, fresh=True)), 0)
 
 
-def test_what_is_kept_with_a_success_ends_with_it(made, store):
+def test_record_of_completion_marker_expires_with_the_marker(made, store):
     cache = made(ttl=1000)
     claim = begun(cache)
     kept = failing(claim, phase="done", attributes={"result": [17, "ä"]})
@@ -448,7 +448,7 @@ def test_what_is_kept_with_a_success_ends_with_it(made, store):
     assert cache.peek(KEY) is None
 
 
-def test_what_is_over_is_not_found_although_a_claim_has_kept_it_longer(made, store):
+def test_expired_record_is_not_found_after_a_longer_claim(made, store):
     cache = made(ttl=1000)
     claim = begun(cache)
     cache.succeed(claim, remember=20, record=failing(claim, phase="done", attributes={"a": 1}))
@@ -458,7 +458,7 @@ def test_what_is_over_is_not_found_although_a_claim_has_kept_it_longer(made, sto
     assert cache.peek(KEY) is None
 
 
-def test_a_purge_deletes_what_is_over_and_says_how_many(made, store, monkeypatch):
+def test_purge_deletes_expired_keys_and_returns_their_number(made, store, monkeypatch):
     monkeypatch.setattr("retrytemplate.backends.sql.operations.AT_ONCE", 2)
     cache = made(ttl=100)
     for number in range(5):
@@ -472,7 +472,7 @@ def test_a_purge_deletes_what_is_over_and_says_how_many(made, store, monkeypatch
     assert cache.keys() == ["young"]
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- stored records --------------------------------------------------------------------------------
 
 
 def test_keys_come_in_order_and_in_pages(made):

@@ -1,6 +1,6 @@
-"""A message that kills its worker, among messages that do not, and whoever starts the worker again.
+"""A message that kills its worker, among messages that do not, with a supervisor.
 
-Leases are real and short.  What happened is told by a file that is written before the worker dies.
+Leases are real and short.  Workers report to a file, which they write before they crash.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from tests.support.witness import Witness
 
 ATTEMPTS = 3
 HEALTHY = [f"healthy {number}" for number in range(20)]
-PATIENCE = 50.0
+MOST_SECONDS = 50.0
 MOST_STARTS = 10
 
 POLICIES = {
@@ -36,15 +36,15 @@ def witness(tmp_path):
 
 @pytest.fixture
 def supervise(store, witness):
-    """Start a worker again as often as it dies; how each of them ended."""
+    """Restart a worker after each crash; return the exit codes."""
 
-    def run(keys, death, place, policy):
+    def run(keys, crash, place, policy):
         codes = []
         while codes[-1:] != [0] and len(codes) < MOST_STARTS:
-            arguments = ((store.url, store.prefix), POLICIES[policy], witness, keys, death, place)
+            arguments = ((store.url, store.prefix), POLICIES[policy], witness, keys, crash, place)
             process = processes.Process(target=consume, args=arguments, daemon=True)
             process.start()
-            process.join(PATIENCE)
+            process.join(MOST_SECONDS)
             assert process.exitcode is not None
             codes.append(process.exitcode)
         return codes
@@ -57,13 +57,13 @@ def said(witness, what, key=POISON):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("death", SOME_DEATHS)
+@pytest.mark.parametrize("crash", SOME_DEATHS)
 def test_a_message_that_kills_its_worker_is_tried_so_often_and_then_recovered(
-    supervise, witness, store, death, policy
+    supervise, witness, store, crash, policy
 ):
     middle = len(HEALTHY) // 2
     keys = [*HEALTHY[:middle], POISON, *HEALTHY[middle:]]
-    codes = supervise(keys, death, "callback", policy)
+    codes = supervise(keys, crash, "callback", policy)
     assert [code != 0 for code in codes] == [True] * ATTEMPTS + [False]
     begun = said(witness, "callback")
     assert len(begun) == ATTEMPTS
@@ -78,11 +78,11 @@ def test_a_message_that_kills_its_worker_is_tried_so_often_and_then_recovered(
     assert store.keys() == []
 
 
-@pytest.mark.parametrize("death", SOME_DEATHS)
+@pytest.mark.parametrize("crash", SOME_DEATHS)
 def test_a_recovery_that_kills_its_worker_is_tried_again_and_the_callback_is_not(
-    supervise, witness, store, death
+    supervise, witness, store, crash
 ):
-    codes = supervise([POISON], death, "recovery", "retrying everything")
+    codes = supervise([POISON], crash, "recovery", "retrying everything")
     assert [code != 0 for code in codes] == [True, True, False]
     assert len(said(witness, "callback")) == ATTEMPTS
     recoveries = said(witness, "recovery")

@@ -23,7 +23,7 @@ from tests.backends.conftest import failing
 KEY = "work/s:m1"
 
 
-def test_a_signal_before_the_answer_is_read_leaves_it_to_nobody(valkey, monkeypatch):
+def test_signal_before_the_answer_is_read_drops_the_answer(valkey, monkeypatch):
     cache = valkey.cache()
     template = RetryTemplate(cache=cache, name="work")
     template.execute(lambda context: "warm", state=RetryState("m0"))
@@ -75,7 +75,7 @@ def test_a_cancelled_task_leaves_no_lock_on_a_file(sqlite):
     asyncio.run(main())
 
 
-def test_a_task_goes_on_when_its_statement_is_over_however_often_it_is_cancelled(sqlite):
+def test_cancelled_task_continues_after_the_end_of_its_statement(sqlite):
     async def main():
         cache = sqlite.async_cache(timeout=2.0)
         await cache.peek(KEY)

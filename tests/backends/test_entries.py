@@ -36,7 +36,7 @@ def keys(page):
     return [entry.key for entry in page]
 
 
-def test_a_key_that_failed_has_its_record_and_nobody_who_holds_it(cache, entries):
+def test_failed_key_has_a_record_and_no_holder(cache, entries):
     fail(cache, "a", failures=3)
     [entry] = entries.page(limit=9)
 
@@ -136,7 +136,7 @@ def test_a_key_that_no_column_takes_is_found_and_forgotten(cache, entries, key):
     assert (entries.find(key), cache.peek(key)) == (None, None)
 
 
-def test_what_is_forgotten_begins_anew(cache, entries):
+def test_forgotten_key_begins_without_a_record(cache, entries):
     fail(cache, "a")
     held = cache.begin("b", worker="one")
     for key in ("a", "b"):
@@ -176,7 +176,7 @@ def test_looking_makes_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tables_of_a_newer_version_are_refused(database):
+def test_tables_of_a_newer_version_are_rejected(database):
     fail(database.cache(), "a")
     database.sql("UPDATE {0}_meta SET value = 99 WHERE name = 'schema'")
     entries = looking(database)

@@ -1,4 +1,4 @@
-"""What is over goes by itself, whether anybody purges or not."""
+"""Expired keys are deleted without ``purge()``."""
 
 import pytest
 from sqlalchemy import text
@@ -31,7 +31,7 @@ def named(name, number):
     return [f"{name}-{each:02}" for each in range(number)]
 
 
-def test_keys_that_failed_and_never_came_again_make_room_for_others(made, store):
+def test_failed_keys_without_redelivery_are_swept(made, store):
     cache = made(ttl=TTL)
     fail_once(cache, named("old", 25))
     store.age(TTL + 1)
@@ -48,7 +48,7 @@ def test_successes_that_are_remembered_no_more_go_too(made, store):
     assert store.keys() == ["new"]
 
 
-def test_what_is_not_over_stays(made, store):
+def test_unexpired_keys_are_not_swept(made, store):
     cache = made(ttl=TTL)
     fail_once(cache, ["failed"])
     store.age(TTL + 1)
@@ -68,7 +68,7 @@ def test_without_a_time_to_live_nothing_goes(made, store):
     assert store.keys() == sorted(named("old", 4) + named("new", 6))
 
 
-def test_a_table_that_cannot_be_swept_holds_up_nobody(sqlite):
+def test_failed_sweep_does_not_fail_begin(sqlite):
     cache = sqlite.cache(ttl=TTL)
     fail_once(cache, named("old", 4))
     sqlite.age(TTL + 1)
@@ -79,7 +79,7 @@ def test_a_table_that_cannot_be_swept_holds_up_nobody(sqlite):
     assert cache.begin("new", worker="one").record is None
 
 
-def test_what_is_over_is_found_by_an_index(cache, store):
+def test_expired_keys_are_found_by_an_index(cache, store):
     cache.peek("any")
     order = sql_dialect.in_dialect(statements.SWEEP, store.kind, store.prefix)
     with store.engine.begin() as connection:

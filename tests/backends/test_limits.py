@@ -35,7 +35,7 @@ def test_a_key_that_fails_again_and_again_takes_no_more_than_the_limit(store, te
     assert (record.failures, record.history[-1].number) == (20, 20)
 
 
-def test_an_attribute_that_is_too_large_is_refused_and_the_key_given_back(template):
+def test_too_large_attribute_is_rejected_and_key_released(template):
     def grows(context):
         context.attributes["orders"] = "x" * LIMIT
         raise ValueError("no price")

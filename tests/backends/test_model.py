@@ -35,7 +35,7 @@ examples = count(1)
 
 @define
 class Row:
-    """What is kept under a key; of ``failures`` None: no record."""
+    """The row of a key; ``failures`` None: no record."""
 
     failures: int | None = None
     phase: str = "attempting"
@@ -49,7 +49,7 @@ class Row:
 
 
 class LostHolder:
-    """The worker of a lost attempt, put back as if it still held the key."""
+    """Restore the worker of a lost attempt as the holder of the key."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -65,7 +65,7 @@ def with_a_claim(**arguments):
 class Claims(RuleBasedStateMachine):
     """Every step on the caches and on the model.
 
-    :param caches: as of so many processes, all on the same store.
+    :param caches: one for each process, all on the same store.
     :param age: lets seconds pass in the store; None: claims have no leases there.
     """
 
@@ -172,7 +172,7 @@ class Claims(RuleBasedStateMachine):
         if row is None:
             return
         row.claim = None
-        if row.lost is not None:  # to be found again, by whoever comes next
+        if row.lost is not None:  # the next worker finds it again
             row.claim, row.over, row.lost = LostHolder(row.lost), True, None
         elif row.phase == "attempting":
             row.phase = "idle"
@@ -186,7 +186,7 @@ class Claims(RuleBasedStateMachine):
         assert self.caches[1].holds(claim) == (row is not None and not row.over)
         self.peek(claim.key[-1])
 
-    # -- what nobody needs a claim for ------------------------------------------------------------
+    # -- steps without a claim --------------------------------------------------------------------
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key):

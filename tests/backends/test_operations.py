@@ -1,4 +1,4 @@
-"""Operations in a store: processes with the same key, one that dies, holds that are lost."""
+"""Operations in a store: processes with the same key, a crash, lost holds."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ LEASE = 30.0
 
 
 class Lost(Exception):
-    """Nobody knows what came of the request."""
+    """The outcome of the request is unknown."""
 
 
 @pytest.fixture
@@ -80,11 +80,11 @@ def test_of_many_threads_on_several_connections_one_has_the_effect(store):
 
 @pytest.mark.statement("S4-26")
 @pytest.mark.statement("S1-83")
-def test_after_a_death_between_reservation_and_completion_the_next_knows_that_it_knows_nothing(
+def test_crash_before_completion_is_reported_as_unknown_outcome(
     sqlite,
 ):
     """The effect was begun, and the result is not there: neither done again unseen, nor lost."""
-    died = child(sqlite, "death")
+    died = child(sqlite, "crash")
     assert died.communicate("go\n")[0].split() == ["ready", "effect"]
     assert died.returncode == 9
     operations = Operations(sqlite.cache())
@@ -98,15 +98,15 @@ def test_after_a_death_between_reservation_and_completion_the_next_knows_that_it
     assert operations.call(KEY, int) == "looked up"
 
 
-def test_every_death_counts(store, cache, operations):
+def test_each_crash_is_counted(store, cache, operations):
     for attempt in (1, 2, 3):
         operation = operations.start_once(KEY)
         assert (operation.attempt, operation.outcome_unknown) == (attempt, attempt > 1)
-        cache._renewer.drop(operation._reservation._claim)  # as in a process that died
+        cache._renewer.drop(operation._reservation._claim)  # as in a crashed process
         store.age(LEASE + 1)
 
 
-def test_what_is_begun_after_a_death_is_held_and_found_lost_again(store, operations):
+def test_operation_begun_after_a_crash_is_found_lost_again(store, operations):
     operations.start_once(KEY)
     store.age(LEASE + 1)
     operations.start_once(KEY)
@@ -161,7 +161,7 @@ def test_a_lease_of_its_own_is_the_reservations(store, cache):
     assert store.row(operation._reservation.key)["lease_until"] >= before + 700
 
 
-def test_a_fingerprint_outlives_the_death_of_its_process(store, operations):
+def test_fingerprint_is_kept_after_a_crash(store, operations):
     operations.start_once(KEY, fingerprint=[30, "kim"])
     store.age(LEASE + 1)
     with pytest.raises(IdempotencyKeyReusedError):
@@ -170,7 +170,7 @@ def test_a_fingerprint_outlives_the_death_of_its_process(store, operations):
     assert (operation.attempt, operation.outcome_unknown) == (2, True)
 
 
-def test_a_result_beyond_the_limit_is_refused(store):
+def test_result_beyond_the_limit_is_rejected(store):
     operations = Operations(store.cache(record_limit=8192))
     with pytest.raises(ValueError, match=r"operation '.*' cannot be kept: .* record_limit is 8192"):
         operations.call(KEY, lambda: "x" * 9000)
@@ -244,7 +244,7 @@ def test_whenever_a_task_is_cancelled_the_key_is_free_or_done_afterwards(sqlite,
 
 
 def test_a_version_that_no_column_holds_is_no_record_and_nothing_is_called(store, operations):
-    """Else the effect would be there when the store refuses the result."""
+    """Otherwise the effect would exist without a stored result."""
     operations.start_once(KEY, fingerprint=1).fail()
     key, called = operations.scoped_key(KEY), []
     rubbish = Record(version=2**62 + 1, attributes={"outcome_unknown": False})
@@ -326,7 +326,7 @@ def test_the_result_rolls_back_with_the_effect(database, orders):
     assert (again.result, again.attempt) == (None, 2)
 
 
-def test_a_result_that_was_rolled_back_in_silence_is_none(database, orders):
+def test_silently_rolled_back_result_is_not_kept(database, orders):
     operations = Operations(database.cache())
     with (
         pytest.raises(MisuseError, match="was rolled back"),
@@ -352,7 +352,7 @@ def test_after_a_rollback_it_can_be_completed_in_another_transaction(database, o
     assert operations.call(KEY, int) == "second"
 
 
-def test_a_store_without_transactions_refuses_one_and_the_operation_goes_on(valkey):
+def test_store_without_transactions_rejects_one_and_continues(valkey):
     operations = Operations(valkey.cache())
     with operations.start_once(KEY) as operation:
         with pytest.raises(MisuseError):
@@ -375,7 +375,7 @@ def effect(operations):
         print(type(error).__name__)
 
 
-def death(operations):
+def crash(operations):
     import os
 
     def work():

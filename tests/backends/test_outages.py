@@ -1,6 +1,6 @@
-"""The same hammering while the server dies and comes back, and while connections are cut; silence.
+"""The stress test while the server restarts, while connections are closed, and while it is silent.
 
-No attempt is lost and none is counted twice, no call waits for ever, every key comes to its end.
+No attempt is lost and none is counted twice, no call waits for ever, every key ends.
 """
 
 import os
@@ -93,7 +93,7 @@ async def test_a_server_that_falls_silent_is_given_up_by_the_asynchronous_cache(
 
 
 @pytest.mark.stress
-def test_attempts_are_counted_once_while_the_server_dies_and_comes_back(server, tmp_path):
+def test_attempts_are_counted_once_while_the_server_restarts(server, tmp_path):
     def restart():
         server.kill()
         server.start()

@@ -1,4 +1,4 @@
-"""Templates in several processes, over one store: what one counted, another goes on with."""
+"""Templates in several processes, over one store: one continues the count of another."""
 
 import os
 from pathlib import Path
@@ -23,17 +23,17 @@ KEY = "w/s:poison"
 
 @pytest.fixture
 def worker(store):
-    """Start a worker process; its exit code, what it said, and what it said as an error."""
+    """Start a worker process; return its exit code, output and error output."""
 
     def run(what):
         done = forked_python.run(command(what, store), cwd=ROOT)
-        store.age(31)  # the lease of a worker that died is over
+        store.age(31)  # past the lease of a crashed worker
         return done.returncode, done.stdout.splitlines(), done.stderr
 
     return run
 
 
-def test_another_process_goes_on_with_the_count_and_the_history(worker, store):
+def test_another_process_continues_count_and_history(worker, store):
     (template,) = templates(store, 1)
     with pytest.raises(ZeroDivisionError):
         template.execute(lambda context: 1 / 0, state=RetryState("poison"))
@@ -43,17 +43,17 @@ def test_another_process_goes_on_with_the_count_and_the_history(worker, store):
     assert (first.process, second.process) == (os.getpid(), int(second.message))
 
 
-@pytest.mark.parametrize("dies", ["die_in_the_callback", "die_as_process_one"])
-def test_a_message_that_kills_its_worker_is_tried_as_often_as_the_policy_says(worker, dies):
+@pytest.mark.parametrize("crash", ["die_in_the_callback", "die_as_process_one"])
+def test_a_message_that_kills_its_worker_is_tried_as_often_as_the_policy_says(worker, crash):
     """... although the policy retries connection errors only, and never saw an exception."""
     for attempt in (1, 2, 3):
-        assert worker(dies)[:2] == (9, [f"attempt {attempt}"])
+        assert worker(crash)[:2] == (9, [f"attempt {attempt}"])
     lost = "retrytemplate.errors.AttemptLostError"
     said = [f"recovery after {lost} {lost} {lost}", "dead letter"]
-    assert worker(dies) == (0, said, "")
+    assert worker(crash) == (0, said, "")
 
 
-def test_a_recovery_that_died_is_the_next_worker_s_turn_and_the_callback_s_no_more(worker, store):
+def test_crashed_recovery_is_repeated_without_the_callback(worker, store):
     template = RetryTemplate(SimpleRetryPolicy(1), cache=store.cache(), name="w")
     with pytest.raises(ZeroDivisionError):
         template.execute(lambda context: 1 / 0, state=RetryState("poison"))
@@ -65,13 +65,11 @@ def test_a_recovery_that_died_is_the_next_worker_s_turn_and_the_callback_s_no_mo
     assert store.row(KEY) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_cache_that_was_used_before_a_fork_serves_both_processes(worker, store):
     assert worker("fork") == (0, ["child 0"], "")
     assert store.keys() == ["a key of the child", "held by the parent"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_child_that_comes_back_from_the_callback_does_not_end_the_parent_s_attempt(worker):
     said = [
         "in a child: True LeaseLostError",
@@ -87,13 +85,13 @@ def test_a_child_that_comes_back_from_the_callback_does_not_end_the_parent_s_att
 
 
 def templates(store, number=2, policy=None):
-    """So many templates of one name, each with a cache of its own."""
+    """Templates of one name, each with a cache of its own."""
     policy = policy or MaxAttemptsRetryPolicy(9)
     return [RetryTemplate(policy, cache=store.cache(), name="w") for _ in range(number)]
 
 
 def lost(store, template):
-    """An attempt that somebody began and never ended."""
+    """An attempt that another worker began and never ended."""
     template.cache.begin(template.scoped_key("poison"), worker="host:4711:1")
     store.age(31)
 
@@ -129,7 +127,7 @@ def test_a_veto_after_a_takeover_leaves_the_lost_attempt_to_be_counted(store):
     assert template.execute(lambda context: context.attempt, state=RetryState("poison")) == 2
 
 
-def test_a_failure_leaves_the_key_free_for_whoever_comes_next(store):
+def test_failure_leaves_the_key_free_for_the_next_worker(store):
     for attempt, template in enumerate(templates(store, 3), 1):
         with pytest.raises(ZeroDivisionError):
             template.execute(lambda context: 1 / 0, state=RetryState("poison"))
@@ -163,7 +161,7 @@ def test_retries_in_place_hold_the_key_from_the_first_to_the_last(store):
     assert store.row(KEY) is None
 
 
-def test_what_is_kept_goes_through_redact(store):
+def test_stored_texts_are_redacted(store):
     cache = store.cache(redact=lambda text: text.replace("4242", "****"))
     template = RetryTemplate(MaxAttemptsRetryPolicy(9), cache=cache, name="w")
 
@@ -177,7 +175,7 @@ def test_what_is_kept_goes_through_redact(store):
     assert "4242" not in kept
 
 
-async def test_an_asynchronous_template_goes_on_with_the_count(store):
+async def test_asynchronous_template_continues_the_count(store):
     state = RetryState("poison")
 
     async def fails(context):

@@ -75,7 +75,7 @@ def test_a_later_claim_of_the_same_key_is_not_dropped_with_the_earlier():
     assert leases.has(second)
 
 
-def test_a_claim_that_nobody_has_any_more_is_not_renewed():
+def test_collected_claim_is_not_renewed():
     leases, kept = Leases(), held("kept")
     for claim in (kept, held("left behind")):
         leases.add(claim, 0.0)
@@ -133,7 +133,7 @@ def threads():
     assert set(threading.enumerate()) <= before
 
 
-def test_a_claim_in_hand_is_renewed_again_and_again(clock, threads):
+def test_held_claim_is_renewed_repeatedly(clock, threads):
     renewals = Renewals()
     renewer = RenewingThread(renewals, clock.monotonic, nothing)
     claim = held()
@@ -165,7 +165,7 @@ def test_a_claim_that_is_lost_is_renewed_no_more(clock, threads):
     renewer.stop()
 
 
-def test_a_renewal_that_the_store_refuses_comes_again_sooner(clock, threads):
+def test_failed_renewal_is_repeated_sooner(clock, threads):
     renewals = Renewals(CacheUnavailableError("down"), RuntimeError("worse"))
     renewer = RenewingThread(renewals, clock.monotonic, nothing)
     renewer.add(claim := held())
@@ -243,8 +243,8 @@ def test_a_cache_renews_nothing_that_another_took_over(store, clock):
     assert store.row(KEY)["lease_until"] == taken.lease_until
 
 
-def test_a_real_lease_is_kept_by_whoever_lives(store):
-    """Whoever asks meanwhile is refused, although the lease is over many times."""
+def test_real_lease_is_kept_by_a_living_holder(store):
+    """Other workers are rejected for several times the lease."""
     cache = store.cache(lease=0.05)
     claim = cache.begin(KEY, worker="one")
     first = claim.lease_until
@@ -271,7 +271,7 @@ async def asked(renewals):
     return renewals.asked.get_nowait()
 
 
-async def test_a_task_renews_what_is_due_and_goes_on_after_an_error(clock):
+async def test_task_renews_due_claims_and_continues_after_an_error(clock):
     renewals = Renewals(None, CacheUnavailableError("down"))
     renewer = RenewingTask(renewals.later, clock.monotonic, nothing_awaited)
     renewer.add(claim := held())
@@ -329,6 +329,6 @@ async def test_an_asynchronous_one_renews_beside_a_lease_of_any_length_too(store
                 await asyncio.sleep(0.002)
 
 
-def test_a_claim_of_another_cache_is_refused(store):
+def test_claim_of_another_cache_is_rejected(store):
     with pytest.raises(TypeError, match=r"claim must be a (SQL|Leased)Claim, got"):
         store.cache().renew(Claim(KEY, "one", None, 1))

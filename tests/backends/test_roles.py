@@ -43,7 +43,7 @@ def test_a_user_who_may_run_a_few_commands_on_the_keys_can_use_them(url, valkey)
     assert valkey.keys() == []
 
 
-def test_a_user_who_may_not_touch_the_keys_is_told_so(url, valkey):
+def test_user_without_access_to_the_keys_gets_an_error(url, valkey):
     with (
         blocking(url, prefix=f"{valkey.prefix}-other") as cache,
         pytest.raises(CacheUnavailableError, match=r"(?i)no permissions to access"),

@@ -1,4 +1,4 @@
-"""The tables: made on first use, by whoever comes, and left alone when they are there."""
+"""The tables: created on first use, and unchanged when they exist."""
 
 import sqlite3
 import subprocess
@@ -56,7 +56,7 @@ def test_tables_that_were_half_made_are_made_whole(store, cache):
     assert store.cache().peek("any") is None
 
 
-def test_tables_of_a_newer_version_are_refused(made, store):
+def test_tables_of_a_newer_version_are_rejected(made, store):
     made().peek("any")
     store.sql("UPDATE {0}_meta SET value = 2 WHERE name = 'schema'")
     expected = f"the tables {store.prefix}_* have version 2, this version of the library knows up"
@@ -99,7 +99,7 @@ def test_the_first_use_waits_for_what_another_does_on_the_file(sqlite, statement
 
 
 @pytest.mark.parametrize("statement", [WRITES, READS])
-def test_the_first_use_is_refused_after_its_timeout(sqlite, statement):
+def test_first_use_is_rejected_after_its_timeout(sqlite, statement):
     sqlite.sql("CREATE TABLE orders (id integer)")
     with sqlite.engine.begin() as other:
         other.execute(text("BEGIN"))
@@ -132,7 +132,7 @@ def test_a_role_that_may_only_read_and_write_the_tables_can_use_them(postgresql,
         assert cache.purge() == 0
 
 
-def test_a_role_that_may_not_make_the_tables_is_told_so(postgresql, reader_and_writer):
+def test_role_that_cannot_create_tables_gets_an_error(postgresql, reader_and_writer):
     with (
         SQLRetryContextCache(reader_and_writer, prefix=f"{postgresql.prefix}_new") as cache,
         pytest.raises(CacheUnavailableError, match="permission denied for schema"),

@@ -1,4 +1,4 @@
-"""What the durable caches are made of; what cannot serve is refused when they are made."""
+"""Settings of the durable caches; invalid ones are rejected at construction."""
 
 import asyncio
 import gc
@@ -62,7 +62,7 @@ def made_by(kind, **settings):
         ({"clock": 1}, TypeError, "clock must be an object with the methods monotonic, .* got 1"),
     ],
 )
-def test_a_senseless_setting_is_refused(kind, settings, error, message):
+def test_invalid_setting_is_rejected(kind, settings, error, message):
     with pytest.raises(error, match=message):
         made_by(kind, **settings)
 
@@ -95,7 +95,7 @@ def test_every_key_of_redis_has_an_end(kind, ttl, error):
         ("sqlite:///file:/x?vfs=memdb&uri=true", ValueError, "url must name a file"),
     ],
 )
-def test_a_url_that_cannot_serve_is_refused(kind, url, error, message):
+def test_invalid_url_is_rejected(kind, url, error, message):
     with pytest.raises(error, match=message):
         kind(url)
 
@@ -114,7 +114,7 @@ def test_a_url_that_cannot_serve_is_refused(kind, url, error, message):
         ("redis://:secret@localhost:port", ValueError, "url must be redis://, [^@]*$"),
     ],
 )
-def test_a_url_that_cannot_serve_is_refused_by_the_caches_on_redis_too(kind, url, error, message):
+def test_invalid_redis_url_is_rejected(kind, url, error, message):
     with pytest.raises(error, match=message):
         kind(url)
 
@@ -142,9 +142,7 @@ def test_a_url_that_cannot_serve_is_refused_by_the_caches_on_redis_too(kind, url
         ("ssl_ca_certs=ca.pem", "url must have options that go together: .*'ssl_ca_certs'"),
     ],
 )
-def test_an_option_of_a_redis_url_that_cannot_serve_is_refused_before_it_is_used(
-    kind, options, message
-):
+def test_invalid_option_of_redis_url_is_rejected_at_construction(kind, options, message):
     with pytest.raises(ValueError, match=message):
         kind(f"redis://me:secret@localhost?{options}")
 
@@ -188,12 +186,12 @@ def test_a_cache_on_the_master_that_a_sentinel_knows_says_of_which_service():
         (KINDS[0], "postgresql+fast://localhost/db", "a known driver, got 'postgresql+fast'"),
     ],
 )
-def test_a_driver_of_the_other_kind_is_refused(kind, url, message):
+def test_driver_of_the_other_kind_is_rejected(kind, url, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         kind(url)
 
 
-def test_a_password_in_what_is_no_url_is_not_shown():
+def test_password_in_an_invalid_url_is_not_shown():
     with pytest.raises(TypeError) as caught:
         SQLRetryContextCache("postgres//me:secret@host")
     assert "secret" not in str(caught.value)
@@ -216,7 +214,7 @@ def test_the_number_of_keys_on_a_page_is_checked(made):
         made().keys(limit=0)
 
 
-def test_what_is_no_key_is_not_contained(store):
+def test_contains_is_false_for_other_values_than_str(store):
     assert 17 not in store.cache()
 
 
@@ -278,14 +276,14 @@ def test_a_durable_cache_needs_a_name_for_its_keys(kind):
 
 
 @pytest.mark.parametrize("kinds", [ON_SQL, ON_REDIS])
-async def test_the_blocking_one_is_refused_in_asynchronous_use(kinds):
+async def test_blocking_cache_is_rejected_in_asynchronous_use(kinds):
     blocking, awaited = kinds
     template = RetryTemplate(cache=made_by(blocking), name="work")
     with pytest.raises(MisuseError, match=f"{blocking.__name__} blocks.* {awaited.__name__}"):
         await template.execute_async(lambda context: 1, state=RetryState("m1"))
 
 
-def test_the_asynchronous_one_is_refused_where_nothing_awaits_it(store):
+def test_asynchronous_cache_is_rejected_in_synchronous_use(store):
     template = RetryTemplate(cache=store.async_cache(), name="work")
     with pytest.raises(MisuseError, match="returned an awaitable in synchronous use"):
         template.execute(lambda context: 1, state=RetryState("m1"))
@@ -309,9 +307,9 @@ def test_the_asynchronous_one_is_closed_in_its_own_loop(made_once):
     one.run(cache.close())
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the connections that nobody closed
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of connections that stay open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("then", ["close", "go on"])
+@pytest.mark.parametrize("then", ["close", "continue"])
 def test_the_asynchronous_one_can_be_used_again_after_its_loop_ended_without_a_close(store, then):
     cache = store.async_cache()
 

@@ -1,4 +1,4 @@
-"""A holder that stands still past its lease, while another takes its key and comes to an end."""
+"""A holder that stalls past its lease, while another worker takes its key and ends."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def overtaken(witness):
         arguments = ((store.url, store.prefix), witness, way, target)
         late = processes.Process(target=stall, args=arguments, daemon=True)
         late.start()
-        while not witness.rows("in the callback"):
+        while not witness.rows("in the callback"):  # polled: the process stops itself after it
             assert late.exitcode is None
             time.sleep(0.005)
         assert overtake(store, way, target) == 1
@@ -60,7 +60,7 @@ def overtake(store, way, target):
     while True:
         try:
             return template.execute(handle, state=STATE)
-        except AttemptInProgressError:
+        except AttemptInProgressError:  # until the real lease ends in the store
             time.sleep(0.01)
 
 
@@ -88,7 +88,7 @@ def test_a_late_holder_writes_nothing_where_it_compares_the_fence_or_asks(
     target = tmp_path / "target.db"
     with sqlite3.connect(target) as connection:
         connection.execute("CREATE TABLE written (who text, fence bigint)")
-        connection.execute("INSERT INTO written VALUES ('nobody', 0)")
+        connection.execute("INSERT INTO written VALUES ('none', 0)")
     assert overtaken(store, way, str(target)) == "LeaseLostError"
     assert connection.execute("SELECT who FROM written").fetchall() == [("the other one",)]
     connection.close()

@@ -78,7 +78,7 @@ def test_a_success_is_remembered_in_the_transaction_of_the_work(store, cache, wo
         cache.begin(KEY, worker="two")
 
 
-def test_what_is_kept_with_a_success_commits_with_the_work(store, cache, work):
+def test_completion_marker_commits_with_the_work(store, cache, work):
     claim = cache.begin(KEY, worker="one")
     kept = failing(claim, phase="done", attributes={"result": 17})
     with pytest.raises(Deliberate), store.engine.begin() as connection:
@@ -111,7 +111,7 @@ def test_while_the_transaction_is_open_the_key_is_in_progress(store, cache):
 
 
 @pytest.mark.parametrize("connection", ["retry.db", object()])
-def test_a_connection_of_another_kind_is_refused(sqlite, connection):
+def test_connection_of_another_kind_is_rejected(sqlite, connection):
     cache = sqlite.cache()
     claim = cache.begin(KEY, worker="one")
     with pytest.raises(MisuseError, match="connection must be a sqlalchemy Connection, got"):
@@ -229,7 +229,7 @@ def test_an_attempt_that_returns_after_a_rollback_of_its_end_is_a_misuse(store, 
     assert template.execute(lambda context: context.retry_count, state=state) == failures
 
 
-async def test_an_asynchronous_one_is_told_too(store):
+async def test_asynchronous_rollback_is_noted(store):
     engine = asynchronous_engine(store)
     async with store.async_cache() as cache:
         template = RetryTemplate(cache=cache, name="work")
@@ -300,11 +300,11 @@ def test_what_fails_after_the_commit_is_said_to_come_after_it(store, cache):
     with store.engine.begin() as connection:
         cache.succeed(claim, connection=connection)
         claim.completed = True  # as the context notes
-    with pytest.raises(LeaseLostError, match="was completed: what came after it"):
+    with pytest.raises(LeaseLostError, match="was completed: later events"):
         cache.fail(claim, failing(claim))
 
 
-def test_a_transaction_around_the_execution_on_the_same_file_is_refused_with_the_reason(sqlite):
+def test_transaction_on_the_file_of_the_cache_is_rejected(sqlite):
     template = templates(sqlite, timeout=0.05)
     sqlite.cache().peek("any")  # the tables are there
     with sqlite.engine.begin() as connection:
@@ -331,7 +331,7 @@ async def test_the_asynchronous_one_ends_an_attempt_in_an_asynchronous_transacti
             await engine.dispose()
 
 
-async def test_the_asynchronous_one_refuses_a_blocking_connection(sqlite):
+async def test_asynchronous_cache_rejects_a_blocking_connection(sqlite):
     async with sqlite.async_cache() as cache:
         claim = await cache.begin(KEY, worker="one")
         with sqlite.engine.connect() as connection, pytest.raises(MisuseError, match="AsyncConn"):

@@ -25,7 +25,7 @@ KEY = "charge/s:order-17"
 
 @pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def nowhere(request, tmp_path):
-    """A file where there is no folder, a port where nobody listens."""
+    """A file without its folder, a port without a server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/absent/retry.db"
     return f"{request.param}://me:secret@127.0.0.1:{postgres.free_port()}/1"
@@ -129,7 +129,7 @@ def test_tables_that_are_gone_are_an_error(database):
 
 
 @pytest.mark.parametrize("step", ["begin", "peek", "forget"])
-def test_a_key_of_somebody_else_is_an_error(valkey, step):
+def test_key_of_another_application_is_an_error(valkey, step):
     valkey.spoil(KEY)
     options = {"worker": "one"} if step == "begin" else {}
     with pytest.raises(CacheUnavailableError, match=f"{step} of '{KEY}' failed .*WRONGTYPE"):
@@ -147,7 +147,7 @@ def test_a_record_that_cannot_be_read_is_named(made, store, kept):
         cache.peek(KEY)
 
 
-def test_what_was_to_be_written_is_in_no_error(store, cache):
+def test_errors_do_not_show_stored_values(store, cache):
     claim = cache.begin(KEY, worker="one")
     store.spoil(KEY)
     record = failing(claim, attributes={"card": "4242"})

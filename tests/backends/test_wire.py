@@ -23,7 +23,7 @@ from tests.support.cache_kinds import awaited, blocking
 from tests.support.proxy import Proxy
 
 KEY = "charge/s:order-17"
-# What is in every request about the key, and in one that writes a record.
+# Contained in each request about the key, and in one that writes a record.
 ABOUT_IT, A_RECORD = KEY.encode(), b'"format"'
 
 
@@ -146,7 +146,7 @@ def test_a_claim_is_taken_once_although_the_connection_was_cut(cache, proxy, sto
 STEPS = {
     "renew": lambda cache, claim: cache.renew(claim),
     "fail": lambda cache, claim: cache.fail(claim, failing(claim)),
-    "go on": lambda cache, claim: cache.fail(claim, failing(claim, held=True)),
+    "keep": lambda cache, claim: cache.fail(claim, failing(claim, held=True)),
     "release": lambda cache, claim: cache.release(claim),
     "succeed": lambda cache, claim: cache.succeed(claim),
     "remember": lambda cache, claim: cache.succeed(claim, remember=60),
@@ -189,7 +189,7 @@ def what_is_kept(store):
 
 
 @steps("renew", "fail")
-def test_whoever_was_too_late_is_told_so_after_a_cut_too(cache, proxy, store, step):
+def test_late_holder_gets_lease_lost_error_after_a_cut(cache, proxy, store, step):
     claim = cache.begin(KEY, worker="one")
     store.age(31)
     store.cache().begin(KEY, worker="two")
@@ -266,7 +266,7 @@ def test_two_cuts_in_a_row_are_an_error(cache, proxy):
 
 @pytest.mark.parametrize("step", ["forget", "peek"])
 def test_connections_that_are_cut_while_they_rest_are_replaced(valkey, step):
-    """What is sent once goes over one that was asked; what may be sent twice needs no third."""
+    """A command sent once uses a tested connection; one that may be repeated needs no third."""
     cache = valkey.cache()
     taken = [cache._store.pool.get_connection() for _ in range(3)]
     cache._store._idle.extend(taken)
@@ -311,7 +311,7 @@ def test_tasks_that_wait_for_each_other_may_do_so_in_one_loop_after_another(valk
 
 
 def test_a_call_that_the_server_hears_a_second_time_is_the_same_call(valkey):
-    """Whoever it was that repeated it."""
+    """A repeated command is recognised."""
     cache = valkey.cache()
     every_step(cache)
     order = next(cache._steps.begin(KEY, "one", None, False))
@@ -326,7 +326,7 @@ def test_the_calls_of_a_child_process_are_not_taken_for_its_parent_s(valkey):
     assert cache._steps._token() not in tokens
 
 
-# -- a server that dies, and one that does not answer ----------------------------------------------
+# -- a server that crashes, and one that does not answer -------------------------------------------
 
 
 @pytest.fixture
@@ -383,7 +383,7 @@ def test_a_server_that_is_gone_is_an_error_until_it_is_back(on, server):
 
 
 def test_a_server_that_does_not_answer_is_an_error_and_not_asked_twice(on, server):
-    """What it was asked it does when it goes on: the key is held, and by nobody who works on it."""
+    """The server runs the command when it continues: the key is held by a cancelled task."""
     cache = on(timeout=0.05)
     cache.begin("other", worker="one")
     server.process.send_signal(signal.SIGSTOP)

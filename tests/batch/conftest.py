@@ -1,16 +1,11 @@
 """Worlds to run steps in."""
 
-import os
 from itertools import count
 
 import pytest
 
 from tests.support.process_pool import nursery
 from tests.support.step_fixture import World
-
-# Processes that are forked.
-if not hasattr(os, "fork"):
-    collect_ignore = ["test_crashes.py", "test_kills.py", "test_takeover.py"]
 
 _worlds = count(1)
 

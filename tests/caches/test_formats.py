@@ -17,7 +17,7 @@ def test_there_is_a_sample_of_every_format_there_ever_was():
     assert sorted(SAMPLES) == list(range(1, FORMAT + 1))
 
 
-def test_what_was_written_in_format_1_is_read():
+def test_records_of_format_1_are_read():
     record = from_json(SAMPLES[1])
 
     assert (record.phase, record.worker, record.name) == ("recovering", "host-4:4712:3", "charge")

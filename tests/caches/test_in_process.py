@@ -153,7 +153,7 @@ def test_fences_grow_over_all_keys(cache):
 
 
 class Interrupted(MemoryRetryContextCache):
-    """Somebody else wants the key while what is kept under it is read."""
+    """Another worker begins the key while its record is read."""
 
     met = None
 
@@ -165,7 +165,7 @@ class Interrupted(MemoryRetryContextCache):
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_key_that_is_being_begun_under_the_lock_is_taken_by_nobody_without_it(fresh):
+def test_key_begun_under_the_lock_is_not_taken_without_it(fresh):
     cache = Interrupted()
     claim = InProcessClaims.begin(cache, "k", worker="one", fresh=fresh)
     assert not cache.met

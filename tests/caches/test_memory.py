@@ -56,7 +56,7 @@ def made(capacity=3, **settings):
 
 
 def refused(cache, key):
-    """A failure that finds no room; its claim is given back, as a template does."""
+    """A failure when the cache is full; its claim is released, as a template does."""
     claim = begun(cache, key)
     with pytest.raises(RetryContextCacheFullError) as caught:
         write(cache, claim)
@@ -64,10 +64,10 @@ def refused(cache, key):
     return str(caught.value)
 
 
-# -- room ----------------------------------------------------------------------------------------
+# -- capacity ------------------------------------------------------------------------------------
 
 
-def test_a_success_takes_no_room():
+def test_success_does_not_count_against_capacity():
     cache = made(1)
     for key in "abc":
         cache.succeed(begun(cache, key))
@@ -76,7 +76,7 @@ def test_a_success_takes_no_room():
     assert len(cache) == 1
 
 
-def test_a_full_cache_refuses_a_new_key_and_says_which():
+def test_full_cache_rejects_a_new_key_and_names_it():
     cache = made(3)
     fail(cache, "a", "b", "c")
 
@@ -84,7 +84,7 @@ def test_a_full_cache_refuses_a_new_key_and_says_which():
     assert kept(cache) == "abc"
 
 
-def test_a_full_cache_goes_on_with_the_keys_that_it_has():
+def test_full_cache_still_writes_its_keys():
     cache = made(2)
     fail(cache, "a", "b")
     claim = begun(cache, "a")
@@ -93,7 +93,7 @@ def test_a_full_cache_goes_on_with_the_keys_that_it_has():
     assert cache.peek("a").failures == 2
 
 
-def test_a_success_makes_room():
+def test_success_frees_capacity():
     cache = made(2)
     fail(cache, "a", "b")
     cache.succeed(begun(cache, "a"))
@@ -102,7 +102,7 @@ def test_a_success_makes_room():
     assert kept(cache) == "bc"
 
 
-def test_forgetting_makes_room():
+def test_forget_frees_capacity():
     cache = made(2)
     fail(cache, "a", "b")
     cache.forget("b")
@@ -121,7 +121,7 @@ def test_remembered_successes_do_not_count():
     assert kept(cache) == "d"
 
 
-def test_a_shared_record_takes_room_too():
+def test_shared_record_counts_against_capacity():
     cache = made(1)
     assert cache.swap("a", Record(), 0)
     with pytest.raises(RetryContextCacheFullError):
@@ -129,7 +129,7 @@ def test_a_shared_record_takes_room_too():
     assert cache.swap("a", Record(version=2), 1)
 
 
-def test_a_claim_takes_no_room_and_leaves_none_behind():
+def test_claim_does_not_count_against_capacity():
     cache = made(1)
     for number in range(1000):
         cache.release(begun(cache, str(number)))
@@ -194,7 +194,7 @@ def test_being_passed_over_does_not_lengthen_the_time():
     assert kept(cache) == "c"
 
 
-def test_what_is_over_makes_room():
+def test_expired_record_frees_capacity():
     clock = VirtualClock()
     cache = made(2, ttl=10, clock=clock)
     fail(cache, "a", "b")
@@ -204,7 +204,7 @@ def test_what_is_over_makes_room():
     assert kept(cache) == "cd"
 
 
-def test_what_is_over_goes_before_anything_is_evicted():
+def test_expired_records_are_dropped_before_an_eviction():
     clock = VirtualClock()
     cache = made(2, ttl=10, clock=clock, when_full="evict")
     fail(cache, "a")
@@ -224,7 +224,7 @@ def test_with_no_time_at_all_nothing_is_kept():
     assert len(cache) == 0
 
 
-def test_a_key_whose_time_ends_in_flight_begins_anew_with_the_next_write():
+def test_key_that_expires_in_flight_is_kept_by_its_next_write():
     clock = VirtualClock()
     cache = made(1, ttl=10, clock=clock)
     fail(cache, "a")
@@ -293,14 +293,14 @@ def test_a_key_that_was_passed_over_is_as_old_as_before():
     claim = begun(cache, "a")
     for key in "bc":
         cache.release(begun(cache, key))
-    fail(cache, "d")  # in the place of b
+    fail(cache, "d")  # replaces b
     cache.release(claim)
     fail(cache, "e")
 
     assert kept(cache) == "cde"
 
 
-def test_where_all_keys_are_in_flight_a_new_one_is_refused():
+def test_new_key_is_rejected_when_all_keys_are_in_flight():
     cache = made(2, when_full="evict")
     fail(cache, "a", "b")
     begun(cache, "a")
@@ -395,7 +395,7 @@ def test_what_succeeds_after_a_fresh_start_replaces_the_record():
     assert begun(cache, "a").record is None
 
 
-def test_a_fresh_start_that_is_given_back_changes_nothing():
+def test_released_fresh_claim_changes_nothing():
     cache = made()
     fail(cache, "a")
     cache.succeed(begun(cache, "b"), remember=60)
@@ -418,7 +418,7 @@ def test_remembering_for_no_time_remembers_nothing():
 # -- claims --------------------------------------------------------------------------------------
 
 
-def test_a_claim_ends_although_its_last_write_finds_no_room():
+def test_claim_ends_when_the_cache_is_full_at_its_last_write():
     cache = made(1)
     fail(cache, "a")
     claim = begun(cache, "b")
@@ -429,7 +429,7 @@ def test_a_claim_ends_although_its_last_write_finds_no_room():
     assert begun(cache, "b", "two").record is None
 
 
-def test_a_claim_stays_where_a_write_in_between_finds_no_room():
+def test_claim_is_kept_when_the_cache_is_full_at_a_write_between():
     cache = made(1)
     fail(cache, "a")
     claim = begun(cache, "b")

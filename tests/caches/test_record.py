@@ -119,8 +119,8 @@ def test_the_json_says_its_format():
     assert to_json(Record())["format"] == FORMAT == 1
 
 
-def test_a_newer_format_is_refused():
-    data = to_json(Record()) | {"format": FORMAT + 1, "what": "nobody knows yet"}
+def test_newer_format_is_rejected():
+    data = to_json(Record()) | {"format": FORMAT + 1, "what": "unknown yet"}
     with pytest.raises(CacheUnavailableError, match="format 2, this version reads up to 1"):
         from_json(data)
 
@@ -161,7 +161,7 @@ def test_a_record_of_nothing_is_that_of_a_key_that_never_failed():
     ],
     ids=repr,
 )
-def test_what_is_no_record_is_said_to_be_none(data):
+def test_invalid_record_is_named_in_the_error(data):
     with pytest.raises(CacheUnavailableError, match="no record of a retry context"):
         from_json(data)
 
@@ -276,7 +276,7 @@ def test_attributes_are_copied(attributes):
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"x", float("nan"), float("inf"), [object()]])
-def test_an_attribute_that_is_no_json_is_named(value):
+def test_attribute_that_is_not_json_is_named(value):
     with pytest.raises(TypeError, match="attribute 'orders' of a stateful context must be a JSON"):
         json_copy({"fine": 1, "orders": value})
 
@@ -302,7 +302,7 @@ def test_an_attribute_that_is_too_large_for_a_text_is_named(value, shown):
 
 
 @pytest.mark.parametrize("name", [1, None, True, ("a", 1), b"page"], ids=repr)
-def test_the_name_of_an_attribute_is_a_text_or_refused(name):
+def test_attribute_name_must_be_a_str(name):
     says = "attribute names of a stateful context must be str, got "
     with pytest.raises(TypeError, match=re.escape(says + repr(name))):
         json_copy({"fine": 1, name: 2})
@@ -346,13 +346,13 @@ def of_pool():
 
 def fails_behind(context):
     try:
-        deep(0, "refused")
+        deep(0, "rejected")
     except ValueError as error:
         raise LookupError("no pool") from error
 
 
 @every_way
-def test_traceback_at_rest_begins_with_the_frame_of_the_callback(way):
+def test_stored_traceback_begins_with_the_frame_of_the_callback(way):
     cache = MemoryRetryContextCache()
     template = made(3, name="pins", cache=cache)
     with pytest.raises(LookupError):
@@ -404,7 +404,7 @@ def test_a_group_nested_deeper_than_the_stack_has_a_traceback():
     assert "ExceptionGroup: nested (1 sub-exception)" in describe(failure, None)
 
 
-def test_what_is_redacted_is_redacted_before_it_is_cut():
+def test_texts_are_redacted_before_they_are_shortened():
     secret = "begins here" + "x" * 8 * 1024 + "ends here"
     text = describe(caught(message=secret), lambda text: text.replace(secret, "(secret)"))
     assert text.endswith("ValueError: (secret)\n")
@@ -449,7 +449,7 @@ def test_where_an_exception_cannot_be_described_that_is_said():
     assert describe(OddTruth(), None) == "<no traceback: format_exception failed>"
 
 
-# -- a context at rest ---------------------------------------------------------------------------
+# -- a stored context ----------------------------------------------------------------------------
 
 
 def hide(text):
@@ -473,7 +473,7 @@ def at_rest(callback=failing, deliveries=1, redact=None, rollback_for=None):
     return cache.peek("pins/s:key")
 
 
-def test_an_attempt_at_rest_says_where_it_ran_and_how_it_ended():
+def test_stored_attempt_has_its_host_and_its_end():
     [attempt] = at_rest().history
 
     assert (attempt.number, attempt.type_name, attempt.message) == (
@@ -496,7 +496,7 @@ def test_a_failure_that_cannot_be_described_is_counted_like_any_other(kind):
     assert (record.failures, len(record.history)) == (2, 2)
 
 
-def test_every_attempt_at_rest_has_its_traceback():
+def test_each_stored_attempt_has_its_traceback():
     history = at_rest(deliveries=2).history
     assert [attempt.number for attempt in history] == [1, 2]
     assert all("wrong pin" in attempt.traceback for attempt in history)
@@ -513,7 +513,7 @@ def test_attempts_in_place_have_their_tracebacks_too():
     assert ends == ["OSError: in place 1", "OSError: in place 2", "ValueError: rolled back"]
 
 
-def test_a_traceback_at_rest_is_cut():
+def test_stored_traceback_is_shortened():
     def callback(context):
         raise ValueError("x" * 20_000)
 
@@ -522,7 +522,7 @@ def test_a_traceback_at_rest_is_cut():
 
 
 @pytest.mark.parametrize("deliveries", [1, 2])
-def test_of_a_long_message_at_rest_the_beginning_is_kept_and_the_rest_is_counted(deliveries):
+def test_long_stored_message_keeps_its_start_and_counts_the_rest(deliveries):
     message = "no price " * 100_000
 
     def callback(context):
@@ -554,7 +554,7 @@ def test_a_message_is_redacted_before_it_is_cut():
     assert record.last.message == record.history[0].message == "no price for (secret)"
 
 
-def test_the_last_failure_at_rest_holds_no_live_exception():
+def test_stored_last_failure_holds_no_live_exception():
     last = at_rest().last
     assert chain(last) == [
         (RecordedFailure, "ValueError", "wrong pin 4711"),
@@ -564,7 +564,7 @@ def test_the_last_failure_at_rest_holds_no_live_exception():
 
 
 @pytest.mark.parametrize("deliveries", [1, 2, 3])
-def test_nothing_at_rest_escapes_redaction(deliveries):
+def test_all_stored_texts_are_redacted(deliveries):
     record = at_rest(deliveries=deliveries, redact=hide)
     text = json.dumps(to_json(record))
 

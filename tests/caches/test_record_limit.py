@@ -1,4 +1,4 @@
-"""How large a record may be: what of its past is given up, in which order, and what is refused."""
+"""Size limit of a record: the order in which its history is dropped, and rejected records."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def attempt(number, message="x", traceback="y"):
 
 
 def record(attempts, message="x", traceback="y", **fields):
-    """As it is after so many failures, the middle of the history gone as everywhere."""
+    """The record after that number of failures, without the middle of the history."""
     numbers = [n for n in range(1, attempts + 1) if n <= 3 or n > attempts - 13]
     history = tuple(attempt(number, message, traceback) for number in numbers)
     last = RecordedFailure("OSError", message, RecordedFailure("KeyError", message))
@@ -43,7 +43,7 @@ def kept(fitted, field):
     return [each.number for each in fitted.history if "cut]" not in getattr(each, field)]
 
 
-# -- what is given up, and in which order --------------------------------------------------------
+# -- the order of dropping -----------------------------------------------------------------------
 
 
 def test_a_record_that_fits_is_left_as_it_is():
@@ -125,7 +125,7 @@ def test_what_failed_always_fits_and_the_counts_stay(attempts, message, tracebac
     assert from_json(json.loads(to_text(fitted))).history == fitted.history
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- rejected records ----------------------------------------------------------------------------
 
 
 def test_an_attribute_that_alone_is_beyond_the_limit_is_named_with_its_size():

@@ -1,4 +1,4 @@
-"""From a live context to its record at rest: what is noticed, and what is kept."""
+"""Conversion of a live context to its record: noticed changes and kept values."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_a_success_that_changes_nothing_writes_nothing_at_its_end():
     assert writes(lambda context: context.attributes["seen"].append(17)) == reading + 1
 
 
-def test_a_circuit_that_is_refreshed_begins_anew():
+def test_refreshed_circuit_begins_without_its_old_state():
     template, refreshed = breaker(), RetryState("circuit", force_refresh=True, rollback_for=())
     for _ in range(2):
         with pytest.raises(ExhaustedRetryError):
@@ -85,7 +85,7 @@ def test_each_delivery_that_fails_counts_as_an_attempt_and_as_a_failure():
 
 
 @pytest.mark.parametrize("number", [7, 0])
-def test_the_number_of_attempts_that_a_context_was_told_is_kept(number):
+def test_max_attempts_of_a_context_is_kept(number):
     def callback(context):
         shown.append(context.max_attempts)
         context.max_attempts = number

@@ -19,10 +19,10 @@ DEATHS = {
 }
 
 
-def consume(store, settings, witness, keys, death, place):
+def consume(store, settings, witness, keys, crash, place):
     """Handle every message that is not acknowledged yet, one after the other.
 
-    :param place: where the poison's death is: "callback" or "recovery".
+    :param place: where the poison crashes: "callback" or "recovery".
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -30,14 +30,14 @@ def consume(store, settings, witness, keys, death, place):
         witness.add("callback", context.key, worker=context._claim.worker)
         if context.key.endswith(POISON):
             if place == "callback":
-                DEATHS[death]()
+                DEATHS[crash]()
             raise ConnectionError
         return "handled"
 
     def dead_letter(context):
         witness.add("recovery", context.key)
         if place == "recovery" and len(witness.rows("recovery")) < 3:
-            DEATHS[death]()
+            DEATHS[crash]()
         for each in context.history:
             witness.add("history", context.key, kind=each.type_name, message=each.message)
         return "recovered"

@@ -1,14 +1,8 @@
 """The places where the stores of a kill switch are tried."""
 
-import os
-
 import pytest
 
 from tests.control.switch import places
-
-# Processes that are forked.
-if not hasattr(os, "fork"):
-    collect_ignore = ["test_processes.py"]
 
 
 def opened(kind, request):

@@ -1,14 +1,8 @@
 """A server on which breakers share circuits."""
 
-import os
-
 import pytest
 
 from tests.control.breaker.redis.shared import Sharing
-
-# Processes that are forked.
-if not hasattr(os, "fork"):
-    collect_ignore = ["test_processes.py"]
 
 
 @pytest.fixture
