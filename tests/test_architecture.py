@@ -106,7 +106,7 @@ def read(path):
 
 
 @pytest.mark.parametrize("path", sources(*RULES))
-def test_the_rules_import_no_time_no_chance_no_tasks_and_no_threads(path):
+def test_rules_import_no_time_randomness_tasks_or_threads(path):
     assert imported(read(path)) & IMPURE == set()
 
 
@@ -120,19 +120,19 @@ def test_only_the_classifier_turns_a_name_into_a_module(path):
 
 
 @pytest.mark.parametrize("path", sources(*RULES))
-def test_the_rules_read_no_clock_of_their_own(path):
+def test_rules_read_no_clock_of_their_own(path):
     given = ASKS_THE_GIVEN_CLOCK.get(path, ())
     assert [call for call in clock_readings(read(path)) if not call.endswith(given)] == []
 
 
 @pytest.mark.parametrize("path", sources(*CORE))
-def test_the_core_imports_no_package_but_attrs_and_cachetools(path):
+def test_core_imports_no_package_but_attrs_and_cachetools(path):
     guests = GUESTS.get(path, GUESTS.get(path.partition("/")[0], set()))
     allowed = sys.stdlib_module_names | THIRD_PARTIES | {"retrytemplate"} | guests
     assert imported(read(path)) - allowed == set()
 
 
-def test_the_contract_of_the_core_names_each_of_its_rooms():
+def test_contract_of_the_core_names_each_of_its_packages():
     contracts = ConfigParser()
     contracts.read(ROOT / "setup.cfg", encoding="utf-8")
     named = contracts["importlinter:contract:core"]["source_modules"].split()
@@ -152,7 +152,7 @@ def test_the_contract_of_the_core_names_each_of_its_rooms():
         ("import typing\nif typing.TYPE_CHECKING:\n    pass\nelse:\n    import time", None),
     ],
 )
-def test_the_search_for_imports_finds_them_wherever_they_run(source, found):
+def test_import_search_finds_imports_that_run_anywhere(source, found):
     assert imported(source) == (found or {"typing", "time"})
 
 
@@ -164,7 +164,7 @@ def test_the_search_for_imports_finds_them_wherever_they_run(source, found):
         *("retrytemplate.policies", "retrytemplate.backends", "retrytemplate.testing"),
     ],
 )
-def test_what_is_loaded_when_it_is_asked_for_is_listed_before(package):
+def test_lazy_module_is_listed_before_it_is_loaded(package):
     told = subprocess.run(
         [sys.executable, "-c", f"import {package} as p; print(*{{*p.__all__}} - {{*dir(p)}})"],
         capture_output=True,
@@ -177,7 +177,7 @@ def test_what_is_loaded_when_it_is_asked_for_is_listed_before(package):
 @pytest.mark.parametrize(
     "call", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()", "clock.monotonic()"]
 )
-def test_the_search_for_clock_readings_finds_them(call):
+def test_clock_search_finds_readings(call):
     assert clock_readings(f"def f():\n    return [{call}]") == [call]
 
 
@@ -217,7 +217,7 @@ def loaded_by_the_import():
 
 
 @pytest.mark.parametrize("module", ["asyncio", "logging", "random", "trio", "concurrent.futures"])
-def test_importing_the_package_leaves_heavy_modules_alone(loaded_by_the_import, module):
+def test_importing_the_package_loads_no_heavy_modules(loaded_by_the_import, module):
     assert "retrytemplate.template" in loaded_by_the_import
     assert module not in loaded_by_the_import
 
@@ -227,7 +227,7 @@ def test_importing_the_package_loads_no_package_but_attrs_and_cachetools(loaded_
     assert packages - sys.stdlib_module_names - THIRD_PARTIES == {"retrytemplate"}
 
 
-def test_the_declared_dependencies_are_attrs_and_cachetools():
+def test_declared_dependencies_are_attrs_and_cachetools():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.match(r"[\w-]+", each).group() for each in project["dependencies"]}
     assert names == {"attrs", "cachetools"}
@@ -240,7 +240,7 @@ RAISERS = (
 
 
 @pytest.mark.parametrize("name", retrytemplate.errors.__all__)
-def test_every_error_says_who_raises_it(name):
+def test_docstring_of_every_error_says_who_raises_it(name):
     words = inspect.cleandoc(getattr(retrytemplate.errors, name).__doc__ or "")
     assert re.search(r"\b(raise[sd]?|given)\b", words, re.IGNORECASE), words
     assert re.search(rf"\b({RAISERS})s?\b", words), words

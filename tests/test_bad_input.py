@@ -235,7 +235,7 @@ def case_id(value):
 
 @pytest.mark.statement("S0-66", "S3-14")
 @pytest.mark.parametrize(("make", "arguments", "name"), REFUSED, ids=case_id)
-def test_nonsense_is_refused_where_it_is_given_and_named(make, arguments, name):
+def test_invalid_setting_is_rejected_at_construction_and_named(make, arguments, name):
     with pytest.raises((TypeError, ValueError)) as caught:
         make(**arguments)
     message = str(caught.value)
@@ -271,7 +271,7 @@ def test_nonsense_is_refused_where_it_is_given_and_named(make, arguments, name):
     ],
     ids=case_id,
 )
-def test_what_is_harmless_or_sensible_is_taken(make, arguments):
+def test_unusual_but_valid_setting_is_accepted(make, arguments):
     make(**arguments)
 
 
@@ -302,13 +302,13 @@ CLOCK = "an object with the methods monotonic, time, sleep, sleep_async"
     ],
     ids=case_id,
 )
-def test_a_refusal_says_all_that_is_allowed(make, arguments, said):
+def test_error_names_all_allowed_values(make, arguments, said):
     with pytest.raises((TypeError, ValueError), match=re.escape(said)):
         make(**arguments)
 
 
 @pytest.mark.parametrize("missing", METHODS)
-def test_a_cache_is_refused_that_lacks_what_some_execution_needs(missing):
+def test_cache_without_a_needed_method_is_rejected(missing):
     cache = MemoryRetryContextCache()
     setattr(cache, missing, None)
     with pytest.raises(TypeError, match=f"cache must be an object with the methods .*{missing}"):
@@ -320,21 +320,21 @@ def test_a_cache_is_refused_that_lacks_what_some_execution_needs(missing):
     [(Backoff, "start"), (Backoff, "next")]
     + [(StatefulRetryPolicy, each) for each in ("start", "record", "decide")],
 )
-def test_a_piece_without_a_method_that_it_must_have_is_refused_when_it_is_made(kind, method):
+def test_component_without_a_needed_method_is_rejected(kind, method):
     needed = ("start", "next", "record", "decide")
     half = type("Half", (kind,), {each: print for each in needed if each != method})
     with pytest.raises(TypeError, match=f"abstract class Half .*abstract method '?{method}"):
         half()
 
 
-def test_a_setting_that_there_is_not_is_an_error():
+def test_unknown_setting_raises():
     with pytest.raises(TypeError, match="max_attempt"):
         RetryTemplate(max_attempt=3)
     with pytest.raises(TypeError, match="max_attempt"):
         RetryTemplate().with_(max_attempt=3)
 
 
-def test_a_durable_cache_needs_the_template_to_have_a_name():
+def test_durable_cache_without_a_template_name_raises():
     class Durable(MemoryRetryContextCache):
         durable = True
 
@@ -350,7 +350,7 @@ def test_a_durable_cache_needs_the_template_to_have_a_name():
     [{"recovery": 5}, {"recovery": 5, "state": RetryState("key")}, {"state": "key"}],
     ids=case_id,
 )
-def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how, listening):
+def test_invalid_argument_is_rejected_before_the_execution_begins(way, how, listening):
     callback, recorder = Script(ValueError()), Recorder()
     template = made(listeners=[recorder] if listening else [])
     with pytest.raises(TypeError, match=next(iter(how))):
@@ -359,7 +359,7 @@ def test_nonsense_given_to_an_execution_is_refused_before_it_begins(way, how, li
 
 
 @pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
-def test_what_is_no_callback_is_refused(nonsense):
+def test_callback_that_is_not_callable_is_rejected(nonsense):
     recorder = Recorder()
     plain, watched = made(), made(listeners=[recorder])
     stateful = plain.bind(state=RetryState("key"))
@@ -371,14 +371,14 @@ def test_what_is_no_callback_is_refused(nonsense):
     assert stateful.call(lambda: "value") == "value"
 
 
-def test_an_outcome_tells_what_was_refused():
+def test_outcome_has_the_error_of_rejected_arguments():
     for outcome in (made().outcome(5), asyncio.run(made().outcome_async(5))):
         assert "the callback must be callable, got 5" in str(outcome.exception)
         assert (outcome.attempts, outcome.history, outcome.elapsed) == (0, (), 0.0)
 
 
 @pytest.mark.parametrize("nonsense", [5, None, "callback"], ids=repr)
-def test_what_is_no_callback_is_refused_in_a_task(nonsense):
+def test_callback_that_is_not_callable_is_rejected_in_a_task(nonsense):
     for enter in (made().execute_async, made().call_async):
         with pytest.raises(TypeError, match="the callback must be callable, got"):
             asyncio.run(enter(nonsense))
@@ -386,7 +386,7 @@ def test_what_is_no_callback_is_refused_in_a_task(nonsense):
 
 @every_way
 @pytest.mark.parametrize("key", [None, 1.5, ["a"], {"a": 1}, NAN, (1, None)], ids=repr)
-def test_a_key_that_cannot_serve_is_named(way, key):
+def test_key_without_a_stable_encoding_is_named(way, key):
     with pytest.raises(InconsistentKeyError) as caught:
         way(made(), Script("value"), state=RetryState(key))
     shown = key if not isinstance(key, tuple) else key[1]
@@ -405,7 +405,7 @@ async def nothing_awaited():
 
 
 @pytest.mark.parametrize("settings", [{}, {"attempt_timeout": 1.0}, {"listeners": [Recorder()]}])
-def test_a_function_without_a_parameter_given_to_execute_says_use_call(settings):
+def test_function_without_parameters_in_execute_suggests_call(settings):
     template = made(**settings)
     with pytest.raises(MisuseError, match=r"nothing_wanted .*use call\(\)"):
         template.execute(nothing_wanted)
@@ -413,7 +413,7 @@ def test_a_function_without_a_parameter_given_to_execute_says_use_call(settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"attempt_timeout": 1.0}, {"listeners": [Recorder()]}])
-async def test_a_coroutine_function_without_a_parameter_says_so_too(settings):
+async def test_coroutine_function_without_parameters_suggests_call(settings):
     with pytest.raises(MisuseError, match=r"nothing_awaited .*use call"):
         await made(**settings).execute_async(nothing_awaited)
 
@@ -423,7 +423,7 @@ def test_execute_of_wrapped_function_without_context_says_use_call():
         made().execute(Bulkhead("files").wrap(nothing_wanted))
 
 
-def test_it_is_said_once_and_not_retried_or_recovered():
+def test_misuse_is_raised_once_without_retry_or_recovery():
     recorder = Recorder()
     with pytest.raises(MisuseError) as caught:
         made(listeners=[recorder], recovery=lambda context: "recovered").execute(nothing_wanted)
@@ -432,12 +432,12 @@ def test_it_is_said_once_and_not_retried_or_recovered():
 
 
 @pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
-def test_a_function_that_call_gives_too_few_arguments_says_what_it_lacks(settings):
+def test_missing_arguments_of_call_are_named(settings):
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'two'"):
         made(**settings).call(lambda one, two: None, 1)
 
 
-def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
+def test_type_error_inside_a_callback_is_an_ordinary_failure():
     def callback(context):
         return nothing_wanted(context)
 
@@ -448,11 +448,11 @@ def test_a_type_error_from_inside_a_callback_is_an_ordinary_failure():
 
 @every_way
 @pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
-def test_a_type_error_from_inside_a_callback_with_the_context_is_retried(way, settings):
+def test_type_error_inside_a_callback_with_context_is_retried(way, settings):
     assert way(made(**settings), Script(TypeError("its own"), "value")) == "value"
 
 
-def test_a_type_error_from_inside_a_callback_that_is_dressed_as_another_is_ordinary():
+def test_type_error_in_callback_with_wrapped_signature_is_ordinary():
     @wraps(nothing_wanted)
     def callback(context):
         raise TypeError("its own")
@@ -473,7 +473,7 @@ def with_async_hook(hook):
 
 
 @pytest.mark.parametrize("hook", [each for each in HOOKS if each != "on_overrun"])
-def test_an_asynchronous_hook_in_synchronous_use_is_named(hook):
+def test_asynchronous_hook_in_synchronous_use_is_named(hook):
     failing = hook in ("on_error", "on_backoff", "on_recovery")
     attempts = 1 if hook == "on_recovery" else 2
     cache = Down(lambda step, record: hook == "on_store_error" and step == "succeed")
@@ -501,7 +501,7 @@ def old_coroutine():
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_a_callback_that_gives_a_generator_to_be_awaited_is_named(attempt):
+def test_callback_that_returns_an_awaitable_generator_is_named(attempt):
     def later():
         calls.append(1)
         if len(calls) < attempt:
@@ -513,7 +513,7 @@ def test_a_callback_that_gives_a_generator_to_be_awaited_is_named(attempt):
         made(2).call(later)
 
 
-def test_a_generator_is_a_value_like_any_other():
+def test_generator_is_an_ordinary_value():
     assert list(made().call(lambda: (number for number in range(3)))) == [0, 1, 2]
 
 
@@ -522,7 +522,7 @@ def test_a_generator_is_a_value_like_any_other():
 )
 @pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["inline", "engine"])
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_a_callback_that_gives_an_awaitable_is_named(made_by, listeners, attempt):
+def test_callback_that_returns_an_awaitable_is_named(made_by, listeners, attempt):
     def enters(template):
         def later(*_):
             calls.append(1)
@@ -541,7 +541,7 @@ def test_a_callback_that_gives_an_awaitable_is_named(made_by, listeners, attempt
             list(enters(made(listeners=listeners)))[number]()
 
 
-def test_a_wrapped_function_that_gives_an_awaitable_after_a_plain_result_is_named():
+def test_wrapped_function_with_a_later_awaitable_is_named():
     results = [1, 2, Deferred()]
     wrapped = made().wrap(lambda: results.pop(0))
     assert [wrapped(), wrapped()] == [1, 2]
@@ -550,19 +550,19 @@ def test_a_wrapped_function_that_gives_an_awaitable_after_a_plain_result_is_name
 
 
 @pytest.mark.parametrize("recovery", [nothing_wanted, nothing_awaited, lambda: "cached"])
-def test_a_recovery_without_a_parameter_is_refused_by_template_and_bind(recovery):
+def test_recovery_without_parameters_is_rejected(recovery):
     with pytest.raises(TypeError, match="recovery must be a function of the context, got <"):
         made(recovery=recovery)
     with pytest.raises(TypeError, match="recovery must be a function of the context, got <"):
         made().bind(recovery=recovery)
 
 
-def test_a_recovery_that_does_not_tell_what_it_takes_is_taken():
+def test_recovery_without_a_readable_signature_is_accepted():
     assert made(1).bind(recovery=repr).call(Script(ValueError())).startswith("<RetryContext")
 
 
 @pytest.mark.parametrize("settings", [{}, {"listeners": [Recorder()]}], ids=["untold", "told"])
-def test_a_recovery_of_a_call_without_a_parameter_says_so(settings):
+def test_recovery_of_a_call_without_parameters_is_rejected(settings):
     with pytest.raises(
         MisuseError, match="nothing_wanted cannot take the context that a recovery"
     ) as caught:
@@ -570,7 +570,7 @@ def test_a_recovery_of_a_call_without_a_parameter_says_so(settings):
     assert repr(caught.value.__context__) == "ValueError('down')"
 
 
-def test_a_type_error_from_inside_a_recovery_leaves_as_it_is():
+def test_type_error_inside_a_recovery_is_raised_unchanged():
     def recovery(context):
         raise TypeError("of its own")
 
@@ -579,13 +579,13 @@ def test_a_type_error_from_inside_a_recovery_leaves_as_it_is():
     assert type(caught.value) is TypeError
 
 
-def test_a_recovery_that_gives_an_awaitable_is_named():
+def test_recovery_that_returns_an_awaitable_is_named():
     with pytest.raises(MisuseError, match="coroutine_function returned an awaitable"):
         made(1).execute(Script(ValueError()), recovery=coroutine_function)
 
 
 @pytest.mark.parametrize("step", ["begin", "fail", "succeed"])
-def test_an_asynchronous_cache_in_synchronous_use_is_named(step):
+def test_asynchronous_cache_in_synchronous_use_is_named(step):
     async def later(self, *args, **kwargs):
         raise AssertionError("nobody awaits this")
 
@@ -604,7 +604,7 @@ def test_an_asynchronous_cache_in_synchronous_use_is_named(step):
     assert any(f"Twin.{step} returned an awaitable" in text for text in said)
 
 
-def test_an_asynchronous_clock_in_synchronous_use_is_named():
+def test_asynchronous_clock_in_synchronous_use_is_named():
     class Slow(VirtualClock):
         async def sleep(self, delay):
             raise AssertionError("nobody awaits this")
@@ -614,7 +614,7 @@ def test_an_asynchronous_clock_in_synchronous_use_is_named():
 
 
 @pytest.mark.parametrize("method", ["admit", "reserve", "release"])
-def test_an_asynchronous_guard_in_synchronous_use_is_named(method):
+def test_asynchronous_guard_in_synchronous_use_is_named(method):
     async def later(self, *_):
         raise AssertionError("nobody awaits this")
 
@@ -628,7 +628,7 @@ def test_an_asynchronous_guard_in_synchronous_use_is_named(method):
 
 
 @every_way
-def test_a_blocking_cache_is_refused_in_tasks(way):
+def test_blocking_cache_in_tasks_is_rejected(way):
     class Blocking(MemoryRetryContextCache):
         blocking = True
 
@@ -641,7 +641,7 @@ def test_a_blocking_cache_is_refused_in_tasks(way):
 
 
 @pytest.mark.parametrize("state", ["", 0, [], False, "order-17"])
-def test_a_state_that_is_none_is_refused_whether_it_is_true_or_not(state):
+def test_state_of_wrong_type_is_rejected_also_if_false(state):
     template = made()
     for enter in (
         lambda: template.execute(int, state=state),

@@ -61,23 +61,23 @@ def test_every_cell_has_a_row_with_a_figure_for_the_library(done):
     assert all(float(ratio) >= 0 for _, ratio, _ in list(found.values())[:-1])
 
 
-def test_no_call_of_the_library_leaves_garbage(done):
+def test_calls_of_the_library_leave_no_garbage(done):
     counts = [cells[1] for title, cells in rows(done[0]).items() if title.startswith("garbage")]
     assert counts == ["0"] * 4
 
 
-def test_the_table_takes_the_place_of_the_old_one_in_the_page(done):
+def test_new_table_replaces_the_old_one_in_the_page(done):
     printed, page, _ = done
     assert page == (f"before\n<!-- results: begin -->\n{printed}<!-- results: end -->\nafter\n")
 
 
-def test_the_figures_of_every_run_are_kept(done):
+def test_figures_of_every_run_are_kept(done):
     (run,) = done[2]["runs"]
     assert run.keys() == {"loop", "ours"}
     assert run["loop"].keys() == run["ours"].keys()
 
 
-def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
+def test_unknown_library_raises_error_that_names_the_known_ones():
     refused = bench("--only", "ours,lop")
     assert refused.returncode == 2
     assert "no lop; there are loop, ours, tenacity, stamina, backoff" in refused.stderr
@@ -102,7 +102,7 @@ def test_a_library_that_it_does_not_know_is_an_error_that_names_those_it_does():
         ("switch", ["SQLite"]),
     ],
 )
-def test_the_other_tables_are_written_between_their_marks(tmp_path, name, titles):
+def test_other_tables_are_written_between_their_marks(tmp_path, name, titles):
     page = tmp_path / "page.md"
     page.write_text(f"before\n<!-- {name}: begin -->\nold\n<!-- {name}: end -->\nafter\n")
     script = str(ROOT / "benchmarks" / f"{name}.py")
@@ -122,7 +122,7 @@ def test_the_other_tables_are_written_between_their_marks(tmp_path, name, titles
     assert all(float(figure) >= 0 for figure in figures)
 
 
-def test_the_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
+def test_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- batch: begin -->\nold\n<!-- batch: end -->\n")
     script = str(ROOT / "benchmarks" / "batch.py")
@@ -140,7 +140,7 @@ def test_the_benchmark_of_chunk_steps_runs_with_and_without_faults(tmp_path):
     assert titles == ["sqlite", "sqlite", *faulty]
 
 
-def test_the_benchmark_of_deadlines_writes_its_table_and_its_figures(tmp_path):
+def test_benchmark_of_deadlines_writes_its_table_and_figures(tmp_path):
     page, figures = tmp_path / "page.md", tmp_path / "figures.json"
     page.write_text("<!-- deadline: begin -->\nold\n<!-- deadline: end -->\n")
     script = str(ROOT / "benchmarks" / "deadline.py")
@@ -156,7 +156,7 @@ def test_the_benchmark_of_deadlines_writes_its_table_and_its_figures(tmp_path):
     assert kept["retrytemplate, in a thread"]["sync"][0] > 0.0
 
 
-def test_the_benchmark_of_pipelines_writes_its_table_and_its_figures(tmp_path):
+def test_benchmark_of_pipelines_writes_its_table_and_figures(tmp_path):
     page, figures = tmp_path / "page.md", tmp_path / "figures.json"
     page.write_text("<!-- pipeline: begin -->\nold\n<!-- pipeline: end -->\n", encoding="utf-8")
     script = str(ROOT / "benchmarks" / "pipeline.py")
@@ -172,7 +172,7 @@ def test_the_benchmark_of_pipelines_writes_its_table_and_its_figures(tmp_path):
     assert all(each > 0.0 for each in kept.values())
 
 
-def test_the_benchmark_of_shared_circuits_counts_the_round_trips(valkey_url):
+def test_benchmark_of_shared_circuits_counts_the_round_trips(valkey_url):
     script = str(ROOT / "benchmarks" / "circuits.py")
     done = subprocess.run(
         [sys.executable, script, "--quick", "--url", valkey_url],

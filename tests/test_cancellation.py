@@ -172,7 +172,7 @@ def named(value):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("signal", SIGNALS, ids=named)
 @pytest.mark.parametrize("way", [in_thread, in_block], ids=["execute", "block"])
-def test_a_signal_passes_from_every_place_and_leaves_all_in_order(way, signal, place):
+def test_signal_passes_from_every_component_and_releases_everything(way, signal, place):
     def set_off():
         raise signal
 
@@ -185,7 +185,7 @@ def test_a_signal_passes_from_every_place_and_leaves_all_in_order(way, signal, p
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=named)
 @pytest.mark.parametrize("attempt", [1, 2, 4])
-def test_a_signal_passes_where_nobody_listens(signal, attempt):
+def test_signal_passes_without_listeners(signal, attempt):
     for enter in (
         lambda template, fn: template.call(fn),
         lambda template, fn: template.wrap(fn)(),
@@ -221,7 +221,7 @@ POLICIES = [
 @pytest.mark.parametrize("policy", POLICIES, ids=named)
 @pytest.mark.parametrize("signal", SIGNALS, ids=named)
 @every_way
-def test_no_policy_is_asked_whether_to_retry_a_signal(way, signal, policy):
+def test_policy_is_not_called_for_a_signal(way, signal, policy):
     callback = Script(signal)
 
     with pytest.raises(type(signal)):
@@ -234,7 +234,7 @@ def test_no_policy_is_asked_whether_to_retry_a_signal(way, signal, policy):
     "kind",
     [BaseException, KeyboardInterrupt, asyncio.CancelledError, concurrent.futures.CancelledError],
 )
-def test_a_policy_that_lists_a_signal_is_refused(kind):
+def test_policy_that_lists_a_signal_is_rejected(kind):
     with pytest.raises(ValueError, match="never retried"):
         SimpleRetryPolicy(3, kind)
 
@@ -285,7 +285,7 @@ in_tasks = pytest.mark.parametrize(
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("form", ["execute", "block"])
 @in_tasks
-def test_a_cancelled_task_ends_in_every_place_and_leaves_all_in_order(staged, form, place):
+def test_cancelled_task_ends_in_every_component_and_releases_everything(staged, form, place):
     scene, play = staged(place)
 
     async def turn(context):
@@ -309,7 +309,7 @@ def test_a_cancelled_task_ends_in_every_place_and_leaves_all_in_order(staged, fo
 @pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize("entrance", ["wrap", "call_async", "outcome_async", "execute_async"])
 @in_tasks
-def test_a_cancelled_task_ends_where_nobody_listens(staged, entrance, attempt):
+def test_cancelled_task_ends_without_listeners(staged, entrance, attempt):
     scene, play = staged("here")
     calls = []
 
@@ -332,7 +332,7 @@ def test_a_cancelled_task_ends_where_nobody_listens(staged, entrance, attempt):
 
 
 @pytest.mark.statement("S0-23")
-async def test_a_cancelled_group_of_tasks_in_a_callback_ends_the_execution():
+async def test_cancelled_task_group_in_a_callback_ends_the_execution():
     calls = []
 
     async def callback(context):
@@ -351,7 +351,7 @@ async def test_a_cancelled_group_of_tasks_in_a_callback_ends_the_execution():
 
 
 @pytest.mark.statement("S0-23")
-def test_a_time_limit_from_outside_ends_the_whole_of_it():
+def test_timeout_from_outside_ends_the_whole_execution():
     async def body():
         async with asyncio.timeout(2.5):
             await template.execute_async(Script(ValueError()))
@@ -375,7 +375,7 @@ class Closing(RetryListener):
         self.ended = "ended"
 
 
-def test_an_asynchronous_close_may_await_after_a_cancellation():
+def test_asynchronous_close_may_await_after_a_cancellation():
     async def cleanup():
         for _ in range(5):
             await asyncio.sleep(0)
@@ -389,7 +389,7 @@ def test_an_asynchronous_close_may_await_after_a_cancellation():
     assert [listener.ended for listener in listeners] == ["ended", "ended"]
 
 
-def test_a_second_cancellation_ends_an_asynchronous_close_and_the_others_are_still_called():
+def test_second_cancellation_ends_a_close_and_calls_the_others():
     async def cleanup():
         await asyncio.sleep(0)
 
@@ -406,7 +406,7 @@ def test_a_second_cancellation_ends_an_asynchronous_close_and_the_others_are_sti
     assert (first.ended, held_up.ended, last.ended) == ("ended", "begun", "ended")
 
 
-def test_in_trio_every_close_is_called_and_a_shielded_one_comes_to_its_end():
+def test_trio_cancellation_calls_every_close_and_ends_shielded_ones():
     async def shielded():
         with trio.CancelScope(shield=True):
             await trio.sleep(1.0)
@@ -433,7 +433,7 @@ def test_in_trio_every_close_is_called_and_a_shielded_one_comes_to_its_end():
 
 @pytest.mark.statement("S2-32")
 @every_way
-def test_an_interrupted_wait_ends_the_execution_with_an_error_that_says_so(way):
+def test_interrupted_wait_ends_the_execution_with_its_error(way):
     template = made(9, delay=5.0, clock=VirtualClock(interrupt_at=2), listeners=[Recorder()])
     callback = Script(ValueError("the callback's own"))
     recoveries = []
@@ -446,7 +446,7 @@ def test_an_interrupted_wait_ends_the_execution_with_an_error_that_says_so(way):
 
 
 @every_way
-def test_an_interrupted_wait_keeps_what_was_counted_and_frees_the_key(way):
+def test_interrupted_wait_keeps_the_count_and_frees_the_key(way):
     template = made(9, delay=5.0, name="scene", clock=VirtualClock(interrupt_at=1))
 
     with pytest.raises(BackoffInterruptedError):
@@ -526,7 +526,7 @@ def without_loop(monkeypatch):
 @suspended_in_every_way
 @listeners_of_every_kind
 @pytest.mark.usefixtures("without_loop")
-def test_a_suspended_execution_can_be_closed_from_another_context(suspended, listener):
+def test_suspended_execution_can_be_closed_from_another_context(suspended, listener):
     coroutine, listeners = begun(suspended, listener)
 
     def close():
@@ -541,9 +541,7 @@ def test_a_suspended_execution_can_be_closed_from_another_context(suspended, lis
 @suspended_in_every_way
 @listeners_of_every_kind
 @pytest.mark.usefixtures("without_loop")
-def test_a_suspended_execution_that_is_forgotten_is_closed_without_a_word(
-    suspended, listener, unraisable
-):
+def test_suspended_execution_that_is_collected_is_closed_silently(suspended, listener, unraisable):
     *forgotten, listeners = begun(suspended, listener)
 
     def forget():
@@ -557,7 +555,7 @@ def test_a_suspended_execution_that_is_forgotten_is_closed_without_a_word(
     assert unraisable == []
 
 
-def test_a_suspended_deadline_can_be_closed_from_another_context():
+def test_suspended_deadline_can_be_closed_from_another_context():
     coroutine = under_a_deadline(made())
     contextvars.copy_context().run(coroutine.send, None)
     coroutine.close()
@@ -565,7 +563,7 @@ def test_a_suspended_deadline_can_be_closed_from_another_context():
 
 
 @pytest.mark.parametrize("stateful", [executed, wrapped])
-def test_a_suspended_execution_that_is_closed_frees_its_key(stateful):
+def test_suspended_execution_that_is_closed_frees_its_key(stateful):
     template = made(name="scene")
     coroutine = stateful(template.bind(state=STATE))
     coroutine.send(None)
@@ -574,7 +572,7 @@ def test_a_suspended_execution_that_is_closed_frees_its_key(stateful):
     assert template.execute(Script("value"), state=STATE) == "value"
 
 
-def test_a_wrapped_asynchronous_generator_can_be_closed_from_another_context():
+def test_wrapped_async_generator_can_be_closed_from_another_context():
     async def numbers():
         await Suspended()
         yield 1
@@ -621,7 +619,7 @@ async def working(template):
 
 
 @pytest.mark.parametrize("turns", range(30))
-def test_a_task_of_asyncio_that_is_cancelled_anywhere_leaves_its_key_free(turns):
+def test_asyncio_task_cancelled_anywhere_leaves_its_key_free(turns):
     template = made(name="work", cache=Awaited())
 
     async def main():
@@ -636,7 +634,7 @@ def test_a_task_of_asyncio_that_is_cancelled_anywhere_leaves_its_key_free(turns)
 
 
 @pytest.mark.parametrize("turns", range(30))
-def test_a_task_of_trio_too(turns):
+def test_trio_task_cancelled_anywhere_leaves_its_key_free(turns):
     template = made(name="work", cache=Awaited())
 
     async def main():

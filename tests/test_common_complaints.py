@@ -41,7 +41,7 @@ from retrytemplate.testing import AsyncRecorder, ScriptedRandom, VirtualClock, r
 from tests.support.runners import Script, every_way, made
 
 
-def test_a_hung_attempt_does_not_defeat_the_retry():
+def test_hung_attempt_does_not_prevent_the_retry():
     clock = VirtualClock()
     template = made(3, attempt_timeout=2.0, clock=clock)
     calls = []
@@ -57,7 +57,7 @@ def test_a_hung_attempt_does_not_defeat_the_retry():
     assert calls == [0.0, 2.0, 4.0]
 
 
-def test_limits_of_the_attempts_add_up_to_no_more_than_the_limit_of_the_whole():
+def test_attempt_timeouts_stay_within_the_total_limit():
     clock = VirtualClock()
     template = made(9, attempt_timeout=50.0, clock=clock)
 
@@ -71,7 +71,7 @@ def test_limits_of_the_attempts_add_up_to_no_more_than_the_limit_of_the_whole():
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "told"])
-def test_the_total_limit_is_a_limit(cut):
+def test_total_limit_ends_the_call(cut):
     clock = VirtualClock()
     template = made(99, delay=2.0, clock=clock)
 
@@ -94,7 +94,7 @@ def test_the_total_limit_is_a_limit(cut):
     assert clock.monotonic() == 4.0, "1 + 2 + 1: a further wait does not fit"
 
 
-async def test_one_retried_function_used_at_the_same_time_does_not_corrupt_itself():
+async def test_one_retried_function_used_concurrently_keeps_its_state():
     numbers = {"a": [], "b": []}
 
     @made(3).wrap
@@ -109,7 +109,7 @@ async def test_one_retried_function_used_at_the_same_time_does_not_corrupt_itsel
     assert numbers == {"a": [1, 2, 3], "b": [1, 2, 3]}
 
 
-def test_how_many_attempts_this_very_call_took_has_an_answer():
+def test_number_of_attempts_of_one_call_is_available():
     template = made(3)
     left = ["x", "x", "1"]
 
@@ -121,7 +121,7 @@ def test_how_many_attempts_this_very_call_took_has_an_answer():
 
 
 @every_way
-def test_the_wait_may_depend_on_the_exception_without_a_class(way):
+def test_delay_may_depend_on_the_exception_without_a_class(way):
     def delay(failures, exception):
         return 0.0 if isinstance(exception, ConnectionError) else 10.0 * failures
 
@@ -131,7 +131,7 @@ def test_the_wait_may_depend_on_the_exception_without_a_class(way):
 
 
 @every_way
-def test_the_real_error_is_what_the_caller_sees(way):
+def test_caller_gets_the_real_error(way):
     failure = OSError("the real one")
     with pytest.raises(OSError) as caught:
         way(made(3), Script(failure))
@@ -139,7 +139,7 @@ def test_the_real_error_is_what_the_caller_sees(way):
     assert (failure.__cause__, failure.__context__) == (None, None)
 
 
-def test_retrying_everything_but_one_type_does_not_swallow_a_cancellation():
+def test_retrying_all_but_one_type_swallows_no_cancellation():
     calls = []
     template = made(policy=SimpleRetryPolicy(1000, not_on=KeyError))
 
@@ -157,7 +157,7 @@ def test_retrying_everything_but_one_type_does_not_swallow_a_cancellation():
     assert calls == [1]
 
 
-def test_nothing_is_called_that_later_pythons_take_away():
+def test_functions_removed_in_later_pythons_are_not_called():
     going = {"iscoroutinefunction", "get_event_loop", "get_event_loop_policy"}
     package = Path(retrytemplate.__file__).parent
     used = {
@@ -171,7 +171,7 @@ def test_nothing_is_called_that_later_pythons_take_away():
     assert used == set()
 
 
-def test_what_is_known_only_at_run_time_is_read_at_every_call():
+def test_run_time_value_is_read_at_every_call():
     settings = {"attempts": 2, "delay": 1.0}
     template = made(
         policy=SimpleRetryPolicy(lambda: settings["attempts"]),
@@ -190,7 +190,7 @@ def test_what_is_known_only_at_run_time_is_read_at_every_call():
         assert template.clock.sleeps == [delay] * (attempts - 1)
 
 
-def test_with_full_jitter_a_budget_of_time_does_not_end_too_early():
+def test_full_jitter_with_a_time_limit_does_not_end_too_early():
     clock = VirtualClock()
     template = RetryTemplate(
         TimeoutRetryPolicy(10.0),
@@ -217,7 +217,7 @@ async def test_listeners_may_be_asynchronous():
     assert recorder.hooks[-1] == "close"
 
 
-def test_trio_needs_no_sleep_to_be_passed():
+def test_trio_works_without_a_given_sleep():
     calls = []
 
     @RetryTemplate(backoff=FixedBackoff(60.0)).wrap
@@ -236,7 +236,7 @@ class TryAgain(Exception):
 
 
 @every_way
-def test_asking_for_another_attempt_hides_nothing_in_the_end(way):
+def test_request_for_another_attempt_keeps_the_last_error(way):
     policy = SimpleRetryPolicy(3, TryAgain)
     last = TryAgain("still not there")
     callback = Script(TryAgain("not yet"), TryAgain("not yet"), last)
@@ -248,7 +248,7 @@ def test_asking_for_another_attempt_hides_nothing_in_the_end(way):
 
 
 @every_way
-def test_what_was_wrong_with_a_result_is_said_in_the_end(way):
+def test_rejected_result_is_in_the_last_error(way):
     policy = ResultRetryPolicy(lambda status: status == 202, SimpleRetryPolicy(3))
     with pytest.raises(UnacceptableResultError, match="202") as caught:
         way(made(policy=policy), Script(202))

@@ -158,7 +158,7 @@ class SharedContext:
 @pytest.mark.parametrize(
     "planted", [SharedContext, lambda: made(policy=SharedCount())], ids=["context", "policy"]
 )
-def test_the_check_fails_where_a_count_is_shared(planted):
+def test_check_fails_when_a_count_is_shared(planted):
     with pytest.raises(AssertionError):
         counts_never_mix(planted(), executed, rounds=1)
 
@@ -185,7 +185,7 @@ async def test_counts_never_mix_between_tasks(entrance, settings):
         own.check(result)
 
 
-async def test_a_plain_retry_loop_on_a_shared_object_would_mix_the_tasks():
+async def test_plain_retry_loop_on_a_shared_object_mixes_tasks():
     """What the test before guards against: the same check on a shared count fails."""
     shared = SharedContext.Context()
 
@@ -207,7 +207,7 @@ async def test_a_plain_retry_loop_on_a_shared_object_would_mix_the_tasks():
             own.check(result)
 
 
-async def test_tasks_of_one_block_form_do_not_meet():
+async def test_tasks_of_one_block_form_do_not_mix():
     template = made(ATTEMPTS)
 
     async def enter(number):
@@ -224,7 +224,7 @@ async def test_tasks_of_one_block_form_do_not_meet():
     assert results == [list(range(1, number % ATTEMPTS + 2)) for number in range(TASKS)]
 
 
-def test_backoffs_of_different_threads_grow_apart():
+def test_backoffs_of_different_threads_grow_separately():
     clock = VirtualClock()
     delays = threading.local()
 
@@ -244,7 +244,7 @@ def test_backoffs_of_different_threads_grow_apart():
     assert in_threads(work, THREADS) == [[1.0, 2.0, 4.0, 8.0, 16.0]] * THREADS
 
 
-def test_the_current_context_is_the_threads_own():
+def test_current_context_belongs_to_the_thread():
     template = made(listeners=[Recorder()])
 
     def work(number):
@@ -263,7 +263,7 @@ def test_the_current_context_is_the_threads_own():
 # -- listeners ----------------------------------------------------------------------------------
 
 
-def test_no_listener_that_is_registered_at_the_same_time_is_lost():
+def test_listeners_registered_concurrently_are_all_kept():
     template = made()
     listeners = [[Recorder() for _ in range(5)] for _ in range(THREADS)]
 
@@ -283,7 +283,7 @@ def test_no_listener_that_is_registered_at_the_same_time_is_lost():
     assert all(listener.hooks == whole for group in listeners for listener in group)
 
 
-def test_a_listener_that_joins_while_others_call_sees_whole_executions_only():
+def test_listener_registered_during_calls_sees_whole_executions():
     class Whole(Recorder):
         def __init__(self):
             super().__init__()
@@ -323,7 +323,7 @@ def test_a_listener_that_joins_while_others_call_sees_whole_executions_only():
 # -- what is shared on purpose ------------------------------------------------------------------
 
 
-def test_a_circuit_under_threads_counts_every_failure_once_and_opens_once():
+def test_circuit_under_threads_counts_each_failure_and_opens_once():
     policy = CircuitBreakerRetryPolicy(SimpleRetryPolicy(20), open_timeout=5, reset_timeout=20)
     template = made(policy=policy, name="circuit")
     state = RetryState("billing", rollback_for=())
@@ -350,7 +350,7 @@ def test_a_circuit_under_threads_counts_every_failure_once_and_opens_once():
     assert len(calls) == before
 
 
-def test_of_all_threads_that_want_a_key_one_has_it_at_a_time():
+def test_one_thread_at_a_time_holds_a_key():
     template = made(10**6, name="claims", cache=MemoryRetryContextCache())
     inside, most, fences = [], [], []
 
@@ -380,7 +380,7 @@ def test_of_all_threads_that_want_a_key_one_has_it_at_a_time():
     assert template.cache.peek(template.scoped_key("key")).failures == failures
 
 
-def test_a_full_cache_under_threads_never_holds_more_than_it_may():
+def test_full_cache_under_threads_never_exceeds_its_capacity():
     cache = MemoryRetryContextCache(capacity=THREADS, when_full="evict")
     template = made(10**6, name="full", cache=cache)
 
@@ -397,7 +397,7 @@ def test_a_full_cache_under_threads_never_holds_more_than_it_may():
     assert len(cache) == THREADS
 
 
-def test_scripted_chance_and_virtual_time_lose_nothing_under_threads():
+def test_scripted_random_and_virtual_time_lose_nothing_under_threads():
     clock, chance = VirtualClock(), ScriptedRandom([0.5], cycle=True)
     template = RetryTemplate(
         SimpleRetryPolicy(3),

@@ -132,7 +132,7 @@ def test_every_kind_of_deviation_has_its_lines() -> None:
 
 
 @each("hard")
-def test_what_is_no_exception_ends_the_call_uncounted(line: JSON, mode: str) -> None:
+def test_base_exception_ends_the_call_uncounted(line: JSON, mode: str) -> None:
     kept: JSON = {}
     for number, call, record in calls_of(line, played(line, mode)):
         attempts = attempts_of(call, record)
@@ -152,7 +152,7 @@ def test_what_is_no_exception_ends_the_call_uncounted(line: JSON, mode: str) -> 
 
 
 @each("hard")
-def test_until_something_hard_is_raised_all_is_as_in_the_original(line: JSON, mode: str) -> None:
+def test_trace_before_a_base_exception_equals_the_original(line: JSON, mode: str) -> None:
     agree_until_the_first_deviation(line, mode)
 
 
@@ -160,7 +160,7 @@ def test_until_something_hard_is_raised_all_is_as_in_the_original(line: JSON, mo
 
 
 @each("sync_leak")
-def test_a_close_that_raises_keeps_no_other_from_running(line: JSON, mode: str) -> None:
+def test_close_that_raises_prevents_no_other_close(line: JSON, mode: str) -> None:
     listeners = line["scenario"]["listeners"]
     expected = deepcopy(line["trace"])
     for record in expected:
@@ -178,7 +178,7 @@ def test_a_close_that_raises_keeps_no_other_from_running(line: JSON, mode: str) 
     agree(expected, trace)
 
 
-def test_the_error_of_a_close_is_chained_to_what_the_call_was_about_to_raise() -> None:
+def test_error_of_a_close_is_chained_to_the_pending_error() -> None:
     class Closing(RetryListener):
         def close(self, context: RetryContext, exception: BaseException | None) -> None:
             raise LookupError("from close")
@@ -203,7 +203,7 @@ FULL = {
 
 
 @each("cache_full")
-def test_a_full_cache_refuses_new_keys_only(line: JSON, mode: str) -> None:
+def test_full_cache_rejects_new_keys_only(line: JSON, mode: str) -> None:
     capacity = line["scenario"]["cache_capacity"]
     kept: JSON = {}
     for _, call, record in calls_of(line, played(line, mode)):
@@ -216,7 +216,7 @@ def test_a_full_cache_refuses_new_keys_only(line: JSON, mode: str) -> None:
 
 
 @each("cache_full")
-def test_a_key_that_is_there_does_not_notice_that_the_cache_is_full(line: JSON, mode: str) -> None:
+def test_known_key_is_not_affected_by_a_full_cache(line: JSON, mode: str) -> None:
     roomy = deepcopy(line)
     del roomy["scenario"]["cache_capacity"]
     expected, trace = played(roomy, mode), played(line, mode)
@@ -227,7 +227,7 @@ def test_a_key_that_is_there_does_not_notice_that_the_cache_is_full(line: JSON, 
     agree(expected[:until], trace[:until])
 
 
-def test_a_cache_without_room_for_anything_is_refused() -> None:
+def test_cache_without_capacity_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"capacity must be an int >= 1, got 0"):
         MemoryRetryContextCache(capacity=0)
 
@@ -240,7 +240,7 @@ def chained(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def test_where_the_cache_is_full_the_callbacks_own_exception_is_not_lost() -> None:
+def test_full_cache_keeps_the_exception_of_the_callback() -> None:
     def fail(context: RetryContext) -> None:
         raise failure
 
@@ -260,7 +260,7 @@ def test_where_the_cache_is_full_the_callbacks_own_exception_is_not_lost() -> No
 
 
 @each("java_npe")
-def test_exhausted_without_a_failure_is_an_error_of_its_own(line: JSON, mode: str) -> None:
+def test_exhausted_without_a_failure_has_its_own_error(line: JSON, mode: str) -> None:
     expected = deepcopy(line["trace"])
     for record in expected:
         if record["result"].get("raise", {}).get("type") == "NullPointerException":
@@ -275,7 +275,7 @@ class GivesUp(RetryListener):
 
 
 @pytest.mark.parametrize("state", [None, RetryState("a")], ids=["stateless", "stateful"])
-def test_exhausted_without_a_failure_says_why(state: RetryState | None) -> None:
+def test_exhausted_without_a_failure_has_a_reason(state: RetryState | None) -> None:
     template = RetryTemplate(listeners=(GivesUp(),), raise_last=True, name="orders")
 
     with pytest.raises(ExhaustedRetryError, match=r"no attempt|gave up|given up") as caught:
@@ -288,13 +288,13 @@ def test_exhausted_without_a_failure_says_why(state: RetryState | None) -> None:
 
 
 @each("max_zero")
-def test_no_attempts_at_all_are_refused(line: JSON, mode: str) -> None:
+def test_zero_attempts_are_rejected(line: JSON, mode: str) -> None:
     with pytest.raises(ValueError, match=r"max_attempts must be an int >= 1, got 0"):
         played(line, mode)
 
 
 @each("empty_composite")
-def test_a_composite_of_nothing_is_refused(line: JSON, mode: str) -> None:
+def test_empty_composite_is_rejected(line: JSON, mode: str) -> None:
     with pytest.raises(ValueError, match=r"policies must .*, got "):
         played(line, mode)
 
@@ -303,7 +303,7 @@ def test_a_composite_of_nothing_is_refused(line: JSON, mode: str) -> None:
 
 
 @each("ms_truncation")
-def test_every_delay_is_the_product_without_rounding(line: JSON, mode: str) -> None:
+def test_delays_are_products_without_rounding(line: JSON, mode: str) -> None:
     backoff = line["scenario"]["backoff"]
     steps: dict[str | None, int] = {}
     kept: JSON = {}
@@ -318,7 +318,7 @@ def test_every_delay_is_the_product_without_rounding(line: JSON, mode: str) -> N
         steps[key], kept = step, record.get("cache", {})
 
 
-def test_some_of_these_delays_are_no_whole_numbers() -> None:
+def test_some_delays_are_not_integers() -> None:
     lines = [line for line in LINES if "ms_truncation" in line["tags"]]
     delays = [e[1] for line in lines for r in played(line, "sync") for e in events_of(r, "sleep")]
 
@@ -326,7 +326,7 @@ def test_some_of_these_delays_are_no_whole_numbers() -> None:
 
 
 @each("ms_truncation")
-def test_but_for_the_delays_all_is_as_in_the_original(line: JSON, mode: str) -> None:
+def test_trace_without_delays_equals_the_original(line: JSON, mode: str) -> None:
     trace = played(line, mode)
     until = first_deviation(line, trace)
 
@@ -366,7 +366,7 @@ def plain(tag: str) -> list[JSON]:
 
 
 @each("nested_not_recoverable")
-def test_who_calls_a_failure_not_recoverable_is_heard_anywhere(line: JSON, mode: str) -> None:
+def test_not_recoverable_failure_applies_in_any_member(line: JSON, mode: str) -> None:
     hopeless = tuple(not_recoverable_in(line["scenario"]["policy"]))
     for _, _, record in calls_of(line, played(line, mode)):
         context = record["context"]
@@ -380,11 +380,11 @@ def test_who_calls_a_failure_not_recoverable_is_heard_anywhere(line: JSON, mode:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("line", plain("nested_not_recoverable"), ids=lambda line: line["id"])
-def test_where_nobody_is_heard_all_is_as_in_the_original(line: JSON, mode: str) -> None:
+def test_trace_without_not_recoverable_equals_the_original(line: JSON, mode: str) -> None:
     agree_until_the_first_deviation(line, mode)
 
 
-def test_some_of_these_lines_end_without_the_recovery_of_the_original() -> None:
+def test_some_lines_end_without_the_recovery_of_the_original() -> None:
     heard = [
         line["id"]
         for line in plain("nested_not_recoverable")
@@ -399,9 +399,7 @@ def test_some_of_these_lines_end_without_the_recovery_of_the_original() -> None:
 
 
 @each("veto_keeps_history")
-def test_a_call_that_open_stopped_leaves_the_key_as_if_it_had_not_been(
-    line: JSON, mode: str
-) -> None:
+def test_call_ended_by_open_leaves_the_key_unchanged(line: JSON, mode: str) -> None:
     trace = played(line, mode)
     stopped = {number for number, _, record in calls_of(line, trace) if stopped_in_open(record)}
     without = played(line, mode, leave_out=frozenset(stopped))
@@ -420,7 +418,7 @@ def assert_same_but_statistics(record: JSON, other: JSON) -> None:
 
 
 @each("veto_keeps_history")
-def test_a_call_that_open_stopped_ends_as_in_the_original(line: JSON, mode: str) -> None:
+def test_call_ended_by_open_ends_as_in_the_original(line: JSON, mode: str) -> None:
     trace = played(line, mode)
     for expected, record in zip(line["trace"], trace, strict=True):
         if stopped_in_open(record) and stopped_in_open(expected):
@@ -435,9 +433,7 @@ def test_a_call_that_open_stopped_ends_as_in_the_original(line: JSON, mode: str)
 
 
 @each("recovery_keeps_key")
-def test_a_recovery_that_raises_has_its_next_turn_on_the_next_delivery(
-    line: JSON, mode: str
-) -> None:
+def test_recovery_that_raises_runs_again_at_the_next_delivery(line: JSON, mode: str) -> None:
     owed: dict[str, JSON] = {}
     for _, call, record in calls_of(line, played(line, mode)):
         key = key_of(call)
@@ -460,7 +456,7 @@ def test_a_recovery_that_raises_has_its_next_turn_on_the_next_delivery(
 
 
 @each("recovery_keeps_key")
-def test_until_a_recovery_raises_all_is_as_in_the_original(line: JSON, mode: str) -> None:
+def test_trace_before_a_recovery_raises_equals_the_original(line: JSON, mode: str) -> None:
     trace, until = agree_until_the_first_deviation(line, mode)
 
     if until < len(trace) and recovery_failed(trace[until]):
@@ -469,7 +465,7 @@ def test_until_a_recovery_raises_all_is_as_in_the_original(line: JSON, mode: str
         agree([expected], [trace[until]])
 
 
-def test_these_lines_have_recoveries_that_are_delivered_again() -> None:
+def test_lines_have_recoveries_that_are_redelivered() -> None:
     again: list[Any] = []
     for line in plain("recovery_keeps_key"):
         trace = played(line, "sync")

@@ -76,7 +76,7 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("name, rows", list(tables()))
-def test_a_table_of_defaults_is_that_of_the_code(name, rows):
+def test_table_of_defaults_equals_the_code(name, rows):
     expected = defaults(attrgetter(name)(SimpleNamespace(**PUBLIC)))
     for each in INTERNAL.get(name, ()):
         del expected[each]
@@ -111,7 +111,7 @@ WITHOUT_A_TABLE = {
 }
 
 
-def test_every_part_with_settings_has_its_table():
+def test_every_component_with_settings_has_its_table():
     listed = {parameter.values[0] for parameter in tables()}
     rooms = ("policies", "backoff", "caches", "template", "classify", "batch", "control")
     parts = {
@@ -127,13 +127,13 @@ def test_every_part_with_settings_has_its_table():
     assert parts - WITHOUT_A_TABLE <= listed
 
 
-def test_the_page_of_errors_has_a_row_for_every_error():
+def test_page_of_errors_has_a_row_for_every_error():
     rows = re.findall(r"^\| `(\w+)`", (DOCS / "errors.md").read_text(encoding="utf-8"), re.M)
     assert {*errors, *errors_of_steps} <= set(rows)
     assert len(rows) == len(set(rows))
 
 
-def test_the_page_of_listeners_has_every_hook_in_order():
+def test_page_of_listeners_has_every_hook_in_order():
     text = (DOCS / "listeners.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)\(context", text, re.M) == list(HOOKS)
 
@@ -144,7 +144,7 @@ def test_every_public_name_is_on_a_page_written_by_hand():
     assert PUBLIC.keys() <= words
 
 
-def test_the_images_of_the_pages_are_there():
+def test_images_of_the_pages_exist():
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     targets = [each for text in texts for each in re.findall(r"!\[.*?\]\((.*?)\)", text)]
     assert targets

@@ -272,7 +272,7 @@ SHORT = [called, wrapped, asked, awaited_wrap, with_recovery(in_block)]
 @example(SimpleRetryPolicy(3), NoBackoff(), [("give up", OSError)], "value")
 @example(SimpleRetryPolicy(3, not_recoverable=OSError), FixedBackoff(1.0), [OSError], "value")
 @settings(max_examples=300)
-def test_every_way_in_comes_to_what_the_whole_engine_comes_to(policy, backoff, script, recovery):
+def test_every_entry_point_has_the_result_of_the_full_engine(policy, backoff, script, recovery):
     scenario = policy, backoff, script, recovery
     engine = trace(by_engine, *scenario)
     for way in [with_recovery(in_thread), *SHORT]:
@@ -293,7 +293,7 @@ oddities = st.none() | st.tuples(
 @example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("close", 1, ValueError))
 @example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("on_success", 1, Interrupting))
 @settings(max_examples=300)
-def test_listeners_hear_of_an_inline_attempt_what_they_hear_of_the_engine(
+def test_listeners_of_an_inline_attempt_get_the_events_of_the_engine(
     policy, backoff, script, recovery, odd
 ):
     def heard(way):
@@ -351,7 +351,7 @@ odd_answers = st.none() | st.tuples(
 @example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("admit", 1, "to be awaited"), False, True)
 @example(SimpleRetryPolicy(3), NoBackoff(), [0], None, ("on_success", 1, OSError), True, True)
 @settings(max_examples=300)
-def test_guards_are_asked_of_an_inline_attempt_what_they_are_asked_by_the_engine(
+def test_guards_of_an_inline_attempt_are_called_as_by_the_engine(
     policy, backoff, script, recovery, odd, inherited, heard
 ):
     def seen(way):
@@ -370,7 +370,7 @@ def test_guards_are_asked_of_an_inline_attempt_what_they_are_asked_by_the_engine
 
 @given(plain_policies, backoffs, scripts, recoveries)
 @settings(max_examples=100)
-def test_threads_and_both_kinds_of_tasks_come_to_the_same(policy, backoff, script, recovery):
+def test_threads_and_tasks_have_the_same_results(policy, backoff, script, recovery):
     scenario = policy, backoff, script, recovery
     ways = [with_recovery(way) for way in WAYS]
     first, *others = [trace(way, *scenario) for way in ways]
@@ -387,7 +387,7 @@ def events(recorder):
 
 @given(policies, backoffs, scripts, recoveries)
 @settings(max_examples=100)
-def test_listeners_are_told_the_same_in_threads_and_tasks(policy, backoff, script, recovery):
+def test_listeners_get_the_same_events_in_threads_and_tasks(policy, backoff, script, recovery):
     told = []
     for way in WAYS:
         recorder = Recorder()
@@ -401,7 +401,7 @@ deliveries = st.lists(st.lists(step, min_size=1, max_size=3), min_size=1, max_si
 
 @given(policies, backoffs, deliveries, st.sampled_from([None, "value"]), some_kinds)
 @settings(max_examples=100)
-def test_deliveries_of_one_key_come_to_the_same_in_threads_and_tasks(
+def test_deliveries_of_one_key_agree_in_threads_and_tasks(
     policy, backoff, scripts, recovery, in_place
 ):
     def rolls_back(exception):
@@ -463,7 +463,7 @@ def left_by(way, template, *failures, **how):
 
 
 @every_way
-def test_the_exception_that_leaves_tells_of_the_attempts_before_it(way):
+def test_raised_exception_has_a_note_about_earlier_attempts(way):
     left = left_by(way, made(3), OSError("one"), KeyError("two"), ValueError("three"))
 
     assert str(left) == "three"
@@ -476,12 +476,12 @@ def test_the_exception_that_leaves_tells_of_the_attempts_before_it(way):
 
 
 @every_way
-def test_after_one_attempt_there_is_nothing_to_tell(way):
+def test_single_attempt_leaves_no_note(way):
     assert notes_of(left_by(way, made(1), ValueError())) == []
 
 
 @every_way
-def test_the_note_is_replaced_and_never_doubled_and_other_notes_stay(way):
+def test_note_is_replaced_and_other_notes_are_kept(way):
     failure = ValueError("the same again")
     failure.add_note("mine")
 
@@ -493,7 +493,7 @@ def test_the_note_is_replaced_and_never_doubled_and_other_notes_stay(way):
 
 
 @every_way
-def test_an_outer_execution_replaces_the_note_of_the_inner_one(way):
+def test_outer_execution_replaces_the_note_of_the_inner_one(way):
     inner = made(2)
 
     def attempt(context):
@@ -509,7 +509,7 @@ def test_an_outer_execution_replaces_the_note_of_the_inner_one(way):
 
 
 @every_way
-def test_the_same_object_raised_each_time_is_never_in_its_own_history(way):
+def test_same_object_raised_each_time_is_not_in_its_own_history(way):
     failure = ValueError("always me")
     [note] = notes_of(left_by(way, made(4), failure))
 
@@ -517,7 +517,7 @@ def test_the_same_object_raised_each_time_is_never_in_its_own_history(way):
 
 
 @every_way
-def test_the_same_object_after_others_is_not_in_its_own_history_either(way):
+def test_same_object_after_others_is_not_in_its_own_history(way):
     failure = ValueError("me")
     [note] = notes_of(left_by(way, made(4), OSError("another"), failure))
 
@@ -528,7 +528,7 @@ def test_the_same_object_after_others_is_not_in_its_own_history_either(way):
 
 
 @every_way
-def test_in_place_with_a_state_the_last_failure_is_not_in_its_own_history(way):
+def test_stateful_retry_in_place_excludes_last_failure_from_history(way):
     template = made(3, name="note", raise_last=True)
     state = RetryState("key", rollback_for=())
     left = left_by(way, template, *map(ValueError, "abc"), state=state)
@@ -543,7 +543,7 @@ def test_in_place_with_a_state_the_last_failure_is_not_in_its_own_history(way):
 
 
 @every_way
-def test_forty_failures_are_told_by_the_first_three_and_the_last_thirteen(way):
+def test_forty_failures_are_noted_as_first_three_and_last_thirteen(way):
     contexts = []
 
     def attempt(context):
@@ -565,7 +565,7 @@ def test_forty_failures_are_told_by_the_first_three_and_the_last_thirteen(way):
 
 
 @every_way
-def test_the_note_says_how_many_attempts_it_leaves_out(way):
+def test_note_has_the_number_of_omitted_attempts(way):
     left = left_by(way, made(40), ValueError("early"), *[OSError(n) for n in range(39)])
 
     [note] = notes_of(left)
@@ -573,7 +573,7 @@ def test_the_note_says_how_many_attempts_it_leaves_out(way):
 
 
 @every_way
-def test_an_error_of_ours_carries_the_history_as_records(way):
+def test_library_error_carries_the_history_as_records(way):
     policy = ResultRetryPolicy(lambda result: True, SimpleRetryPolicy(20))
     with pytest.raises(Exception) as caught:
         way(made(policy=policy), lambda context: context.attempt)
@@ -581,7 +581,7 @@ def test_an_error_of_ours_carries_the_history_as_records(way):
     assert [record.number for record in caught.value.history] == [1, 2, 3, *range(8, 21)]
 
 
-def test_a_record_of_an_attempt_says_when_it_began_and_ended():
+def test_record_of_an_attempt_has_start_and_end():
     template = made(3, delay=10.0, listeners=[Recorder()])
 
     def attempt():
@@ -633,14 +633,14 @@ ODD = [
 
 
 @pytest.mark.parametrize(("way", "kind"), ODD)
-def test_an_exception_that_takes_no_note_or_is_odd_still_reaches_the_caller_itself(way, kind):
+def test_exception_without_notes_still_reaches_the_caller(way, kind):
     failures = [kind(number) for number in range(3)]
     left = left_by(way, made(3), *failures)
     assert left is failures[-1]
 
 
 @every_way
-def test_an_exception_that_counts_as_false_is_an_exception_out_of_close(way):
+def test_false_exception_out_of_close_is_raised(way):
     class Closing(RetryListener):
         def close(self, context, exception):
             raise Falsy("from close")

@@ -41,7 +41,7 @@ every_way = pytest.mark.parametrize(
 
 @every_way
 @pytest.mark.parametrize("name", errors.__all__)
-def test_an_error_arrives_as_it_left(name, way):
+def test_pickled_error_equals_the_original(name, way):
     error = made(name)
     error.add_note("attempts: 2")
     back = way(error)
@@ -54,7 +54,7 @@ def test_an_error_arrives_as_it_left(name, way):
 
 @every_way
 @pytest.mark.parametrize("name", [each for each in errors.__all__ if each.endswith("Error")])
-def test_the_history_goes_with_the_error(name, way):
+def test_pickled_error_keeps_its_history(name, way):
     error = made(name)
     error.history, error.attempts = HISTORY, 1
     back = way(error)
@@ -63,7 +63,7 @@ def test_the_history_goes_with_the_error(name, way):
 
 
 @every_way
-def test_a_recorded_failure_keeps_its_causes(way):
+def test_pickled_recorded_failure_keeps_its_causes(way):
     back = way(made("RecordedFailure"))
 
     assert (back.type_name, back.message) == ("ValueError", "no price")
@@ -81,7 +81,7 @@ class ShopError(RetryError):
 
 
 @every_way
-def test_an_error_of_ones_own_with_other_arguments_arrives_as_it_left(way):
+def test_pickled_custom_error_with_other_arguments_is_equal(way):
     back = way(ShopError(order=17, reason="no price"))
 
     assert (type(back), str(back), back.order) == (ShopError, "order 17: no price", 17)
@@ -91,7 +91,7 @@ def too_early():
     raise errors.RetryLater("too early", retry_after=2.5)
 
 
-def test_a_pool_of_processes_sends_an_error_back():
+def test_process_pool_returns_an_error():
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     with pool, pytest.raises(errors.RetryLater, match="too early") as caught:
         pool.submit(too_early).result()

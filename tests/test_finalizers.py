@@ -37,7 +37,7 @@ class Left:
         self.then()
 
 
-def test_counts_that_meet_in_one_thread_are_not_lost():
+def test_concurrent_counts_in_one_thread_are_not_lost():
     numbers = RollingStatistics(window=1e9)
     for _ in range(TURNS):
         Left(lambda: numbers.increment("started", "error"))
@@ -48,7 +48,7 @@ def test_counts_that_meet_in_one_thread_are_not_lost():
 
 
 @pytest.mark.parametrize("when_full", ["raise", "evict"])
-def test_a_cache_in_memory_serves_who_comes_in_between(when_full):
+def test_memory_cache_used_by_finalizers_keeps_no_claim(when_full):
     cache = MemoryRetryContextCache(capacity=10, ttl=60.0, when_full=when_full)
     template = made(3, name="work", cache=cache)
 
@@ -64,7 +64,7 @@ def test_a_cache_in_memory_serves_who_comes_in_between(when_full):
     assert cache._claims == {}
 
 
-def test_loops_that_are_left_are_closed_while_others_run():
+def test_abandoned_loops_are_closed_while_others_run():
     statistics = StatisticsListener(window=1e9)
     template = made(
         policy=SimpleRetryPolicy(3), backoff=FixedBackoff(1), name="work", listeners=[statistics]

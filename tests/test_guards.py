@@ -110,7 +110,7 @@ def calls(stop):
 
 @pytest.mark.parametrize("inner_way", RETRYING)
 @pytest.mark.parametrize("outer_way", WAYS)
-def test_an_inherited_guard_is_asked_before_the_attempts_of_a_template_inside(
+def test_inherited_guard_is_called_before_attempts_of_inner_templates(
     stop, calls, outer_way, inner_way
 ):
     made, fail = calls
@@ -123,7 +123,7 @@ def test_an_inherited_guard_is_asked_before_the_attempts_of_a_template_inside(
 
 @pytest.mark.parametrize("inner_way", ASYNC_WAYS)
 @pytest.mark.parametrize("outer_way", ASYNC_WAYS)
-def test_it_is_so_in_tasks(stop, calls, outer_way, inner_way):
+def test_inherited_guard_is_called_in_tasks(stop, calls, outer_way, inner_way):
     made, fail = calls
     outer, inner = RetryTemplate(guards=[stop]), RetryTemplate(SimpleRetryPolicy(10))
 
@@ -139,7 +139,7 @@ def test_it_is_so_in_tasks(stop, calls, outer_way, inner_way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_first_attempt_inside_may_be_the_one_that_is_refused(stop, way):
+def test_first_inner_attempt_may_be_rejected(stop, way):
     def work():
         stop.on = True
         return way(RetryTemplate(), pytest.fail)
@@ -150,7 +150,7 @@ def test_the_first_attempt_inside_may_be_the_one_that_is_refused(stop, way):
 
 @pytest.mark.parametrize("policy", [SimpleRetryPolicy(3), TimeoutRetryPolicy(60)], ids=["a", "b"])
 @pytest.mark.parametrize("inner_way", RETRYING)
-def test_what_it_refuses_inside_nobody_recovers_outside(stop, calls, policy, inner_way):
+def test_inner_rejection_is_not_recovered_outside(stop, calls, policy, inner_way):
     _, fail = calls
     inner = RetryTemplate(SimpleRetryPolicy(10))
     recovered = []
@@ -161,7 +161,7 @@ def test_what_it_refuses_inside_nobody_recovers_outside(stop, calls, policy, inn
     assert not recovered
 
 
-def test_a_group_of_what_it_refuses_is_not_recovered_either(stop):
+def test_group_with_an_inner_rejection_is_not_recovered(stop):
     def work():
         stop.on = True
         stopped = RetryTemplate().outcome(pytest.fail).exception
@@ -173,7 +173,7 @@ def test_a_group_of_what_it_refuses_is_not_recovered_either(stop):
     assert not recovered
 
 
-def test_a_rule_that_names_it_makes_it_a_failure_like_others(stop):
+def test_rule_that_names_the_rejection_makes_it_a_failure(stop):
     def work():
         stop.on = True
         RetryTemplate().call(pytest.fail)
@@ -183,7 +183,7 @@ def test_a_rule_that_names_it_makes_it_a_failure_like_others(stop):
     assert outer.call(work) == "later"
 
 
-def test_a_delivery_that_is_stopped_inside_is_as_it_was(stop, calls):
+def test_delivery_stopped_inside_keeps_its_state(stop, calls):
     _, fail = calls
     recovered = []
     outer = RetryTemplate(guards=[stop], recovery=recovered.append).bind(state=RetryState("17"))
@@ -196,7 +196,7 @@ def test_a_delivery_that_is_stopped_inside_is_as_it_was(stop, calls):
     assert outer.execute(lambda context: (context.attempt, context.retry_count)) == (1, 0)
 
 
-def test_it_is_asked_through_templates_that_know_nothing_of_it(stop, calls):
+def test_inherited_guard_is_called_through_other_templates(stop, calls):
     made, fail = calls
     between, inner = RetryTemplate(), RetryTemplate(SimpleRetryPolicy(10))
     with pytest.raises(KillSwitchActiveError):
@@ -205,7 +205,7 @@ def test_it_is_asked_through_templates_that_know_nothing_of_it(stop, calls):
 
 
 @pytest.mark.parametrize("way", RETRYING)
-def test_a_deadline_around_or_between_changes_nothing(stop, calls, way):
+def test_enclosing_deadline_changes_nothing(stop, calls, way):
     made, fail = calls
     inner = RetryTemplate(SimpleRetryPolicy(10))
 
@@ -221,7 +221,7 @@ def test_a_deadline_around_or_between_changes_nothing(stop, calls, way):
 
 @pytest.mark.parametrize("timeout", [50.0, AttemptTimeout(50.0, in_thread=True)])
 @pytest.mark.parametrize("way", RETRYING[:3])
-def test_a_limit_of_each_attempt_changes_nothing(stop, calls, way, timeout):
+def test_attempt_timeout_changes_nothing(stop, calls, way, timeout):
     made, fail = calls
     inner = RetryTemplate(SimpleRetryPolicy(10))
     outer = RetryTemplate(guards=[stop], attempt_timeout=timeout)
@@ -230,7 +230,7 @@ def test_a_limit_of_each_attempt_changes_nothing(stop, calls, way, timeout):
     assert len(made) == 3
 
 
-def test_a_limit_of_each_block_changes_nothing(stop, calls):
+def test_limit_of_each_block_changes_nothing(stop, calls):
     made, fail = calls
     outer = RetryTemplate(guards=[stop], attempt_timeout=50.0)
     with pytest.raises(KillSwitchActiveError):
@@ -238,7 +238,7 @@ def test_a_limit_of_each_block_changes_nothing(stop, calls):
     assert len(made) == 3
 
 
-def test_it_is_no_deadline(stop):
+def test_guard_is_no_deadline(stop):
     def work():
         assert Deadline.current() is None
         with Deadline(7.0) as deadline:
@@ -252,7 +252,7 @@ def test_it_is_no_deadline(stop):
     assert RetryTemplate(guards=[stop]).call(work) == [1e9]
 
 
-def test_a_deadline_that_is_kept_keeps_nothing_else(stop):
+def test_kept_deadline_keeps_no_other_object(stop):
     kept = []
 
     def work():
@@ -267,7 +267,7 @@ def test_a_deadline_that_is_kept_keeps_nothing_else(stop):
     assert kept[0].remaining() > 40
 
 
-def test_one_that_both_templates_have_is_asked_once_by_each(stop):
+def test_guard_of_both_templates_is_called_by_each(stop):
     template = RetryTemplate(guards=[stop])
     assert template.call(template.call, int, "17") == 17
     assert stop.asked == 2
@@ -285,7 +285,7 @@ class Switch(Guard):
             raise KillSwitchActiveError("stopped")
 
 
-def test_one_that_was_equal_to_another_one_is_asked_as_well():
+def test_equal_guard_is_called_as_well():
     outer, inner = Switch(), Switch()
 
     def work():
@@ -296,14 +296,14 @@ def test_one_that_was_equal_to_another_one_is_asked_as_well():
         RetryTemplate(guards=[outer]).call(RetryTemplate(guards=[inner]).call, work)
 
 
-def test_one_that_is_not_inherited_is_not_asked_inside(stop):
+def test_guard_that_is_not_inherited_is_not_called_inside(stop):
     stop.inherited = False
     assert RetryTemplate(guards=[stop]).call(RetryTemplate().call, int, "17") == 17
     assert stop.asked == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_after_its_template_it_is_not_asked_any_more(stop, way):
+def test_guard_is_not_called_after_its_template_ends(stop, way):
     RetryTemplate(guards=[stop]).call(int, "17")
     assert way(RetryTemplate(), lambda: 17) == 17
     assert stop.asked == 1
@@ -324,20 +324,20 @@ class Both(Guard):
         self.asked.append("admit_async")
 
 
-def test_a_guard_that_can_be_awaited_is_where_somebody_awaits():
+def test_asynchronous_guard_is_awaited_in_async_code():
     guard = Both()
     template = RetryTemplate(guards=[guard])
     asyncio.run(template.call_async(int, "17"))
     assert guard.asked == ["admit_async"]
 
 
-def test_it_is_asked_directly_where_nobody_does():
+def test_guard_is_called_directly_in_synchronous_code():
     guard = Both()
     RetryTemplate(guards=[guard]).call(int, "17")
     assert guard.asked == ["admit"]
 
 
-def test_an_inherited_one_is_awaited_or_not_as_the_template_inside_is():
+def test_inherited_guard_is_awaited_as_the_inner_template_requires():
     guard = Both(inherited=True)
 
     async def inside():

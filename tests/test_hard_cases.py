@@ -62,7 +62,7 @@ class MarkingLate(Closing):
 
 
 @pytest.mark.parametrize("marking", [Marking, MarkingLate])
-def test_an_attribute_that_is_no_json_value_ends_the_execution_and_frees_the_key(marking):
+def test_attribute_that_is_no_json_ends_the_execution_and_frees_the_key(marking):
     listener = marking()
     template = RetryTemplate(listeners=[listener])
     for _ in range(2):
@@ -96,11 +96,11 @@ IN_PLACE = RetryState("a", rollback_for=())
         lambda template, kept: run(template.execute_async(bad, recovery=kept)),
     ],
 )
-def test_a_recovery_that_counts_as_false_is_a_recovery(call, settings, of_template):
+def test_recovery_object_that_is_false_is_called(call, settings, of_template):
     assert call(RetryTemplate(recovery=of_template, **settings), DeadLetters()) == "kept"
 
 
-def test_a_backoff_number_is_read_once_per_execution():
+def test_backoff_number_is_read_once_per_execution():
     read = []
     backoff = FixedBackoff(lambda: read.append(1) or 0.5)
     clock = VirtualClock()
@@ -108,7 +108,7 @@ def test_a_backoff_number_is_read_once_per_execution():
     assert (len(read), clock.sleeps) == (1, [0.5] * 4)
 
 
-def test_a_misuse_is_no_success_to_remember():
+def test_misuse_is_not_remembered_as_a_success():
     async def work(context):
         return "done"
 
@@ -118,7 +118,7 @@ def test_a_misuse_is_no_success_to_remember():
     assert asyncio.run(template.execute_async(work, state=state)) == "done"
 
 
-def test_a_warning_that_is_an_error_leaves_no_key_held():
+def test_warning_raised_as_error_leaves_no_key_held():
     template = RetryTemplate(AlwaysRetryPolicy())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -127,7 +127,7 @@ def test_a_warning_that_is_an_error_leaves_no_key_held():
     assert template.execute(lambda context: "done", state=STATE) == "done"
 
 
-def test_a_redelivery_that_comes_early_does_not_wait_past_the_deadline():
+def test_early_redelivery_does_not_wait_past_the_deadline():
     clock = VirtualClock()
     template = RetryTemplate(SimpleRetryPolicy(3), FixedBackoff(600.0), clock=clock)
     state = RetryState("key", defer_backoff="wait")
@@ -138,7 +138,7 @@ def test_a_redelivery_that_comes_early_does_not_wait_past_the_deadline():
     assert clock.sleeps == []
 
 
-def test_a_listener_leaves_no_exception_in_a_circle():
+def test_listener_leaves_no_reference_cycle_of_exceptions():
     made = []
 
     class Trouble(Exception):
@@ -160,7 +160,7 @@ class Falsy(Exception):
         return 0
 
 
-def test_an_exception_that_counts_as_false_out_of_the_first_close_is_raised():
+def test_false_exception_out_of_the_first_close_is_raised():
     class Raising(RetryListener):
         def close(self, context, exception):
             raise Falsy
@@ -174,7 +174,7 @@ class Unshowable:
         raise RuntimeError("no")
 
 
-def test_a_result_that_cannot_be_shown_is_retried_like_any_other():
+def test_result_whose_repr_raises_is_retried():
     results = [Unshowable(), Unshowable(), 1]
     policy = ResultRetryPolicy(lambda result: not isinstance(result, int), SimpleRetryPolicy(3))
     assert RetryTemplate(policy).call(results.pop, 0) == 1
@@ -182,7 +182,7 @@ def test_a_result_that_cannot_be_shown_is_retried_like_any_other():
         RetryTemplate(policy).call(Unshowable)
 
 
-def test_a_limit_beyond_what_threads_can_wait_is_no_limit():
+def test_limit_beyond_the_maximum_of_threads_is_no_limit():
     caller = threading.get_ident()
 
     def returns_when_the_caller_waits(context):
@@ -196,7 +196,7 @@ def test_a_limit_beyond_what_threads_can_wait_is_no_limit():
     assert template.execute(returns_when_the_caller_waits) == "done"
 
 
-def test_an_int_too_large_for_text_is_no_key():
+def test_int_too_large_for_text_is_no_key():
     with pytest.raises(InconsistentKeyError):
         RetryState(10**5000)
 
@@ -215,7 +215,7 @@ class Interrupting:
     value = Kind("Value", (), {})()
 
 
-def test_a_signal_between_two_effects_closes_frees_the_key_and_restores_the_context():
+def test_signal_between_effects_closes_frees_key_and_restores_context():
     listener = Closing()
     template = RetryTemplate(listeners=[listener])
     with pytest.raises(Signal):
@@ -224,7 +224,7 @@ def test_a_signal_between_two_effects_closes_frees_the_key_and_restores_the_cont
     assert template.execute(lambda context: "done", state=STATE) == "done"
 
 
-def test_a_signal_before_the_end_of_an_inline_attempt_frees_the_key():
+def test_signal_before_the_end_of_an_inline_attempt_frees_the_key():
     template = RetryTemplate()
     with pytest.raises(Signal):
         template.execute(lambda context: Interrupting.value, state=STATE)

@@ -172,14 +172,14 @@ def template_for(setting):
 @every_entrance
 @each_setting
 @each_end
-def test_reference_counting_alone_frees_what_a_call_made(entrance, setting, failures):
+def test_reference_counting_alone_frees_the_objects_of_a_call(entrance, setting, failures):
     call = entrance(template_for(setting), failing(failures))
     swallowing(call)
 
     assert left_by(lambda: swallowing(call)) == 0
 
 
-def test_a_planted_cycle_is_found():
+def test_planted_cycle_is_found():
     """The check itself can fail: a frame that keeps its exception is a cycle."""
 
     def careless():
@@ -222,7 +222,7 @@ each_kind_of_block = pytest.mark.parametrize("blocks", [in_blocks, in_asynchrono
 
 
 @each_kind_of_block
-def test_a_block_whose_recovery_raises_leaves_no_cycle(blocks):
+def test_block_whose_recovery_raises_leaves_no_cycle(blocks):
     with no_collector():
         left = blocks(made(1, recovery=broken_recovery), failing(1))
         assert left() is None
@@ -239,7 +239,7 @@ def test_block_whose_late_value_is_discarded_leaves_no_cycle(blocks):
 
 @pytest.mark.parametrize("entrance", THROUGHOUT)
 @each_end
-def test_a_thousand_calls_leave_no_block_of_memory(entrance, failures):
+def test_thousand_calls_leave_no_block_of_memory(entrance, failures):
     call = entrance(template_for("inline"), failing(failures))
 
     def many():
@@ -261,7 +261,7 @@ def test_a_thousand_calls_leave_no_block_of_memory(entrance, failures):
 
 @every_entrance
 @each_setting
-def test_what_earlier_failed_attempts_held_is_gone_while_a_later_one_runs(entrance, setting):
+def test_objects_of_failed_attempts_are_freed_before_a_later_one(entrance, setting):
     alive = []
     refs = []
 
@@ -279,7 +279,7 @@ def test_what_earlier_failed_attempts_held_is_gone_while_a_later_one_runs(entran
 
 
 @pytest.mark.parametrize("entrance", THROUGHOUT)
-def test_after_a_late_success_no_failure_is_alive(entrance):
+def test_failures_are_freed_after_a_late_success(entrance):
     refs = []
 
     def fn():
@@ -296,7 +296,7 @@ def test_after_a_late_success_no_failure_is_alive(entrance):
 @pytest.mark.parametrize(
     "recovery", [None, lambda context: "recovered"], ids=["alone", "recovered"]
 )
-def test_a_context_that_somebody_keeps_holds_text_and_no_exception(entrance, recovery):
+def test_kept_context_holds_text_and_no_exception(entrance, recovery):
     contexts, refs = [], []
 
     def fn():
@@ -312,7 +312,7 @@ def test_a_context_that_somebody_keeps_holds_text_and_no_exception(entrance, rec
     assert last.__traceback__ is None
 
 
-def test_a_template_keeps_nothing_of_a_call():
+def test_template_keeps_nothing_of_a_call():
     template = made(3, name="template")
     arguments = [Local()]
     ref = weakref.ref(arguments[0])
@@ -325,7 +325,7 @@ def test_a_template_keeps_nothing_of_a_call():
         assert ref() is None
 
 
-def test_a_template_that_is_dropped_is_gone():
+def test_dropped_template_is_freed():
     template = RetryTemplate(SimpleRetryPolicy(3), NoBackoff())
     guarded = template.wrap(failing(1))
     guarded()
@@ -338,7 +338,7 @@ def test_a_template_that_is_dropped_is_gone():
 # -- what tasks share ---------------------------------------------------------------------------
 
 
-async def test_child_tasks_of_one_attempt_see_its_context_and_what_each_other_wrote_to_it():
+async def test_child_tasks_of_one_attempt_share_its_context():
     async def child(number):
         current_context().attributes[number] = "written"
         await asyncio.sleep(0)
@@ -352,7 +352,7 @@ async def test_child_tasks_of_one_attempt_see_its_context_and_what_each_other_wr
     assert await parent() == dict.fromkeys(range(3), "written")
 
 
-async def test_what_a_child_task_asks_for_first_is_the_parents_context_too():
+async def test_context_first_requested_by_a_child_task_is_the_parents():
     async def child():
         return current_context()
 
@@ -364,7 +364,7 @@ async def test_what_a_child_task_asks_for_first_is_the_parents_context_too():
     assert await parent()
 
 
-async def test_executions_in_sibling_tasks_have_contexts_of_their_own():
+async def test_executions_in_sibling_tasks_have_separate_contexts():
     template = made()
 
     @template.wrap
@@ -386,7 +386,7 @@ async def test_executions_in_sibling_tasks_have_contexts_of_their_own():
     assert len({identity for *_, identity in first + second}) == 10
 
 
-async def test_a_task_that_outlives_its_attempt_still_sees_that_context_and_no_newer_one():
+async def test_task_that_outlives_its_attempt_keeps_that_context():
     seen, gate = [], asyncio.Event()
 
     async def outliving():
@@ -409,7 +409,7 @@ async def test_a_task_that_outlives_its_attempt_still_sees_that_context_and_no_n
     assert current_context() is None
 
 
-def test_nothing_is_left_in_the_context_that_a_loop_ran_in():
+def test_context_of_a_finished_loop_is_empty():
     async def body():
         @made(3, delay=1.0).wrap
         async def fails():

@@ -34,7 +34,7 @@ def under_a_deadline(seconds, clock):
 
 
 @pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
-def test_of_two_generators_that_hold_a_block_none_is_current_after_both_have_ended(blocks):
+def test_no_block_is_current_after_two_interleaved_generators_end(blocks):
     first, second = holding(made(), blocks), holding(made(), blocks)
     next(first)
     next(second)
@@ -42,7 +42,7 @@ def test_of_two_generators_that_hold_a_block_none_is_current_after_both_have_end
     assert current_context() is None
 
 
-def test_the_inner_of_two_interleaved_blocks_is_current_until_it_ends():
+def test_inner_of_two_interleaved_blocks_is_current_until_it_ends():
     first, second = holding(made(), 1), holding(made(), 1)
     next(first)
     inner = next(second)
@@ -52,7 +52,7 @@ def test_the_inner_of_two_interleaved_blocks_is_current_until_it_ends():
     assert current_context() is None
 
 
-def test_a_deadline_that_is_left_before_a_later_one_is_not_in_force_afterwards():
+def test_deadline_left_before_a_later_one_is_not_in_force_afterwards():
     clock = VirtualClock()
     first, second = under_a_deadline(5, clock), under_a_deadline(60, clock)
     next(first)
@@ -63,7 +63,7 @@ def test_a_deadline_that_is_left_before_a_later_one_is_not_in_force_afterwards()
     assert Deadline.current() is None
 
 
-def test_a_deadline_left_out_of_order_leaves_the_one_around_both_in_force():
+def test_deadline_left_out_of_order_keeps_the_enclosing_one_in_force():
     clock = VirtualClock()
     with Deadline(100, clock=clock) as around:
         first, second = under_a_deadline(5, clock), under_a_deadline(60, clock)
@@ -74,7 +74,7 @@ def test_a_deadline_left_out_of_order_leaves_the_one_around_both_in_force():
 
 
 @pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
-def test_an_attempt_that_is_entered_in_its_own_block_is_a_misuse(blocks):
+def test_attempt_entered_in_its_own_block_is_a_misuse(blocks):
     template = made()
     with pytest.raises(MisuseError, match="entered before"):
         for attempt in template.attempts():
@@ -87,7 +87,7 @@ def test_an_attempt_that_is_entered_in_its_own_block_is_a_misuse(blocks):
 
 
 @pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
-def test_an_attempt_that_is_entered_again_after_its_block_is_a_misuse(blocks):
+def test_attempt_entered_again_after_its_block_is_a_misuse(blocks):
     for attempt in made().attempts():
         with attempt as context:
             if context.attempt <= blocks:
@@ -137,7 +137,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("what", WAITING)
-def test_an_asynchronous_block_that_is_closed_while_it_waits_ends_without_a_word(what, unraisable):
+def test_asynchronous_block_closed_during_a_wait_ends_silently(what, unraisable):
     listener = Recorder()
     settings = dict(WAITING[what])
     settings["listeners"] = [listener, *settings.get("listeners", [])]
@@ -150,7 +150,7 @@ def test_an_asynchronous_block_that_is_closed_while_it_waits_ends_without_a_word
     assert unraisable == []
 
 
-async def test_an_asynchronous_block_is_closed_in_another_task_without_a_word(unraisable):
+async def test_asynchronous_block_is_closed_silently_in_another_task(unraisable):
     async def held():
         async for attempt in made().attempts():
             async with attempt:
@@ -204,7 +204,7 @@ NESTED = [block_under_a_deadline, deadline_in_a_block, block_in_a_block, deadlin
 
 
 @pytest.mark.parametrize("nested", NESTED)
-def test_of_a_generator_that_is_closed_in_two_blocks_nothing_stays_in_force(nested):
+def test_generator_closed_in_two_blocks_leaves_nothing_in_force(nested):
     guard = Asked()
     stream = nested([guard])
     next(stream)
@@ -215,7 +215,7 @@ def test_of_a_generator_that_is_closed_in_two_blocks_nothing_stays_in_force(nest
 
 
 @pytest.mark.parametrize("nested", NESTED)
-def test_what_is_around_a_generator_that_is_closed_stays_in_force(nested):
+def test_context_around_a_closed_generator_stays_in_force(nested):
     with Deadline(60) as around:
         stream = nested([])
         next(stream)
@@ -223,7 +223,7 @@ def test_what_is_around_a_generator_that_is_closed_stays_in_force(nested):
         assert Deadline.current() is around
 
 
-async def test_of_an_asynchronous_generator_that_is_closed_no_deadline_stays_in_force():
+async def test_closed_async_generator_leaves_no_deadline_in_force():
     async def stream():
         async with Deadline(5), Deadline(3):
             yield
@@ -237,7 +237,7 @@ async def test_of_an_asynchronous_generator_that_is_closed_no_deadline_stays_in_
 # -- in a copy of the context ---------------------------------------------------------------------
 
 
-async def test_a_block_that_is_ended_in_a_copied_context_frees_its_key():
+async def test_block_ended_in_a_copied_context_frees_its_key():
     template, state = made(), RetryState("key")
 
     def rows():
@@ -252,7 +252,7 @@ async def test_a_block_that_is_ended_in_a_copied_context_frees_its_key():
     assert template.execute(lambda context: "next", state=state) == "next"
 
 
-async def test_a_deadline_that_is_closed_in_a_copied_context_is_in_force_nowhere():
+async def test_deadline_closed_in_a_copied_context_is_in_force_nowhere():
     async def in_deadline():
         with Deadline(60):
             yield 1
@@ -267,7 +267,7 @@ async def test_a_deadline_that_is_closed_in_a_copied_context_is_in_force_nowhere
     assert Deadline.current() is None
 
 
-async def test_a_wrapped_coroutine_that_is_closed_in_a_copied_context_is_current_nowhere():
+async def test_wrapped_coroutine_closed_in_copied_context_is_current_nowhere():
     async def waits():
         await Forever()
 
@@ -294,7 +294,7 @@ class Told(RetryListener):
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_an_asynchronous_loop_that_is_left_while_its_wait_is_due_frees_the_key():
+def test_asynchronous_loop_left_during_a_wait_frees_the_key():
     listener, state = Told(), RetryState("key", rollback_for=KeyError)
     template = made(delay=1.0, listeners=[listener])
 
@@ -311,7 +311,7 @@ def test_an_asynchronous_loop_that_is_left_while_its_wait_is_due_frees_the_key()
 
 
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
-def test_what_would_end_the_loop_in_silence_leaves_it_as_an_error(kind):
+def test_exception_that_would_end_the_loop_silently_is_raised(kind):
     def recovery(context):
         raise kind
 
@@ -329,7 +329,7 @@ def test_what_would_end_the_loop_in_silence_leaves_it_as_an_error(kind):
 
 
 @pytest.mark.parametrize("listeners", [[], [Told()]], ids=["inline", "by the engine"])
-def test_a_deadline_between_the_loop_and_its_attempt_is_in_force_inside(listeners):
+def test_deadline_between_loop_and_attempt_is_in_force_inside(listeners):
     for attempt in made(listeners=listeners).attempts():
         with Deadline(60) as deadline, attempt:
             assert Deadline.current() is deadline
@@ -337,7 +337,7 @@ def test_a_deadline_between_the_loop_and_its_attempt_is_in_force_inside(listener
 
 
 @pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
-def test_a_block_that_ends_within_a_later_deadline_leaves_it_in_force(blocks):
+def test_block_that_ends_within_a_later_deadline_keeps_it_in_force(blocks):
     stream = holding(made(), blocks)
     next(stream)
     with Deadline(60) as deadline:
@@ -347,7 +347,7 @@ def test_a_block_that_ends_within_a_later_deadline_leaves_it_in_force(blocks):
 
 
 @pytest.mark.parametrize("blocks", [0, 1], ids=["inline", "by the engine"])
-def test_interleaved_blocks_leave_nothing_behind(blocks):
+def test_interleaved_blocks_leave_no_state(blocks):
     for _ in range(50):
         list(zip(holding(made(), blocks), holding(made(), blocks), strict=True))
     depth, cell = 0, CURRENT.get()
@@ -356,7 +356,7 @@ def test_interleaved_blocks_leave_nothing_behind(blocks):
     assert depth <= 1
 
 
-def test_a_deadline_whose_cut_cannot_begin_is_not_in_force():
+def test_deadline_whose_cancel_scope_cannot_start_is_not_in_force():
     async def outside_of_a_loop():
         async with Deadline(5):
             raise AssertionError("it cannot begin")
@@ -366,7 +366,7 @@ def test_a_deadline_whose_cut_cannot_begin_is_not_in_force():
     assert Deadline.current() is None
 
 
-def test_an_attempt_whose_cut_cannot_begin_is_not_current():
+def test_attempt_whose_cancel_scope_cannot_start_is_not_current():
     async def outside_of_a_loop():
         async for attempt in made(attempt_timeout=5).attempts():
             async with attempt:

@@ -36,18 +36,18 @@ def test_no_delay_of_any_jitter_is_exactly_the_cap(crowds):
 
 
 @pytest.mark.statement("S0-41")
-def test_with_any_jitter_clients_that_failed_together_do_not_come_back_together(tool, crowds):
+def test_jitter_spreads_clients_that_failed_together(tool, crowds):
     plain, *jittered = crowds
     assert plain.peak == tool.CLIENTS
     assert max(each.peak for each in jittered) < tool.CLIENTS / 25
 
 
-def test_every_client_comes_back_once_after_the_outage(tool, crowds):
+def test_every_client_succeeds_once_after_the_outage(tool, crowds):
     for each in crowds:
         assert each.bins.total() - each.during == tool.CLIENTS
 
 
-def test_the_page_has_the_figures_of_the_picture(crowds):
+def test_page_has_the_figures_of_the_picture(crowds):
     page = (ROOT / "docs/backoff.md").read_text(encoding="utf-8")
     assert ROW.findall(page) == [
         (
@@ -60,7 +60,7 @@ def test_the_page_has_the_figures_of_the_picture(crowds):
     ]
 
 
-def test_the_picture_is_that_of_the_tool(tool, tmp_path):
+def test_picture_is_that_of_the_tool(tool, tmp_path):
     tool.draw(tmp_path / "outage.svg")
     drawn = words(tmp_path / "outage.svg")
     assert "at most 25 calls in 100 ms after it" in drawn

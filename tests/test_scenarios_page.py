@@ -32,26 +32,26 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_the_page_of_scenarios_is_what_steps_do():
+def test_page_of_scenarios_equals_the_behaviour_of_steps():
     done = run(ROOT, "--check")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_page_that_is_missing_fails_the_check_and_is_not_made_by_it(project):
+def test_missing_page_fails_the_check_and_is_not_created(project):
     done = run(project, "--check")
     assert done.returncode == 1
     assert "run python tools/scenarios.py" in done.stderr
     assert not (project / PAGE).exists()
 
 
-def test_a_page_is_made_of_what_is_listed(project):
+def test_page_is_made_of_the_listed_scenarios(project):
     listed = project / PAGE.with_suffix(".toml")
     listed.write_text(listed.read_text().replace("the cache of the counts is full", "the end"))
     assert run(project).returncode == 0
     assert "under a new key; then the end | not measured |" in (project / PAGE).read_text()
 
 
-def test_a_scenario_that_nobody_runs_is_refused(project):
+def test_scenario_without_a_run_is_rejected(project):
     listed = project / PAGE.with_suffix(".toml")
     listed.write_text(listed.read_text().replace("[L]", "[Z]"))
     done = run(project)

@@ -78,7 +78,7 @@ def cut(way, turn, listener, signal, *, guards=(), **otherwise):
         (in_async_block, True),
     ],
 )
-def test_a_signal_anywhere_frees_the_key_and_closes_what_was_opened(way, listens, turn):
+def test_signal_anywhere_frees_the_key_and_calls_every_close(way, listens, turn):
     def run(signal):
         return cut(way, turn, Balance() if listens else None, signal)
 
@@ -87,7 +87,7 @@ def test_a_signal_anywhere_frees_the_key_and_closes_what_was_opened(way, listens
 
 @pytest.mark.parametrize("guards", [[], [Guard()]], ids=["nobody", "a guard"])
 @pytest.mark.parametrize("turn", TURNS)
-def test_where_there_is_no_key_it_closes_what_was_opened_as_well(turn, guards):
+def test_signal_without_a_key_calls_every_close(turn, guards):
     def run(signal):
         return cut(in_thread, turn, Balance(), signal, guards=guards, state=None)
 
@@ -96,7 +96,7 @@ def test_where_there_is_no_key_it_closes_what_was_opened_as_well(turn, guards):
 
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_handler_that_raises_an_ordinary_exception_frees_the_key_too(listens, turn):
+def test_handler_that_raises_an_ordinary_exception_frees_the_key(listens, turn):
     def run(signal):
         return cut(in_thread, turn, Balance() if listens else None, signal)
 
@@ -119,7 +119,7 @@ def wrapped(template, script, **how):
 
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("way", [in_thread, called, wrapped])
-def test_where_nobody_is_told_and_there_is_no_key_no_context_stays_current(way, turn):
+def test_signal_without_listeners_and_key_leaves_no_current_context(way, turn):
     def run(signal):
         return cut(way, turn, None, signal, state=None)
 

@@ -75,7 +75,7 @@ def test_every_delay_of_every_run_is_kept_in_order():
 
 
 @given(backoffs(), bounded, st.integers(0, 2**32))
-def test_a_simulated_run_waits_what_a_template_waits(backoff, policy, seed):
+def test_simulated_run_has_the_delays_of_a_template(backoff, policy, seed):
     clock = VirtualClock()
     template = RetryTemplate(policy=policy, backoff=backoff, clock=clock, random=Random(seed))
     template.outcome(int, "seventeen")
@@ -85,7 +85,7 @@ def test_a_simulated_run_waits_what_a_template_waits(backoff, policy, seed):
     assert [delay for delay in simulated if delay] == [delay for delay in clock.sleeps if delay]
 
 
-def test_the_same_seed_gives_the_same_delays():
+def test_same_seed_gives_the_same_delays():
     jittered = ExponentialBackoff(jitter="full")
     first, again, other = (
         simulate(SimpleRetryPolicy(5), jittered, 20, Random(seed)) for seed in (1, 1, 2)
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_delays():
     assert first != other
 
 
-def test_without_a_seed_two_simulations_differ():
+def test_simulations_without_a_seed_differ():
     jittered = UniformRandomBackoff(0.0, 1.0)
 
     assert simulate(SimpleRetryPolicy(5), jittered, 20) != simulate(
@@ -103,7 +103,7 @@ def test_without_a_seed_two_simulations_differ():
     )
 
 
-def test_the_time_that_attempts_take_counts_against_a_timeout():
+def test_attempt_duration_counts_against_a_timeout():
     policy = TimeoutRetryPolicy(10.0)
     quick = simulate(policy, FixedBackoff(2.0), 1)
     slow = simulate(policy, FixedBackoff(2.0), 1, attempt_duration=timedelta(seconds=3))
@@ -114,7 +114,7 @@ def test_the_time_that_attempts_take_counts_against_a_timeout():
     assert len(slow.longest_sequence) == 2
 
 
-def test_the_default_failure_counts_with_policies_that_name_exceptions():
+def test_default_failure_counts_with_policies_that_name_exceptions():
     named = SimpleRetryPolicy(3, retry_on=(ConnectionError,))
     chosen = ExceptionClassifierRetryPolicy({TimeoutError: SimpleRetryPolicy(5)})
 
@@ -122,7 +122,7 @@ def test_the_default_failure_counts_with_policies_that_name_exceptions():
     assert simulate(chosen, FixedBackoff(1.0), 1).retries == 4
 
 
-def test_another_failure_is_judged_by_the_policy():
+def test_given_failure_is_classified_by_the_policy():
     policy = SimpleRetryPolicy(3, retry_on=(ConnectionError,))
     predicate = PredicateRetryPolicy(lambda failure: "busy" in str(failure))
 
@@ -131,7 +131,7 @@ def test_another_failure_is_judged_by_the_policy():
     assert simulate(predicate, NoBackoff(), 1, failure=OSError("gone")).retries == 0
 
 
-def test_a_backoff_that_gives_up_ends_the_run():
+def test_backoff_that_gives_up_ends_the_run():
     backoff = RetryAfterBackoff(FixedBackoff(1.0), give_up_above=60.0)
     simulation = simulate(
         SimpleRetryPolicy(5), backoff, 1, failure=CircuitOpenError(retry_after=3600.0)
@@ -140,7 +140,7 @@ def test_a_backoff_that_gives_up_ends_the_run():
     assert (simulation.sequences, simulation.cut) == (((),), 0)
 
 
-def test_numbers_read_at_run_time_are_read_once_a_run():
+def test_run_time_numbers_are_read_once_per_run():
     numbers = iter(range(2, 5))
     policy = MaxAttemptsRetryPolicy(lambda: next(numbers))
     simulation = simulate(policy, FixedBackoff(1.0), 3)
@@ -148,13 +148,13 @@ def test_numbers_read_at_run_time_are_read_once_a_run():
     assert [len(sequence) for sequence in simulation.sequences] == [1, 2, 3]
 
 
-def test_a_policy_that_never_ends_is_cut_off_and_says_so():
+def test_endless_policy_is_stopped_and_counted_as_cut():
     simulation = simulate(AlwaysRetryPolicy(), FixedBackoff(1.0), 3, max_attempts_per_run=10)
 
     assert (simulation.retries, simulation.cut) == (9, 3)
 
 
-def test_a_policy_that_ends_at_the_bound_is_not_cut_off():
+def test_policy_that_ends_at_the_limit_is_not_counted_as_cut():
     simulation = simulate(SimpleRetryPolicy(10), FixedBackoff(1.0), 3, max_attempts_per_run=10)
 
     assert (simulation.retries, simulation.cut) == (9, 0)
@@ -173,7 +173,7 @@ def test_a_policy_that_ends_at_the_bound_is_not_cut_off():
         ({"max_attempts_per_run": 0}, ValueError, "max_attempts_per_run must be an int >= 1"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(wrong, error, says):
+def test_invalid_arguments_are_rejected(wrong, error, says):
     settings = {"policy": SimpleRetryPolicy(), "backoff": NoBackoff(), **wrong}
     with pytest.raises(error, match=says):
         simulate(**settings)
@@ -182,20 +182,20 @@ def test_what_cannot_be_simulated_is_refused(wrong, error, says):
 # -- percentiles ----------------------------------------------------------------------------------
 
 
-def test_percentiles_go_over_all_delays_of_all_runs():
+def test_percentiles_cover_all_delays_of_all_runs():
     simulation = Simulation([[3.0, 1.0], [2.0], []])
 
     assert [simulation.percentile(p) for p in (0, 0.25, 0.5, 1)] == [1.0, 1.5, 2.0, 3.0]
 
 
-def test_a_single_delay_is_every_percentile():
+def test_single_delay_is_every_percentile():
     simulation = Simulation([[7.0]])
 
     assert simulation.percentile(0.3) == 7.0
     assert simulation.percentiles == (7.0,) * 9
 
 
-def test_without_a_delay_there_is_no_percentile():
+def test_percentile_without_a_delay_raises():
     simulation = simulate(NeverRetryPolicy(), FixedBackoff(1.0), 5)
 
     assert simulation.percentiles == ()
@@ -204,7 +204,7 @@ def test_without_a_delay_there_is_no_percentile():
         simulation.percentile(0.5)
 
 
-def test_delays_that_no_float_can_add_up_have_percentiles_all_the_same():
+def test_percentiles_of_delays_with_an_infinite_sum_are_defined():
     simulation = Simulation([[1e308, 1e308], [1e308, 1e308], [1.0]])
 
     assert simulation.totals == (1.0, inf, inf)
@@ -212,20 +212,20 @@ def test_delays_that_no_float_can_add_up_have_percentiles_all_the_same():
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
-def test_a_share_outside_of_0_to_1_is_no_percentile(p):
+def test_p_outside_of_0_to_1_is_rejected(p):
     with pytest.raises(ValueError, match="p must be a number from 0 to 1"):
         Simulation([[1.0]]).percentile(p)
 
 
 @given(st.lists(delays, min_size=1).map(sorted), shares, shares)
-def test_a_percentile_never_falls_as_the_share_grows_nor_leaves_the_values(ordered, p, q):
+def test_percentile_is_monotonic_and_within_the_values(ordered, p, q):
     low, high = sorted((p, q))
 
     assert ordered[0] <= interpolated(ordered, low) <= interpolated(ordered, high) <= ordered[-1]
 
 
 @given(st.lists(delays, min_size=1).map(sorted), st.data())
-def test_a_percentile_at_a_place_is_the_value_there(ordered, data):
+def test_percentile_at_an_index_is_the_value_there(ordered, data):
     place = data.draw(st.integers(0, len(ordered) - 1))
     p = place / max(len(ordered) - 1, 1)
     # The share may lie a rounding beside the place.
@@ -235,7 +235,7 @@ def test_a_percentile_at_a_place_is_the_value_there(ordered, data):
 
 
 @given(st.lists(st.lists(delays, max_size=5), max_size=8))
-def test_the_longest_run_is_the_first_one_that_waits_longest(sequences):
+def test_longest_run_is_the_first_one_with_the_largest_sum(sequences):
     simulation = Simulation(sequences)
     totals = [sum(sequence) for sequence in sequences]
 
@@ -244,7 +244,7 @@ def test_the_longest_run_is_the_first_one_that_waits_longest(sequences):
         assert simulation.longest_sequence == tuple(sequences[totals.index(max(totals))])
 
 
-def test_the_delays_before_one_retry_are_those_of_the_runs_that_came_to_it():
+def test_delays_before_one_retry_are_those_of_runs_that_made_it():
     simulation = Simulation([[1.0, 4.0], [2.0], [0.5, 3.0]])
 
     assert simulation.before_retry(1) == (0.5, 1.0, 2.0)
@@ -254,7 +254,7 @@ def test_the_delays_before_one_retry_are_those_of_the_runs_that_came_to_it():
         simulation.before_retry(0)
 
 
-def test_a_delay_below_zero_is_refused():
+def test_negative_delay_is_rejected():
     with pytest.raises(ValueError, match="a delay of sequences must be a number >= 0"):
         Simulation([[1.0, -0.5]])
 
@@ -263,7 +263,7 @@ def test_a_delay_below_zero_is_refused():
 
 
 @given(bounded, backoffs(), st.floats(0, 10), st.integers(0, 2**32))
-def test_no_simulated_run_takes_longer_than_the_worst_case(policy, backoff, attempt, seed):
+def test_no_simulated_run_exceeds_the_worst_case(policy, backoff, attempt, seed):
     worst = worst_case(policy, backoff, attempt_duration=attempt)
     simulation = simulate(policy, backoff, 10, Random(seed), attempt_duration=attempt)
 
@@ -275,7 +275,7 @@ def test_no_simulated_run_takes_longer_than_the_worst_case(policy, backoff, atte
 
 
 @given(backoffs(), st.integers(1, 8))
-def test_the_worst_case_is_what_the_highest_draws_give(backoff, attempts):
+def test_worst_case_uses_the_highest_random_numbers(backoff, attempts):
     class Highest:
         def random(self):
             return 1 - 2**-53
@@ -292,7 +292,7 @@ def test_attempts_and_waits_add_up():
     assert worst == WorstCase(attempts=3, waiting=10.0, duration=16.0)
 
 
-def test_a_timeout_cuts_neither_the_last_attempt_nor_the_last_wait():
+def test_timeout_shortens_neither_the_last_attempt_nor_the_last_wait():
     policy = TimeoutRetryPolicy(60.0)
 
     assert worst_case(policy, FixedBackoff(5.0), attempt_duration=2.0).duration == 65.0
@@ -303,7 +303,7 @@ def test_a_timeout_cuts_neither_the_last_attempt_nor_the_last_wait():
     )
 
 
-def test_all_must_allow_ends_with_the_first_and_any_may_allow_with_the_last():
+def test_and_ends_with_the_first_member_and_or_with_the_last():
     short, long = SimpleRetryPolicy(3), SimpleRetryPolicy(5)
     waits = FixedBackoff(1.0)
 
@@ -313,19 +313,19 @@ def test_all_must_allow_ends_with_the_first_and_any_may_allow_with_the_last():
     assert worst_case(long & TimeoutRetryPolicy(1.0), waits).duration == 2.0
 
 
-def test_what_nothing_bounds_is_infinite():
+def test_unlimited_policy_has_an_infinite_worst_case():
     worst = worst_case(AlwaysRetryPolicy(), NoBackoff())
 
     assert (worst.attempts, worst.waiting, worst.duration) == (None, inf, inf)
 
 
-def test_a_rule_on_results_is_bounded_by_its_policy():
+def test_result_policy_has_the_worst_case_of_its_inner_policy():
     policy = ResultRetryPolicy(lambda result: result is None, TimeoutRetryPolicy(60.0))
 
     assert worst_case(policy, FixedBackoff(5.0)).duration == 65.0
 
 
-def test_a_server_bounds_nothing_unless_there_is_a_limit_to_what_it_may_say():
+def test_retry_after_is_unlimited_without_give_up_above():
     policy, fallback = SimpleRetryPolicy(3), FixedBackoff(1.0)
     limited = RetryAfterBackoff(fallback, give_up_above=60.0, jitter=0.5)
 
@@ -334,7 +334,7 @@ def test_a_server_bounds_nothing_unless_there_is_a_limit_to_what_it_may_say():
     assert worst_case(NeverRetryPolicy(), RetryAfterBackoff(fallback)).waiting == 0.0
 
 
-def test_a_backoff_that_gives_up_bounds_the_waits():
+def test_backoff_that_gives_up_limits_the_waits():
     class Twice(Backoff):
         def start(self):
             return 2
@@ -345,13 +345,13 @@ def test_a_backoff_that_gives_up_bounds_the_waits():
     assert worst_case(SimpleRetryPolicy(1_000_000), Twice()).waiting == 10.0
 
 
-def test_a_million_capped_attempts_are_summed_at_once():
+def test_million_capped_attempts_are_summed_at_once():
     worst = worst_case(SimpleRetryPolicy(10**9), ExponentialBackoff(1.0, 2.0, 4.0))
 
     assert worst.waiting == pytest.approx(1 + 2 + 4.0 * (10**9 - 3))
 
 
-def test_a_backoff_that_never_stops_growing_is_not_followed_for_ever():
+def test_backoff_that_never_stops_growing_ends_the_computation():
     backoff = ExponentialBackoff(1.0, 1.000_000_001, inf)
 
     assert worst_case(MaxAttemptsRetryPolicy(10**9), backoff).waiting == inf
@@ -365,14 +365,14 @@ def test_a_backoff_that_never_stops_growing_is_not_followed_for_ever():
         (0.0, 1.0, 0.0, inf),
     ],
 )
-def test_more_attempts_than_a_float_can_tell_have_a_worst_case(delay, attempt, waiting, duration):
+def test_attempts_beyond_a_float_have_a_worst_case(delay, attempt, waiting, duration):
     policy, backoff = MaxAttemptsRetryPolicy(10**400), FixedBackoff(delay)
     longest = worst_case(policy, backoff, attempt_duration=attempt)
 
     assert (longest.waiting, longest.duration) == (waiting, duration)
 
 
-def test_a_policy_of_ones_own_is_bounded_by_what_it_declares():
+def test_custom_policy_is_limited_by_its_attempt_limit():
     class Thrice(RetryPolicy):
         attempt_limit = 3
 
@@ -391,7 +391,7 @@ def test_a_policy_of_ones_own_is_bounded_by_what_it_declares():
         ({"attempt_duration": "2"}, "attempt_duration must be a number of seconds"),
     ],
 )
-def test_what_has_no_worst_case_is_refused(wrong, says):
+def test_invalid_worst_case_arguments_are_rejected(wrong, says):
     settings = {"policy": SimpleRetryPolicy(), "backoff": NoBackoff(), **wrong}
     with pytest.raises(TypeError, match=says):
         worst_case(**settings)

@@ -27,7 +27,7 @@ def pickled(state):
     ],
     ids=repr,
 )
-def test_a_copy_is_as_good(state, way):
+def test_copy_equals_the_original(state, way):
     again = way(state)
 
     assert (again, hash(again), repr(again)) == (state, hash(state), repr(state))

@@ -69,7 +69,7 @@ def fails(way, template, state=KEY, failure=None, **how):
 
 @pytest.mark.statement("S2-10")
 @every_way
-def test_a_failure_is_rethrown_at_once_and_kept_under_the_key(way):
+def test_failure_is_reraised_at_once_and_kept_under_the_key(way):
     template = stateful()
     failure = ValueError("rolled back")
 
@@ -87,7 +87,7 @@ def test_a_failure_is_rethrown_at_once_and_kept_under_the_key(way):
 
 @pytest.mark.statement("S2-11", "S2-16")
 @every_way
-def test_a_redelivery_goes_on_with_count_failure_and_attributes(way):
+def test_redelivery_continues_with_count_failure_and_attributes(way):
     template = stateful()
     seen = []
 
@@ -118,7 +118,7 @@ def test_a_redelivery_goes_on_with_count_failure_and_attributes(way):
 
 @pytest.mark.statement("S2-16")
 @both_kinds
-def test_a_redelivery_is_recognised_inside_a_transaction_of_its_own(way):
+def test_redelivery_is_recognised_inside_a_transaction_of_its_own(way):
     template = stateful()
     transactions = []
 
@@ -141,7 +141,7 @@ def test_a_redelivery_is_recognised_inside_a_transaction_of_its_own(way):
 
 @pytest.mark.statement("S2-12")
 @every_way
-def test_what_has_no_attempt_left_is_recovered_without_a_call(way):
+def test_exhausted_key_is_recovered_without_a_call(way):
     template = stateful(2)
     for _ in range(2):
         fails(way, template)
@@ -160,7 +160,7 @@ def test_what_has_no_attempt_left_is_recovered_without_a_call(way):
 
 @pytest.mark.statement("S2-12", "S2-21")
 @every_way
-def test_without_recovery_the_error_of_exhaustion_says_what_failed(way):
+def test_exhaustion_without_recovery_names_the_last_failure(way):
     template = stateful(1)
     fails(way, template, failure=KeyError("the reason"))
 
@@ -182,7 +182,7 @@ def test_raise_last_raises_the_last_failure_as_it_was_recorded(way):
 
 
 @every_way
-def test_what_is_not_worth_retrying_is_rethrown_first_and_exhausted_when_it_comes_again(way):
+def test_failure_not_retryable_is_reraised_then_exhausted_at_redelivery(way):
     template = stateful(policy=SimpleRetryPolicy(9, OSError))
     fails(way, template)
 
@@ -191,7 +191,7 @@ def test_what_is_not_worth_retrying_is_rethrown_first_and_exhausted_when_it_come
 
 @pytest.mark.statement("S2-15")
 @every_way
-def test_after_success_and_after_recovery_nothing_is_kept(way):
+def test_context_is_deleted_after_success_and_after_recovery(way):
     template = stateful(2)
     fails(way, template)
     way(template, Script("value"), state=KEY)
@@ -205,7 +205,7 @@ def test_after_success_and_after_recovery_nothing_is_kept(way):
 
 
 @every_way
-def test_a_recovery_that_raises_is_tried_again_and_never_the_callback(way):
+def test_recovery_that_raises_is_repeated_without_the_callback(way):
     template = stateful(1)
     fails(way, template)
     recovery = Script(LookupError("dead letters are down"), "recovered")
@@ -220,7 +220,7 @@ def test_a_recovery_that_raises_is_tried_again_and_never_the_callback(way):
 
 
 @every_way
-def test_a_recovery_that_was_begun_stays_due_though_the_policy_has_more_attempts_now(way):
+def test_started_recovery_stays_due_if_the_policy_allows_more_attempts(way):
     template = stateful(1)
     fails(way, template)
     recovery = Script(LookupError("dead letters are down"), "recovered")
@@ -235,7 +235,7 @@ def test_a_recovery_that_was_begun_stays_due_though_the_policy_has_more_attempts
 
 @every_way
 @pytest.mark.parametrize(("before", "now", "calls"), [(1, 3, 1), (3, 1, 0)])
-def test_what_is_kept_is_judged_by_the_policy_of_now(way, before, now, calls):
+def test_stored_context_is_judged_by_the_present_policy(way, before, now, calls):
     template = stateful(before)
     fails(way, template)
     changed, callback = template.with_(policy=SimpleRetryPolicy(now)), Script("value")
@@ -246,7 +246,7 @@ def test_what_is_kept_is_judged_by_the_policy_of_now(way, before, now, calls):
 
 
 @every_way
-def test_force_refresh_forgets_what_is_kept(way):
+def test_force_refresh_discards_the_stored_context(way):
     template = stateful()
     fails(way, template)
 
@@ -256,7 +256,7 @@ def test_force_refresh_forgets_what_is_kept(way):
 
 
 @every_way
-def test_an_untracked_state_remembers_nothing_and_rethrows(way):
+def test_untracked_state_stores_nothing_and_reraises(way):
     template = stateful(1)
     for _ in range(3):
         assert fails(way, template, RetryState.untracked()).seen == [1]
@@ -264,7 +264,7 @@ def test_an_untracked_state_remembers_nothing_and_rethrows(way):
 
 
 @every_way
-def test_give_up_in_a_failing_callback_leaves_the_redelivery_to_the_recovery(way):
+def test_give_up_in_a_failing_callback_leaves_recovery_to_redelivery(way):
     template = stateful(9)
 
     def callback(context):
@@ -290,7 +290,7 @@ def test_give_up_in_a_failing_callback_leaves_the_redelivery_to_the_recovery(way
     ],
     ids=["class", "tuple", "classifier", "function"],
 )
-def test_a_failure_that_needs_no_rollback_is_retried_in_place(way, rollback_for):
+def test_failure_without_rollback_is_retried_in_place(way, rollback_for):
     template = stateful(3, delay=1.0)
     state = RetryState("order-17", rollback_for=rollback_for)
     callback = Script(ValueError("in place"), "value")
@@ -302,7 +302,7 @@ def test_a_failure_that_needs_no_rollback_is_retried_in_place(way, rollback_for)
 
 
 @every_way
-def test_in_place_the_attempts_run_out_in_the_same_execution(way):
+def test_attempts_in_place_are_exhausted_in_the_same_execution(way):
     template = stateful(3)
     state = RetryState("order-17", rollback_for=OSError)
     callback = Script(ValueError("in place"))
@@ -333,7 +333,7 @@ def test_each_attempt_in_place_is_counted_before_it_runs(way):
 
 @every_way
 @pytest.mark.parametrize("state", [None, RetryState("order-17", rollback_for=())], ids=repr)
-def test_what_is_not_recoverable_reaches_the_caller_itself(way, state):
+def test_failure_that_is_not_recoverable_reaches_the_caller(way, state):
     template = stateful(policy=SimpleRetryPolicy(2, not_recoverable=KeyError))
     failure = KeyError("no recovery may take it")
     recoveries = []
@@ -348,7 +348,7 @@ def test_what_is_not_recoverable_reaches_the_caller_itself(way, state):
 
 
 @every_way
-def test_by_default_the_wait_comes_before_the_failure_is_rethrown(way):
+def test_default_wait_precedes_the_reraised_failure(way):
     template = stateful(delay=5.0)
 
     fails(way, template)
@@ -356,7 +356,7 @@ def test_by_default_the_wait_comes_before_the_failure_is_rethrown(way):
 
 
 @every_way
-def test_a_deferred_wait_is_waited_out_by_the_redelivery_that_comes_early(way):
+def test_early_redelivery_waits_for_the_deferred_delay(way):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="wait")
 
@@ -368,7 +368,7 @@ def test_a_deferred_wait_is_waited_out_by_the_redelivery_that_comes_early(way):
 
 
 @every_way
-def test_a_deferred_wait_that_raises_tells_the_early_redelivery_when_to_come(way):
+def test_early_redelivery_with_raise_gets_retry_later(way):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="raise")
     callback = Script("value")
@@ -385,7 +385,7 @@ def test_a_deferred_wait_that_raises_tells_the_early_redelivery_when_to_come(way
 
 
 @every_way
-def test_a_deferred_wait_that_is_interrupted_leaves_the_key_as_it_was(way):
+def test_interrupted_deferred_wait_leaves_the_key_unchanged(way):
     template = stateful(delay=5.0, clock=VirtualClock(interrupt_at=1))
     state = RetryState("order-17", defer_backoff="wait")
     callback = Script("value")
@@ -401,7 +401,7 @@ def test_a_deferred_wait_that_is_interrupted_leaves_the_key_as_it_was(way):
 
 @every_way
 @pytest.mark.parametrize("rest", [0.5, 0.0])
-def test_the_last_moment_of_a_deferred_wait_is_waited_out_too(way, rest):
+def test_deferred_wait_includes_the_last_moment(way, rest):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="wait")
 
@@ -413,7 +413,7 @@ def test_the_last_moment_of_a_deferred_wait_is_waited_out_too(way, rest):
 
 @every_way
 @pytest.mark.parametrize("defer", ["wait", "raise"])
-def test_raising_in_on_backoff_replaces_the_failure_where_the_wait_is_deferred(way, defer):
+def test_raising_in_on_backoff_replaces_the_failure_of_a_deferred_wait(way, defer):
     class Raising(RetryListener):
         def on_backoff(self, context, delay):
             raise LookupError("the listener's own")
@@ -426,7 +426,7 @@ def test_raising_in_on_backoff_replaces_the_failure_where_the_wait_is_deferred(w
 
 @every_way
 @pytest.mark.parametrize(("seconds", "fits"), [(5.5, True), (5.0, False), (2.0, False)])
-def test_a_deferred_wait_is_begun_where_it_fits_before_the_deadline(way, seconds, fits):
+def test_deferred_wait_that_fits_before_the_deadline_is_started(way, seconds, fits):
     template = stateful(delay=5.0)
     state = RetryState("order-17", defer_backoff="wait")
     callback = Script("value")
@@ -444,7 +444,7 @@ def test_a_deferred_wait_is_begun_where_it_fits_before_the_deadline(way, seconds
 
 
 @every_way
-def test_the_delays_of_a_key_go_on_growing_from_delivery_to_delivery(way):
+def test_delays_of_a_key_grow_from_delivery_to_delivery(way):
     template = stateful(9, backoff=ExponentialBackoff(initial=1.0))
 
     for _ in range(3):
@@ -453,7 +453,7 @@ def test_the_delays_of_a_key_go_on_growing_from_delivery_to_delivery(way):
 
 
 @every_way
-def test_the_time_of_a_timeout_policy_runs_from_delivery_to_delivery(way):
+def test_timeout_policy_runs_from_delivery_to_delivery(way):
     template = stateful(policy=TimeoutRetryPolicy(10.0))
 
     fails(way, template)
@@ -468,7 +468,7 @@ class Frugal(Guard):
 
 @every_way
 @pytest.mark.parametrize("refuses", ["a guard", "the deadline"])
-def test_in_place_a_retry_that_is_not_granted_is_left_to_the_redelivery(way, refuses):
+def test_rejected_retry_in_place_is_left_to_the_redelivery(way, refuses):
     template = stateful(delay=5.0, guards=[Frugal()] if refuses == "a guard" else [])
     state, failure = RetryState("order-17", rollback_for=()), ValueError("failed")
     callback, again = Script(failure), Script("value")
@@ -488,7 +488,7 @@ def test_in_place_a_retry_that_is_not_granted_is_left_to_the_redelivery(way, ref
 
 
 @every_way
-def test_a_remembered_success_is_not_repeated(way):
+def test_remembered_success_is_not_repeated(way):
     template = stateful()
     state = RetryState("order-17", remember=60.0)
     again = Script("again")
@@ -560,7 +560,7 @@ class Mutable(list):
     ],
     ids=repr,
 )
-def test_a_key_that_cannot_serve_is_refused_when_the_state_is_made_and_named(key):
+def test_key_without_a_stable_encoding_is_rejected_and_named(key):
     with pytest.raises(InconsistentKeyError) as caught:
         RetryState(key)
     assert "must be a str, int, bytes, or a tuple of those" in str(caught.value)
@@ -568,7 +568,7 @@ def test_a_key_that_cannot_serve_is_refused_when_the_state_is_made_and_named(key
 
 @pytest.mark.statement("S2-14")
 @both_kinds
-def test_a_key_whose_hash_changes_under_way_does_not_lose_its_count(way):
+def test_key_whose_hash_changes_keeps_its_count(way):
     class Shifting(str):
         def __hash__(self):
             shifts.append(1)
@@ -603,7 +603,7 @@ def test_two_templates_that_share_a_cache_do_not_share_counts(way):
     assert len(cache) == 2
 
 
-def test_no_name_can_be_made_to_look_like_another_names_key():
+def test_no_template_name_can_imitate_the_key_of_another():
     names = ["a", "a/s:b", "a%2Fs:b", "", None]
     keys = {RetryTemplate(name=n).scoped_key("b/s:b") for n in names if n != ""}
     keys |= {RetryTemplate(name=n).scoped_key("s:b") for n in names if n != ""}
@@ -614,7 +614,7 @@ def test_no_name_can_be_made_to_look_like_another_names_key():
 
 
 @every_way
-def test_a_nested_execution_of_the_same_key_is_told_that_it_is_being_worked_on(way):
+def test_nested_execution_of_the_same_key_raises_in_progress(way):
     template = stateful()
 
     def callback(context):
@@ -624,7 +624,7 @@ def test_a_nested_execution_of_the_same_key_is_told_that_it_is_being_worked_on(w
         way(template, callback, state=KEY)
 
 
-def test_of_two_deliveries_at_once_the_second_is_told_so_and_nothing_is_counted():
+def test_concurrent_delivery_raises_in_progress_and_is_not_counted():
     template = stateful()
     began, ended = Event(), Event()
 
@@ -645,7 +645,7 @@ def test_of_two_deliveries_at_once_the_second_is_told_so_and_nothing_is_counted(
 
 
 @every_way
-def test_an_execution_that_does_not_get_its_key_tells_nobody(way):
+def test_execution_without_its_key_calls_no_listener(way):
     recorder = Recorder()
     template = stateful(listeners=[recorder])
     claim = template.cache.begin(template.scoped_key("order-17"), worker="another")
@@ -656,7 +656,7 @@ def test_an_execution_that_does_not_get_its_key_tells_nobody(way):
     assert template.cache.holds(claim)
 
 
-async def test_of_two_tasks_at_once_the_second_is_told_so():
+async def test_concurrent_delivery_in_another_task_raises_in_progress():
     template = stateful()
     gate = asyncio.Event()
 
@@ -673,7 +673,7 @@ async def test_of_two_tasks_at_once_the_second_is_told_so():
 
 
 @every_way
-def test_the_fence_of_a_key_only_grows(way):
+def test_fence_of_a_key_only_grows(way):
     template, fences = stateful(9), []
 
     def callback(context):
@@ -694,7 +694,7 @@ def test_still_mine_and_complete_in_need_a_state():
         made().execute(lambda context: context.complete_in(None))
 
 
-def test_a_holder_whose_key_was_forgotten_meanwhile_learns_it():
+def test_holder_of_a_forgotten_key_gets_lease_lost():
     template = stateful()
 
     def callback(context):
@@ -707,7 +707,7 @@ def test_a_holder_whose_key_was_forgotten_meanwhile_learns_it():
 
 @every_way
 @pytest.mark.parametrize("how", ["returns False", "raises Veto", "raises"])
-def test_an_execution_that_open_stops_leaves_the_key_as_it_was(way, how):
+def test_execution_ended_by_open_leaves_the_key_unchanged(way, how):
     class Stops(RetryListener):
         on = False
 
@@ -739,7 +739,7 @@ def lossy():
 
 
 @every_way
-def test_an_attempt_whose_process_died_counts_and_is_on_record(way):
+def test_attempt_of_a_crashed_process_counts_and_is_recorded(way):
     cache, recorder = lossy(), Recorder()
     template = stateful(3, cache=cache, listeners=[recorder])
     cache.lost = "elsewhere:1"
@@ -764,7 +764,7 @@ def test_an_attempt_whose_process_died_counts_and_is_on_record(way):
     ],
     ids=["types", "predicate", "tree", "chooser"],
 )
-def test_a_lost_attempt_counts_against_limits_but_no_classifier_is_asked_about_it(way, policy):
+def test_lost_attempt_counts_without_a_call_of_a_classifier(way, policy):
     cache = lossy()
     template = stateful(cache=cache, policy=policy)
 
@@ -780,7 +780,7 @@ def test_a_lost_attempt_counts_against_limits_but_no_classifier_is_asked_about_i
 
 
 @every_way
-def test_where_the_last_attempt_was_lost_the_recovery_finds_that(way):
+def test_recovery_gets_the_lost_attempt_if_it_was_the_last(way):
     cache = lossy()
     template = stateful(1, cache=cache)
     cache.lost = "elsewhere:1"
@@ -797,7 +797,7 @@ def test_where_the_last_attempt_was_lost_the_recovery_finds_that(way):
 
 
 @every_way
-def test_a_rule_that_names_the_lost_attempt_decides_about_it(way):
+def test_rule_that_names_the_lost_attempt_decides_about_it(way):
     cache = lossy()
     template = stateful(cache=cache, policy=SimpleRetryPolicy(3, not_on=AttemptLostError))
     cache.lost = "elsewhere:1"
@@ -806,7 +806,7 @@ def test_a_rule_that_names_the_lost_attempt_decides_about_it(way):
 
 
 @every_way
-def test_a_recovery_whose_process_died_has_its_turn_again_and_the_callback_has_not(way):
+def test_recovery_of_a_crashed_process_is_repeated_without_callback(way):
     template = stateful(1)
     fails(way, template)
     at_death = []
@@ -838,7 +838,7 @@ def recovery_begins(step, record):
 
 
 @every_way
-def test_a_circuit_is_held_by_nobody(way):
+def test_circuit_takes_no_claim(way):
     template = stateful(policy=CircuitBreakerRetryPolicy())
 
     way(template, Script("value"), state=KEY)
@@ -846,7 +846,7 @@ def test_a_circuit_is_held_by_nobody(way):
 
 
 @every_way
-def test_a_signal_while_it_is_written_down_passes_before_the_recovery(way):
+def test_signal_during_the_last_write_passes_before_the_recovery(way):
     template = stateful(1, cache=Down(recovery_begins, KeyboardInterrupt))
     fails(way, template)
     recovery = Script("not called")
@@ -879,7 +879,7 @@ class Plugged:
 
 @pytest.mark.statement("S2-13")
 @every_way
-def test_contexts_are_in_memory_unless_a_cache_is_given(way):
+def test_default_cache_is_in_memory(way):
     plugged = Plugged()
     template = stateful(2, cache=plugged)
 
@@ -890,7 +890,7 @@ def test_contexts_are_in_memory_unless_a_cache_is_given(way):
     assert plugged.steps == ["begin", "fail", "fail", "begin", "succeed"]
 
 
-def test_templates_do_not_share_the_cache_in_memory():
+def test_templates_do_not_share_the_memory_cache():
     assert stateful().cache is not stateful().cache
 
 
@@ -898,7 +898,7 @@ def test_templates_do_not_share_the_cache_in_memory():
     "value", [pytest.param(object(), id="object"), {1, 2}, float("inf"), b"bytes", {1: 2}], ids=repr
 )
 @every_way
-def test_an_attribute_that_is_no_json_value_is_named_when_the_failure_is_kept(way, value):
+def test_attribute_that_is_no_json_is_named_when_the_failure_is_stored(way, value):
     failure = ValueError("the callback's own")
 
     def callback(context):
@@ -912,7 +912,7 @@ def test_an_attribute_that_is_no_json_value_is_named_when_the_failure_is_kept(wa
 
 
 @both_kinds
-def test_another_policy_tree_keeps_the_counts_and_starts_its_own_state_afresh(way):
+def test_other_policy_tree_keeps_counts_and_restarts_its_state(way):
     cache, clock = MemoryRetryContextCache(), VirtualClock()
     before = stateful(policy=TimeoutRetryPolicy(5.0), cache=cache, clock=clock)
     after = stateful(policy=TimeoutRetryPolicy(6.0), cache=cache, clock=clock)
@@ -934,7 +934,7 @@ CIRCUIT = RetryState("circuit", rollback_for=())
 
 
 @both_kinds
-def test_an_open_circuit_calls_nothing_until_its_time_is_over(way):
+def test_open_circuit_makes_no_call_until_it_resets(way):
     template = breaker()
     callback = Script(ValueError())
     answers = [
@@ -948,7 +948,7 @@ def test_an_open_circuit_calls_nothing_until_its_time_is_over(way):
 
 
 @both_kinds
-def test_what_a_success_wrote_to_the_attributes_of_a_circuit_stays(way):
+def test_attributes_that_a_success_wrote_stay_in_a_circuit(way):
     template = breaker()
     way(template, lambda context: context.attributes.update(seen="here"), state=CIRCUIT)
     found = way(template, lambda context: context.attributes.get("seen"), state=CIRCUIT)
@@ -970,7 +970,7 @@ def test_executions_of_one_circuit_may_overlap(way):
 
 @every_way
 @pytest.mark.parametrize("defer", ["wait", "raise"])
-def test_a_failure_that_is_retried_in_place_waits_whatever_is_deferred(way, defer):
+def test_failure_retried_in_place_waits_despite_a_deferred_backoff(way, defer):
     template = made(delay=10.0)
     state = RetryState("key", rollback_for=KeyError, defer_backoff=defer)
     callback = Script(ValueError(), ValueError(), "value")
@@ -979,7 +979,7 @@ def test_a_failure_that_is_retried_in_place_waits_whatever_is_deferred(way, defe
 
 
 @pytest.mark.parametrize(("defer", "waited"), [("raise", []), ("wait", [10.0])])
-def test_the_wait_of_a_circuit_is_deferred_like_any_other(defer, waited):
+def test_wait_of_a_circuit_is_deferred_like_any_other(defer, waited):
     template = made(policy=CircuitBreakerRetryPolicy(SimpleRetryPolicy(5)), delay=10.0)
     state = RetryState("key", defer_backoff=defer)
     with pytest.raises(ValueError):
@@ -993,7 +993,7 @@ def test_the_wait_of_a_circuit_is_deferred_like_any_other(defer, waited):
 
 @every_way
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
-def test_what_stops_the_program_out_of_the_last_write_leaves_in_place_of_the_failure(way, kind):
+def test_interrupt_of_the_last_write_replaces_the_failure(way, kind):
     class Stopped(MemoryRetryContextCache):
         def fail(self, claim, record):
             super().fail(claim, record)
@@ -1007,7 +1007,7 @@ def test_what_stops_the_program_out_of_the_last_write_leaves_in_place_of_the_fai
 
 
 @every_way
-def test_what_stops_the_program_while_the_record_is_made_frees_the_key(way):
+def test_interrupt_while_the_record_is_made_frees_the_key(way):
     said = []
 
     def redact(text):
@@ -1025,7 +1025,7 @@ def test_what_stops_the_program_while_the_record_is_made_frees_the_key(way):
 
 
 @every_way
-def test_the_failure_behind_a_raising_recovery_is_told(way):
+def test_failure_before_a_raising_recovery_is_in_its_context(way):
     def recovery(context):
         raise RuntimeError("the table is gone")
 
@@ -1037,7 +1037,7 @@ def test_the_failure_behind_a_raising_recovery_is_told(way):
 
 
 @every_way
-def test_a_policy_of_ones_own_is_asked_before_the_first_attempt(way):
+def test_custom_policy_decides_before_the_first_attempt(way):
     class Closed(RetryPolicy):
         def allows(self, failures, failure):
             asked.append((failures, failure))
@@ -1051,7 +1051,7 @@ def test_a_policy_of_ones_own_is_asked_before_the_first_attempt(way):
 
 
 @every_way
-def test_a_policy_that_raises_before_the_first_attempt_is_said_to_and_no_attempt_is_made(way):
+def test_policy_that_raises_before_the_first_attempt_prevents_it(way):
     class Broken(RetryPolicy):
         def allows(self, failures, failure):
             return 1 / 0
@@ -1082,7 +1082,7 @@ def test_late_attempt_that_returned_completes_its_key(way, limit):
 
 @pytest.mark.parametrize("ending", [None, KeyboardInterrupt])
 @pytest.mark.parametrize("listeners", [[], [Recorder()]], ids=["untold", "told"])
-def test_what_has_ended_with_its_key_grows_no_older(ending, listeners):
+def test_elapsed_time_stops_when_the_key_ends(ending, listeners):
     clock, seen = VirtualClock(), []
 
     def work(context):

@@ -42,7 +42,7 @@ def project(tmp_path):
     return write
 
 
-def test_a_page_that_was_just_written_passes_the_check(tool, project, capsys):
+def test_page_just_written_passes_the_check(tool, project, capsys):
     root = project()
     assert tool.main([], root=root) == 0
     assert tool.main(["--check"], root=root) == 0
@@ -51,7 +51,7 @@ def test_a_page_that_was_just_written_passes_the_check(tool, project, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_page_that_is_missing_or_old_fails_the_check_and_is_left_alone(tool, project, capsys):
+def test_missing_or_old_page_fails_the_check_unchanged(tool, project, capsys):
     root = project()
     assert tool.main(["--check"], root=root) == 1
     assert not (root / "docs/statements.md").exists()
@@ -61,18 +61,18 @@ def test_a_page_that_is_missing_or_old_fails_the_check_and_is_left_alone(tool, p
     assert "not up to date" in capsys.readouterr().err
 
 
-def test_a_statement_without_a_test_is_a_problem(tool, project, capsys):
+def test_statement_without_a_test_is_a_problem(tool, project, capsys):
     assert tool.main([], root=project(tests="")) == 1
     assert "X-01: no test is marked with it" in capsys.readouterr().err
 
 
-def test_an_id_that_is_not_listed_is_a_problem(tool, project, capsys):
+def test_unlisted_id_is_a_problem(tool, project, capsys):
     root = project(tests=HELD + HELD.replace("X-01", "X-99").replace("it_does", "it_is_new"))
     assert tool.main([], root=root) == 1
     assert "X-99: tests/test_it.py::test_that_it_is_new is marked" in capsys.readouterr().err
 
 
-def test_a_guide_needs_a_page_and_no_test(tool, project, capsys):
+def test_guide_needs_a_page_and_no_test(tool, project, capsys):
     listed = LISTED.replace('"rule"', '"guide"') + 'page = "why.md"\n'
     root = project(listed, tests="")
     assert tool.main([], root=root) == 1
@@ -82,7 +82,7 @@ def test_a_guide_needs_a_page_and_no_test(tool, project, capsys):
     assert "| [why.md](why.md) |" in (root / "docs/statements.md").read_text()
 
 
-def test_an_unknown_kind_is_a_problem(tool, project, capsys):
+def test_unknown_kind_is_a_problem(tool, project, capsys):
     assert tool.main([], root=project(LISTED.replace('"rule"', '"hope"'))) == 1
     assert "got 'hope'" in capsys.readouterr().err
 
@@ -108,7 +108,7 @@ def helper(): ...
     assert tool.holders(root) == {"M": [one, two], "C": [one], "F": [one], "G": [one]}
 
 
-def test_a_mark_on_what_is_no_test_stops_the_run(tool, project):
+def test_mark_on_a_helper_stops_the_run(tool, project):
     root = project(tests=HELD.replace("def test_that", "def that"))
     with pytest.raises(SystemExit, match="that_it_does is marked as holding X-01 but is no test"):
         tool.main([], root=root)

@@ -40,12 +40,12 @@ def adding(failures=0):
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_call_passes_the_arguments_on_at_every_attempt(failures):
+def test_call_passes_the_arguments_at_every_attempt(failures):
     assert made().call(adding(failures), 1, two=2, three=3) == 6
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-async def test_call_async_takes_functions_of_both_kinds(failures):
+async def test_call_async_accepts_functions_of_both_kinds(failures):
     plain, left = adding(failures), adding(failures)
 
     async def awaited(*args, **kwargs):
@@ -57,7 +57,7 @@ async def test_call_async_takes_functions_of_both_kinds(failures):
     assert await template.call_async(awaited, 1, two=2, three=3) == 6
 
 
-def test_an_outcome_tells_value_attempts_and_time_of_a_success():
+def test_outcome_of_a_success_has_value_attempts_and_time():
     template = made(delay=1.5)
     outcome = template.outcome(adding(2), 1, two=2)
 
@@ -68,7 +68,7 @@ def test_an_outcome_tells_value_attempts_and_time_of_a_success():
 
 
 @pytest.mark.parametrize("delay", [None, 1.5])
-def test_an_outcome_says_of_every_failed_attempt_when_it_began(delay):
+def test_outcome_has_the_start_of_every_failed_attempt(delay):
     template = made(delay=delay, clock=VirtualClock())
 
     def fails():
@@ -81,7 +81,7 @@ def test_an_outcome_says_of_every_failed_attempt_when_it_began(delay):
     assert [each.started - first for each in history] == pytest.approx([0, every, 2 * every])
 
 
-def test_an_outcome_holds_the_exception_instead_of_raising_it():
+def test_outcome_has_the_exception_instead_of_raising_it():
     outcome = made().outcome(adding(3), 1, two=2)
 
     assert not outcome.ok
@@ -91,7 +91,7 @@ def test_an_outcome_holds_the_exception_instead_of_raising_it():
         outcome.unwrap()
 
 
-async def test_an_outcome_of_an_asynchronous_function_says_the_same():
+async def test_outcome_of_an_asynchronous_function_is_the_same():
     async def failing():
         raise ValueError("never")
 
@@ -100,7 +100,7 @@ async def test_an_outcome_of_an_asynchronous_function_says_the_same():
     assert (outcome.ok, str(outcome.exception), outcome.attempts) == (False, "never", 3)
 
 
-def test_an_outcome_lets_what_is_no_exception_pass():
+def test_outcome_raises_base_exceptions():
     def interrupted():
         raise KeyboardInterrupt
 
@@ -109,7 +109,7 @@ def test_an_outcome_lets_what_is_no_exception_pass():
 
 
 @both_kinds
-def test_after_the_end_a_context_holds_recorded_failures_only(way):
+def test_context_after_the_end_has_recorded_failures_only(way):
     held = []
 
     def callback(context):
@@ -131,7 +131,7 @@ def test_after_the_end_a_context_holds_recorded_failures_only(way):
 # -- bind and with_ --------------------------------------------------------------------------------
 
 
-def test_a_bound_template_recovers_in_each_of_its_ways():
+def test_bound_template_recovers_in_each_entry_point():
     bound = made(2).bind(recovery=lambda context: f"after {context.retry_count}")
 
     @bound.wrap
@@ -149,7 +149,7 @@ def test_a_bound_template_recovers_in_each_of_its_ways():
     assert attempts.result == "after 2"
 
 
-async def test_a_bound_template_recovers_in_each_asynchronous_way():
+async def test_bound_template_recovers_in_each_asynchronous_entry_point():
     async def recover(context):
         return f"after {context.retry_count}"
 
@@ -169,7 +169,7 @@ async def test_a_bound_template_recovers_in_each_asynchronous_way():
     assert attempts.result == "after 2"
 
 
-def test_a_bound_state_makes_every_way_stateful():
+def test_bound_state_makes_every_entry_point_stateful():
     template = made(9, name="bound")
     bound = template.bind(state=RetryState("key"))
 
@@ -189,7 +189,7 @@ def test_a_bound_state_makes_every_way_stateful():
     assert template.cache.peek(template.scoped_key("key")).failures == 4
 
 
-def test_a_bound_label_is_the_name_that_listeners_see():
+def test_bound_label_is_the_name_that_listeners_see():
     names = []
 
     class Names(RetryListener):
@@ -202,7 +202,7 @@ def test_a_bound_label_is_the_name_that_listeners_see():
     assert names == ["template", "label"]
 
 
-def test_a_bound_template_follows_a_listener_that_is_registered_later():
+def test_bound_template_has_listeners_that_are_registered_later():
     recorder = Recorder()
     template = made()
     bound = template.bind()
@@ -211,7 +211,7 @@ def test_a_bound_template_follows_a_listener_that_is_registered_later():
     assert recorder.hooks == ["open", "before_attempt", "on_success", "close"]
 
 
-def test_with_gives_a_changed_copy_and_leaves_the_original():
+def test_with_returns_a_changed_copy_and_keeps_the_original():
     template = made(3, name="original")
     changed = template.with_(policy=MaxAttemptsRetryPolicy(5), name="changed")
 
@@ -221,7 +221,7 @@ def test_with_gives_a_changed_copy_and_leaves_the_original():
     assert changed.clock is template.clock
 
 
-def test_a_copy_has_the_listeners_registered_so_far_and_none_registered_later():
+def test_copy_has_the_listeners_registered_before_it_only():
     early, late = Recorder(), Recorder()
     template = made()
     template.register_listener(early)
@@ -233,7 +233,7 @@ def test_a_copy_has_the_listeners_registered_so_far_and_none_registered_later():
 
 
 @pytest.mark.statement("S0-03")
-def test_functions_that_share_a_template_all_follow_when_it_is_replaced_in_its_place():
+def test_functions_that_share_a_template_follow_its_replacement():
     def functions(shared):
         """A module of two guarded functions, whose only configuration is the shared one."""
 
@@ -260,7 +260,7 @@ def test_functions_that_share_a_template_all_follow_when_it_is_replaced_in_its_p
 
 
 @pytest.mark.statement("S0-03")
-def test_a_number_read_at_run_time_changes_functions_that_are_wrapped_already():
+def test_run_time_number_changes_functions_wrapped_before():
     settings = {"attempts": 2}
     template = made(policy=SimpleRetryPolicy(lambda: settings["attempts"]))
     calls = []
@@ -298,7 +298,7 @@ def test_register_listener_appends_or_inserts():
     assert told == ["a", "b", "c", "d"]
 
 
-def test_a_listener_without_a_base_class_needs_only_the_hooks_that_it_has():
+def test_listener_without_a_base_class_needs_only_its_hooks():
     class OnErrors:
         def __init__(self):
             self.errors = []
@@ -354,7 +354,7 @@ def in_a_block(template, callback):
 @pytest.mark.parametrize("entrance", [executed, called, wrapped, awaited, in_a_block])
 @pytest.mark.parametrize("delay", [None, 1.0], ids=["at once", "after a wait"])
 @pytest.mark.parametrize("watched", [False, True], ids=["inline", "watched"])
-def test_an_execution_keeps_the_listeners_that_it_began_with(entrance, delay, watched):
+def test_execution_keeps_the_listeners_that_it_began_with(entrance, delay, watched):
     late = Recorder()
     template = made(delay=delay, listeners=[Recorder()] if watched else [])
 
@@ -368,7 +368,7 @@ def test_an_execution_keeps_the_listeners_that_it_began_with(entrance, delay, wa
 
 
 @pytest.mark.statement("S0-01")
-async def test_a_template_guards_an_async_function_whose_callers_know_nothing_of_retry():
+async def test_async_function_is_guarded_without_changes_in_its_callers():
     clock = VirtualClock()
     resilient = RetryTemplate(
         SimpleRetryPolicy(3, (TimeoutError, OSError)),
@@ -393,7 +393,7 @@ async def test_a_template_guards_an_async_function_whose_callers_know_nothing_of
 
 
 @pytest.mark.statement("S0-64")
-def test_what_tests_replace_is_clock_and_chance_alone():
+def test_tests_replace_only_clock_and_random_source():
     """Jitter is drawn and listeners are told on virtual time as on the system's."""
     recorder = Recorder()
     production = RetryTemplate(
@@ -423,12 +423,12 @@ def test_two_value_errors_then_ok_take_three_calls_and_no_time(way):
     "made_of", [lambda t: t, lambda t: t.bind(label="b")], ids=["own", "bound"]
 )
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
-def test_a_template_is_not_sent_or_copied_deeply(made_of, copied):
+def test_template_cannot_be_pickled_or_copied_deeply(made_of, copied):
     with pytest.raises(MisuseError, match="make one in each process, or use with_"):
         copied(made_of(RetryTemplate(name="orders")))
 
 
-def test_a_shallow_copy_shares_the_cache_and_the_listeners():
+def test_shallow_copy_shares_the_cache_and_the_listeners():
     template = RetryTemplate(name="orders", listeners=[Recorder()])
     same = copy.copy(template)
     assert same is not template

@@ -79,13 +79,13 @@ class Task:
     body=st.lists(waits, min_size=1, max_size=3),
     cancelled_after=st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, 3.5])),
 )
-def test_it_is_the_same_as_with_asyncio_timeout(limits, body, cancelled_after):
+def test_cancel_after_behaves_like_asyncio_timeout(limits, body, cancelled_after):
     mine, theirs = Task(limits, body, cancelled_after), Task(limits, body, cancelled_after)
     assert mine.run(mine.scope) == theirs.run(theirs.timeout)
 
 
 @pytest.mark.parametrize("runs", [run_trio, lambda main, clock: run(main(), clock=clock)])
-def test_it_cuts_at_its_time_in_both_kinds_of_tasks(runs):
+def test_cancel_after_cancels_at_its_time_in_asyncio_and_trio(runs):
     clock = VirtualClock()
 
     async def main():
@@ -98,7 +98,7 @@ def test_it_cuts_at_its_time_in_both_kinds_of_tasks(runs):
     assert runs(main, clock=clock) == (True, 2.0)
 
 
-def test_a_task_knows_its_own_cut_from_another_ones():
+def test_task_distinguishes_its_own_cancellation_from_another():
     async def main():
         scope = cancel_after(60.0)
 
@@ -111,7 +111,7 @@ def test_a_task_knows_its_own_cut_from_another_ones():
     assert run(main(), clock=VirtualClock()) == (True, False)
 
 
-def test_outside_of_a_task_there_is_nothing_to_cut():
+def test_cancel_after_outside_of_a_task_raises():
     async def main():
         refused = asyncio.get_running_loop().create_future()
 
@@ -128,7 +128,7 @@ def test_outside_of_a_task_there_is_nothing_to_cut():
 
 
 @pytest.mark.parametrize("seconds", [0.001, 60.0])
-def test_it_leaves_no_garbage(seconds):
+def test_cancel_after_leaves_no_garbage(seconds):
     async def main():
         with cancel_after(seconds):
             await asyncio.sleep(0.002)

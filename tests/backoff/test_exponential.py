@@ -31,29 +31,29 @@ def test_delays_grow_by_the_multiplier_up_to_the_maximum():
 
 
 @pytest.mark.statement("S3-03")
-def test_they_double_until_they_meet_the_cap():
+def test_delays_double_until_they_reach_the_cap():
     backoff = ExponentialBackoff(initial=1, maximum=30)
     assert delays(backoff, 7) == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_the_defaults_are_those_of_the_reference_in_seconds():
+def test_defaults_equal_those_of_the_reference_in_seconds():
     assert ExponentialBackoff() == ExponentialBackoff(0.1, 2.0, 30.0, None)
 
 
-def test_durations_are_not_cut_to_whole_milliseconds():
+def test_delays_are_not_truncated_to_milliseconds():
     backoff = ExponentialBackoff(initial=0.001, multiplier=1.5)
     assert delays(backoff, 3) == [0.001, 0.0015, 0.0022500000000000003]
 
 
-def test_an_initial_delay_above_the_maximum_waits_the_maximum():
+def test_initial_delay_above_maximum_waits_the_maximum():
     assert delays(exponential(initial=100), 3) == [8, 8, 8]
 
 
-def test_a_multiplier_of_one_never_grows():
+def test_multiplier_of_one_never_grows():
     assert delays(exponential(multiplier=1), 3) == [1, 1, 1]
 
 
-def test_a_cap_that_is_raised_between_deliveries_lets_the_steps_go_on():
+def test_cap_raised_between_deliveries_lets_delays_continue_to_grow():
     state = 16.0
     assert exponential().next(state, ValueError(), None) == (8, 16.0)
     assert exponential(maximum=100).next(state, ValueError(), None) == (16, 32.0)
@@ -69,7 +69,7 @@ def test_huge_factors_do_not_overflow(jitter):
 
 
 @pytest.mark.parametrize("jitter", [None, *JITTERS])
-def test_what_is_never_more_than_zero_never_waits(jitter):
+def test_maximum_of_zero_never_waits(jitter):
     assert exponential(jitter, initial=0).never_waits
     assert exponential(jitter, maximum=0).never_waits
     assert delays(exponential(jitter, initial=0), 3) == [0, 0, 0]
@@ -101,14 +101,14 @@ def test_decorrelated_jitter_draws_up_to_three_times_the_previous_delay():
     assert delays(backoff, 3, ScriptedRandom([0.0] * 3)) == [1, 1, 1]
 
 
-def test_decorrelated_jitter_starts_at_a_third_of_the_cap_where_the_cap_is_low():
+def test_decorrelated_jitter_with_low_cap_starts_at_a_third_of_the_cap():
     backoff = exponential("decorrelated", initial=50, maximum=9)
     assert delays(backoff, 3, ScriptedRandom([0.0, 0.5, 0.0])) == [3, 6, 3]
 
 
 @pytest.mark.statement("S0-42")
 @given(seconds, factors, caps, st.sampled_from([None, *JITTERS]), draws)
-def test_no_delay_is_negative_or_above_the_cap(initial, multiplier, cap, jitter, drawn):
+def test_delay_is_never_negative_or_above_the_cap(initial, multiplier, cap, jitter, drawn):
     backoff = ExponentialBackoff(initial, multiplier, cap, jitter)
     for delay in delays(backoff, len(drawn), ScriptedRandom(drawn)):
         assert 0 <= delay <= cap
@@ -117,7 +117,7 @@ def test_no_delay_is_negative_or_above_the_cap(initial, multiplier, cap, jitter,
 
 @pytest.mark.statement("S0-42")
 @given(st.floats(1e-3, 1e6), st.floats(1.1, 1e3), st.floats(1e-3, 1e6), st.sampled_from(JITTERS))
-def test_delays_still_differ_at_the_cap(initial, multiplier, cap, jitter):
+def test_delays_at_the_cap_still_differ(initial, multiplier, cap, jitter):
     """As many different delays as draws, long after the steps have passed the cap."""
     backoff = ExponentialBackoff(initial, multiplier, cap, jitter)
     state = backoff.start()
@@ -130,7 +130,7 @@ def test_delays_still_differ_at_the_cap(initial, multiplier, cap, jitter):
 
 
 @given(st.floats(1e-3, 1e3), factors, st.floats(1e-3, 1e6), draws)
-def test_each_jitter_keeps_to_its_window(initial, multiplier, cap, drawn):
+def test_each_jitter_stays_in_its_range(initial, multiplier, cap, drawn):
     def jittered(jitter):
         backoff = ExponentialBackoff(initial, multiplier, cap, jitter)
         return delays(backoff, len(drawn), ScriptedRandom(drawn))
@@ -149,7 +149,7 @@ def test_each_jitter_keeps_to_its_window(initial, multiplier, cap, drawn):
 @pytest.mark.statement("S0-41")
 @pytest.mark.parametrize("jitter", JITTERS)
 @pytest.mark.parametrize("retry", [1, 2, 20])
-def test_many_clients_that_fail_together_do_not_come_back_together(jitter, retry):
+def test_jitter_spreads_clients_that_failed_together(jitter, retry):
     backoff = ExponentialBackoff(0.2, 2.0, 2.0, jitter)
     clients = [delays(backoff, retry, Random(seed))[-1] for seed in range(200)]
     assert len(set(clients)) == 200
@@ -160,13 +160,13 @@ def test_many_clients_that_fail_together_do_not_come_back_together(jitter, retry
 
 
 @given(factors, caps, draws)
-def test_without_jitter_delays_never_shrink(multiplier, cap, drawn):
+def test_delays_without_jitter_never_shrink(multiplier, cap, drawn):
     plain = delays(ExponentialBackoff(0.1, multiplier, cap), len(drawn))
     assert plain == sorted(plain)
 
 
 @given(seconds, factors, seconds, st.sampled_from([None, *JITTERS]), st.integers(0, 20))
-def test_two_executions_of_one_backoff_do_not_meet(initial, multiplier, cap, jitter, before):
+def test_two_executions_of_one_backoff_are_independent(initial, multiplier, cap, jitter, before):
     backoff = ExponentialBackoff(initial, multiplier, cap, jitter)
     delays(backoff, before, Random(9))
     assert delays(backoff, 5, Random(1)) == delays(backoff, 5, Random(1))
@@ -184,7 +184,7 @@ def test_numbers_may_be_timedeltas_or_callables():
     assert steady.resolved() is steady
 
 
-def test_each_number_is_read_once_for_an_execution():
+def test_number_callable_is_called_once_per_execution():
     growing = iter([2, 3])
     backoff = ExponentialBackoff(1, growing.__next__, 1000)
     assert delays(backoff.resolved(), 4) == [1, 2, 4, 8]
@@ -204,7 +204,7 @@ def test_each_number_is_read_once_for_an_execution():
         ("maximum", -1, "a number of seconds or a datetime.timedelta >= 0"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(field, value, allowed):
+def test_number_out_of_range_is_rejected(field, value, allowed):
     with pytest.raises(ValueError, match=f"{field} must be {allowed}, got "):
         ExponentialBackoff(**{field: value})
     with pytest.raises(ValueError, match=f"{field} must be {allowed}, got "):
@@ -213,17 +213,17 @@ def test_numbers_that_make_no_sense_are_refused(field, value, allowed):
 
 @pytest.mark.parametrize("field", ["initial", "multiplier", "maximum"])
 @pytest.mark.parametrize("value", ["1", None, True])
-def test_what_is_no_number_is_refused(field, value):
+def test_number_of_wrong_type_is_rejected(field, value):
     with pytest.raises(TypeError, match=f"{field} must be a number"):
         ExponentialBackoff(**{field: value})
 
 
 @pytest.mark.parametrize("value", ["Full", "none", 0, True, ["full"]])
-def test_a_jitter_that_there_is_not_is_refused(value):
+def test_unknown_jitter_is_rejected(value):
     message = "jitter must be one of None, 'full', 'equal', 'decorrelated', 'spring', got "
     with pytest.raises(ValueError, match=message):
         ExponentialBackoff(jitter=value)
 
 
-def test_with_a_multiplier_of_one_springs_jitter_has_nothing_to_spread_over():
+def test_spring_jitter_with_multiplier_of_one_is_constant():
     assert delays(exponential("spring", multiplier=1), 3, Random(1)) == [1, 1, 1]

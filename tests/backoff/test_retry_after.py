@@ -57,7 +57,7 @@ def notes(failure):
 @pytest.mark.parametrize(
     ("value", "seconds"), [("120", 120.0), ("0", 0.0), (" 3 ", 3.0), ("1.5", 1.5)]
 )
-def test_seconds_are_understood(value, seconds):
+def test_seconds_are_read(value, seconds):
     failure = failed(value)
     assert waited(failure) == seconds
     assert not notes(failure)
@@ -74,31 +74,31 @@ class RpcError(Exception):
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("250", 0.25), ("0", 0.0)])
-def test_the_pushback_of_a_grpc_server_is_waited_for(value, seconds):
+def test_grpc_pushback_is_the_delay(value, seconds):
     failure = RpcError(("region", "eu"), ("grpc-retry-pushback-ms", value))
     assert waited(failure) == seconds
     assert failure.retry_after == seconds
 
 
 @pytest.mark.parametrize("value", ["-1", "", "soon", "1.5", b"250"])
-def test_a_grpc_server_that_pushes_back_for_good_is_not_called_again(value):
+def test_grpc_pushback_without_a_delay_ends_the_attempts(value):
     failure = RpcError(("grpc-retry-pushback-ms", value))
     assert waited(failure) is None
     assert notes(failure) == ["grpc-retry-pushback-ms: the server requests no retry"]
 
 
 @pytest.mark.parametrize("trailing", [(), (("region", "eu"),), (17,)])
-def test_without_a_pushback_the_fallback_answers(trailing):
+def test_fallback_applies_without_a_pushback(trailing):
     assert waited(RpcError(*trailing)) == FALLBACK
 
 
-def test_a_status_without_metadata_says_nothing():
+def test_status_without_metadata_requests_no_delay():
     failure = RpcError()
     failure.trailing = None
     assert waited(failure) == FALLBACK
 
 
-def test_of_numbers_of_several_headers_that_a_client_has_joined_the_longest_counts():
+def test_longest_of_joined_header_values_applies():
     assert waited(failed("7, 60,5")) == 60.0
 
 
@@ -112,12 +112,12 @@ def test_of_numbers_of_several_headers_that_a_client_has_joined_the_longest_coun
     ],
     ids=["as today", "as in RFC 850", "as of asctime"],
 )
-def test_a_date_is_understood_in_each_form_that_http_knows(date):
+def test_date_is_read_in_each_form_of_http(date):
     assert waited(failed(date, date=NOW)) == 120.0
     assert waited(failed(date)) == 120.0
 
 
-def test_a_date_without_a_zone_is_in_utc_wherever_we_are(monkeypatch):
+def test_date_without_a_zone_is_utc_in_every_time_zone(monkeypatch):
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         time.tzset()
@@ -125,11 +125,11 @@ def test_a_date_without_a_zone_is_in_utc_wherever_we_are(monkeypatch):
     time.tzset()
 
 
-def test_a_date_with_a_zone_of_its_own_is_read_in_that_zone():
+def test_date_with_a_zone_is_read_in_that_zone():
     assert waited(failed("Sun, 06 Nov 1994 10:49:47 +0200", date=NOW)) == 10.0
 
 
-def test_a_date_is_compared_with_the_date_of_the_response_not_with_our_clock():
+def test_date_is_compared_with_date_of_response_not_with_clock():
     class Wrong(VirtualClock):
         def time(self):
             return NOW_SECONDS + 99_999
@@ -137,7 +137,7 @@ def test_a_date_is_compared_with_the_date_of_the_response_not_with_our_clock():
     assert waited(failed("Sun, 06 Nov 1994 08:49:47 GMT", date=NOW), clock=Wrong()) == 10.0
 
 
-def test_a_date_of_the_response_that_makes_no_sense_leaves_our_clock():
+def test_invalid_date_of_response_is_replaced_by_the_clock():
     assert waited(failed("Sun, 06 Nov 1994 08:49:47 GMT", date="today")) == 10.0
 
 
@@ -159,7 +159,7 @@ GARBAGE = [
 
 @pytest.mark.statement("S3-10")
 @pytest.mark.parametrize("value", GARBAGE)
-def test_what_is_no_time_to_come_is_ignored_and_noted_on_the_failure(value):
+def test_value_not_in_the_future_is_ignored_and_noted_on_the_failure(value):
     headers = email.message.Message()
     headers["Retry-After"] = value
     failure = urllib.error.HTTPError("http://shop.test/", 503, "no", headers, io.BytesIO())
@@ -176,14 +176,14 @@ def test_headers_may_be_a_plain_dictionary(name):
 
 
 @given(st.text(max_size=40))
-def test_whatever_a_server_says_nothing_breaks(value):
+def test_arbitrary_header_value_raises_nothing(value):
     class Odd(Exception):
         headers = {"retry-after": value}  # noqa: RUF012 - it is read only
 
     assert 0 <= waited(Odd()) < float("inf")
 
 
-def test_the_failure_has_what_was_told_when_it_is_waited_too():
+def test_failure_has_requested_delay_also_after_the_wait():
     failure = failed("17")
     assert waited(failure) == failure.retry_after == 17.0
     assert not notes(failure)
@@ -194,7 +194,7 @@ def test_the_failure_has_what_was_told_when_it_is_waited_too():
 
 @pytest.mark.statement("S3-10")
 @pytest.mark.parametrize("limit", [120, 120.0, timedelta(minutes=2)])
-def test_a_longer_wait_than_the_ceiling_ends_the_attempts_and_the_failure_says_why(limit):
+def test_delay_above_limit_ends_attempts_with_a_note(limit):
     failure = failed("86400")
     assert waited(failure, give_up_above=limit) is None
     assert failure.retry_after == 86400.0
@@ -203,7 +203,7 @@ def test_a_longer_wait_than_the_ceiling_ends_the_attempts_and_the_failure_says_w
 
 
 @pytest.mark.parametrize("value", ["99", "soon"])
-def test_a_frozen_exception_does_no_harm(value):
+def test_frozen_exception_is_accepted(value):
     class Frozen(Exception):
         headers = {"Retry-After": value}  # noqa: RUF012 - it is read only
 
@@ -213,11 +213,11 @@ def test_a_frozen_exception_does_no_harm(value):
     assert waited(Frozen(), give_up_above=1) == (None if value == "99" else FALLBACK)
 
 
-def test_without_a_ceiling_any_wait_is_waited():
+def test_delay_without_a_limit_is_waited():
     assert waited(failed("86400")) == 86400.0
 
 
-def test_a_wait_is_never_shorter_than_told_and_a_little_longer():
+def test_delay_is_at_least_requested_and_longer_by_jitter():
     backoff = RetryAfterBackoff(NoBackoff())
     told = [delays(backoff, 1, Random(seed), failed("10"))[0] for seed in range(200)]
     assert len(set(told)) == 200
@@ -225,7 +225,7 @@ def test_a_wait_is_never_shorter_than_told_and_a_little_longer():
     assert waited(failed("10"), jitter=0.5, clock=At()) == 10 + 5 * Random(0).random()
 
 
-def test_the_fallback_answers_for_failures_that_say_nothing_and_moves_only_then():
+def test_fallback_state_changes_only_when_the_fallback_applies():
     backoff = RetryAfterBackoff(ExponentialBackoff(1, 2, 8), jitter=0)
     state, told = backoff.start(), []
     for failure in (OSError(), failed("50"), OSError(), failed(None), failed("60")):
@@ -234,7 +234,7 @@ def test_the_fallback_answers_for_failures_that_say_nothing_and_moves_only_then(
     assert told == [1, 50, 2, 4, 60]
 
 
-def test_a_fallback_that_gives_up_is_heard():
+def test_fallback_that_gives_up_ends_the_attempts():
     class Enough(NoBackoff):
         def next(self, state, failure, random):
             return None, state
@@ -242,13 +242,13 @@ def test_a_fallback_that_gives_up_is_heard():
     assert delays(RetryAfterBackoff(Enough()), 1) == [None]
 
 
-def test_the_hint_of_a_cause_is_taken():
+def test_requested_delay_of_a_cause_applies():
     failure = ValueError("no price")
     failure.__cause__ = failed("5")
     assert waited(failure) == 5.0
 
 
-def test_a_hint_that_makes_no_sense_does_not_hide_that_of_the_cause():
+def test_invalid_delay_does_not_hide_that_of_the_cause():
     failure = failed("soon")
     failure.__cause__ = failed("5")
     assert waited(failure) == 5.0
@@ -259,44 +259,44 @@ def caused(failure, cause):
     return failure
 
 
-def test_a_group_that_is_the_cause_is_asked():
+def test_group_as_cause_is_read():
     group = ExceptionGroup("g", [failed("5"), caused(OSError(), failed("9"))])
     assert waited(caused(ValueError(), group)) == 9.0
 
 
-def test_the_cause_of_a_group_is_asked():
+def test_cause_of_a_group_is_read():
     group = ExceptionGroup("g", [failed("5"), OSError()])
     assert waited(caused(group, failed("9"))) == 9.0
     assert waited(caused(ExceptionGroup("g", [OSError()]), failed("9"))) == 9.0
 
 
-def test_a_group_of_its_own_is_asked_too():
+def test_own_group_class_is_read():
     group = ExceptionGroup("g", [failed("5")])
     group.response = failed("9").response
     assert waited(group) == 9.0
 
 
-def test_a_group_that_is_the_cause_of_its_member_is_asked_once():
+def test_group_that_is_cause_of_its_member_is_read_once():
     member = failed(None)
     group = ExceptionGroup("g", [member, failed("5")])
     member.__cause__ = group
     assert waited(group) == 5.0
 
 
-def test_groups_may_be_nested_deep():
+def test_deeply_nested_groups_are_read():
     group = failed("5")
     for _ in range(5000):
         group = ExceptionGroup("g", [group])
     assert waited(group) == 5.0
 
 
-def test_of_a_group_the_longest_wait_is_taken():
+def test_longest_delay_of_a_group_applies():
     group = ExceptionGroup("g", [failed("5"), OSError(), ExceptionGroup("i", [failed("9")])])
     assert waited(group) == 9.0
     assert waited(ExceptionGroup("g", [OSError()])) == FALLBACK
 
 
-def test_a_refusal_of_our_own_says_when_to_come_back():
+def test_rejection_of_the_library_has_a_delay():
     assert waited(CircuitOpenError(retry_after=3.5)) == 3.5
     assert waited(CircuitOpenError(retry_after=0.25)) == 0.25
     assert waited(CircuitOpenError(retry_after=0.0)) == 0.0
@@ -304,14 +304,14 @@ def test_a_refusal_of_our_own_says_when_to_come_back():
     assert waited(CircuitOpenError(retry_after=-1.0)) == FALLBACK
 
 
-def test_headers_of_another_form_are_left_alone():
+def test_headers_of_another_type_are_ignored():
     for headers in (None, 7, ["Retry-After"], "Retry-After: 5", {"Retry-After": None}):
         failure = OSError()
         failure.headers = headers
         assert waited(failure) == FALLBACK
 
 
-def test_an_error_whose_properties_raise_says_nothing():
+def test_error_whose_properties_raise_requests_no_delay():
     bodiless = urllib.error.HTTPError("http://shop.test/", 503, "no", email.message.Message(), None)
     assert waited(bodiless) == FALLBACK
 
@@ -335,7 +335,7 @@ def kind(value):
     return type(value).__name__
 
 
-def test_a_time_in_bytes_is_a_time():
+def test_bytes_value_is_read():
     assert waited(Told({"Retry-After": b"5"})) == 5.0
 
 
@@ -344,7 +344,7 @@ def test_a_time_in_bytes_is_a_time():
     [b"soon", b"\xff", ["5"], "1e400", timedelta(seconds=5), True, object()],
     ids=kind,
 )
-def test_a_header_that_is_no_text_of_a_time_is_ignored(value):
+def test_header_that_is_not_text_is_ignored(value):
     assert waited(Told({"Retry-After": value})) == FALLBACK
 
 
@@ -360,7 +360,7 @@ class Locked(dict):
         raise RuntimeError("locked")
 
 
-def test_headers_that_raise_say_nothing():
+def test_headers_that_raise_request_no_delay():
     assert waited(Told({"Retry-After": Textless()})) == FALLBACK
     assert waited(Told(Locked())) == FALLBACK
     assert waited(CircuitOpenError(retry_after=Textless())) == FALLBACK
@@ -369,7 +369,7 @@ def test_headers_that_raise_say_nothing():
 @pytest.mark.parametrize(
     "value", ["5", "soon", -INF, NAN, True, object(), -timedelta(seconds=5)], ids=kind
 )
-def test_a_refusal_that_tells_no_time_to_come_says_nothing(value):
+def test_rejection_without_retry_after_requests_no_delay(value):
     assert waited(CircuitOpenError(retry_after=value)) == FALLBACK
     assert waited(CircuitOpenError(retry_after=value), give_up_above=60.0) == FALLBACK
 
@@ -383,18 +383,18 @@ def test_a_refusal_that_tells_no_time_to_come_says_nothing(value):
         ExceptionGroup("g", [failed("5"), failed("9" * 400)]),
     ],
 )
-def test_a_time_beyond_every_number_is_the_longest_wait(failure):
+def test_time_beyond_every_float_is_the_longest_delay(failure):
     assert waited(failure) == sys.float_info.max
     assert waited(failure, jitter=0.5) == sys.float_info.max
     assert waited(failure, give_up_above=60.0) is None
     assert failure.retry_after == sys.float_info.max
 
 
-def test_a_refusal_may_tell_a_timedelta():
+def test_rejection_may_have_a_timedelta():
     assert waited(CircuitOpenError(retry_after=timedelta(minutes=1))) == 60.0
 
 
-def test_a_refusal_whose_time_cannot_be_read_says_nothing():
+def test_rejection_with_unreadable_retry_after_requests_no_delay():
     class Unreadable(CircuitOpenError):
         @property
         def retry_after(self):
@@ -406,18 +406,18 @@ def test_a_refusal_whose_time_cannot_be_read_says_nothing():
     assert waited(Unreadable()) == FALLBACK
 
 
-def test_the_end_of_all_dates_is_above_every_ceiling():
+def test_last_date_of_the_calendar_is_above_every_limit():
     far = "Fri, 31 Dec 9999 23:59:59 GMT"
     assert waited(failed(far, date=NOW)) == 253402300799.0 - NOW_SECONDS
     assert waited(failed(far), give_up_above=86400) is None
 
 
-def test_a_wait_stays_finite_with_its_jitter():
+def test_delay_with_jitter_stays_finite():
     assert waited(failed("1" + "0" * 308), jitter=1.0) < INF
 
 
 @pytest.mark.parametrize("value", ["99", "soon"])
-def test_an_exception_that_takes_no_note_does_no_harm(value):
+def test_exception_that_accepts_no_note_is_accepted(value):
     class Sealed(Exception):
         headers = {"Retry-After": value}  # noqa: RUF012 - it is read only
 
@@ -434,7 +434,7 @@ def test_an_exception_that_takes_no_note_does_no_harm(value):
     assert waited(Sealed(), give_up_above=1) == (None if value == "99" else FALLBACK)
 
 
-def test_numbers_of_the_fallback_may_be_given_at_run_time():
+def test_fallback_numbers_may_be_callables():
     backoff = RetryAfterBackoff(FixedBackoff(lambda: 3), give_up_above=9)
     assert backoff.dynamic
     assert backoff.resolved() == RetryAfterBackoff(FixedBackoff(3), give_up_above=9)
@@ -456,6 +456,6 @@ def test_numbers_of_the_fallback_may_be_given_at_run_time():
         ({"clock": 7}, TypeError, "clock must be an object with the methods monotonic, .*, got 7"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, error, message):
+def test_invalid_settings_are_rejected(settings, error, message):
     with pytest.raises(error, match=message):
         RetryAfterBackoff(**{"fallback": NoBackoff()} | settings)

@@ -113,48 +113,48 @@ def wait(error, **settings):
 
 @pytest.mark.statement("S3-10")
 @pytest.mark.parametrize("status", [429, 503])
-def test_seconds(failure, status):
+def test_seconds_are_read(failure, status):
     assert wait(failure(status, Retry_After="17")) == 17.0
 
 
 @pytest.mark.statement("S3-10")
-def test_a_date(failure):
+def test_date_is_read(failure):
     later = formatdate(SENT + 90, usegmt=True)
     assert wait(failure(503, Retry_After=later, Date=formatdate(SENT, usegmt=True))) == 90.0
 
 
-def test_the_header_may_be_written_in_small_letters(failure):
+def test_header_name_may_be_lower_case(failure):
     assert wait(failure(503, retry_after="17")) == 17.0
 
 
-def test_milliseconds_count_where_there_are_seconds_as_well(failure):
+def test_milliseconds_take_precedence_over_seconds(failure):
     assert wait(failure(429, retry_after_ms="1250.5", Retry_After="2")) == 1.2505
 
 
 @pytest.mark.parametrize("rubbish", ["soon", "-1", "inf", ""])
-def test_milliseconds_that_make_no_sense_leave_the_seconds(failure, rubbish):
+def test_invalid_milliseconds_leave_the_seconds(failure, rubbish):
     assert wait(failure(429, retry_after_ms=rubbish, Retry_After="2")) == 2.0
 
 
-def test_milliseconds_that_make_no_sense_are_noted(failure):
+def test_invalid_milliseconds_are_noted(failure):
     error = failure(429, retry_after_ms="soon")
     assert wait(error) == FALLBACK
     assert error.__notes__ == ["retry-after-ms ignored, not a time in the future: 'soon'"]
 
 
 @pytest.mark.statement("S3-10")
-def test_what_makes_no_sense_is_set_aside_with_a_note(failure):
+def test_invalid_value_is_ignored_with_a_note(failure):
     error = failure(503, Retry_After="when-it-suits")
     assert wait(error) == FALLBACK
     assert error.__notes__ == ["Retry-After ignored, not a time in the future: 'when-it-suits'"]
 
 
-def test_without_the_header_the_fallback_answers(failure):
+def test_fallback_applies_without_the_header(failure):
     assert wait(failure(503)) == FALLBACK
 
 
 @pytest.mark.statement("S3-10")
-def test_above_the_ceiling_there_is_no_retry_and_the_error_carries_the_hint(failure):
+def test_delay_above_limit_ends_attempts_with_delay_on_the_error(failure):
     error = failure(503, Retry_After="86400")
     assert wait(error, give_up_above=120.0) is None
     assert error.retry_after == 86400.0
@@ -162,7 +162,7 @@ def test_above_the_ceiling_there_is_no_retry_and_the_error_carries_the_hint(fail
 
 
 @pytest.mark.parametrize(("status", "worth_it"), [(503, True), (429, True), (404, False)])
-def test_a_configured_classifier_finds_the_status(failure, client, status, worth_it):
+def test_configured_classifier_reads_the_status(failure, client, status, worth_it):
     _, _, name = client
     rules = ExceptionClassifier.from_config({name: {"status": {"5xx": True, 429: True}}})
     assert rules.classify(failure(status)) is worth_it

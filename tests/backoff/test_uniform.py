@@ -13,24 +13,24 @@ seconds = st.floats(0, 1e300)
 draws = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20)
 
 
-def test_a_draw_is_spread_evenly_between_the_bounds():
+def test_delays_are_uniformly_distributed_between_the_bounds():
     chance = ScriptedRandom([0.0, 0.25, 0.5])
     assert delays(UniformRandomBackoff(1.0, 3.0), 3, chance) == [1.0, 1.5, 2.0]
 
 
-def test_its_defaults_are_those_of_the_reference():
+def test_defaults_equal_those_of_the_reference():
     assert UniformRandomBackoff() == UniformRandomBackoff(0.5, 1.5)
 
 
 @given(seconds, seconds, draws)
-def test_no_delay_leaves_the_bounds(one, two, drawn):
+def test_delay_never_leaves_the_bounds(one, two, drawn):
     low, high = sorted([one, two])
     for delay in delays(UniformRandomBackoff(low, high), len(drawn), ScriptedRandom(drawn)):
         assert low <= delay <= high
 
 
 @pytest.mark.statement("S0-41")
-def test_many_clients_that_fail_together_do_not_come_back_together():
+def test_jitter_spreads_clients_that_failed_together():
     clients = [delays(UniformRandomBackoff(1, 2), 1, Random(seed))[0] for seed in range(200)]
     assert len(set(clients)) == 200
 
@@ -58,13 +58,13 @@ def test_bounds_may_be_timedeltas_or_callables():
 @pytest.mark.statement("S0-66")
 @pytest.mark.parametrize("field", ["minimum", "maximum"])
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_bounds_that_make_no_sense_are_refused(field, value):
+def test_invalid_bounds_are_rejected(field, value):
     with pytest.raises(ValueError, match=f"{field} must be a number of seconds .* >= 0 and finite"):
         UniformRandomBackoff(**{field: value})
 
 
 @pytest.mark.parametrize("bounds", [(2, 1), (lambda: 2, lambda: 1), (2, lambda: 1)])
-def test_a_minimum_above_the_maximum_is_refused(bounds):
+def test_minimum_above_maximum_is_rejected(bounds):
     message = r"minimum must be a number of seconds from 0 to maximum \(1.0\), got 2.0"
     with pytest.raises(ValueError, match=message):
         UniformRandomBackoff(*bounds).resolved()

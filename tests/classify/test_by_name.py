@@ -33,7 +33,7 @@ def module(monkeypatch):
     return made
 
 
-def test_names_stand_for_classes():
+def test_names_match_like_classes():
     rules = from_config({"builtins.OSError": True, "builtins.FileNotFoundError": False})
     assert rules.classify(ConnectionError()) is True
     assert rules.classify(FileNotFoundError()) is False
@@ -41,7 +41,7 @@ def test_names_stand_for_classes():
     assert rules.classify(None) is False
 
 
-def test_the_default_and_traversal_are_as_with_classes():
+def test_default_and_traversal_work_as_with_classes():
     wrapped = ValueError()
     wrapped.__cause__ = OSError()
     rules = from_config({"builtins.OSError": "os"}, default="other", traverse_causes=True)
@@ -50,13 +50,13 @@ def test_the_default_and_traversal_are_as_with_classes():
     assert from_config({"builtins.OSError": "os"}).classify(wrapped) is False
 
 
-def test_groups_are_as_with_classes():
+def test_groups_work_as_with_classes():
     rules = from_config({"builtins.OSError": True, "builtins.KeyError": False})
     assert rules.classify(ExceptionGroup("g", [OSError()])) is True
     assert rules.classify(ExceptionGroup("g", [OSError(), KeyError()])) is False
 
 
-def test_a_class_may_be_named_where_it_is_exported_and_where_it_lives(module):
+def test_class_may_be_named_by_its_export_or_its_module(module):
     assert from_config({"shop_errors.Gone": 1}).classify(module.Gone()) == 1
     assert from_config({"shop_errors._private.Gone": 1}).classify(module.Gone()) == 1
     assert from_config({"httpx.ReadTimeout": 1}).classify(httpx.ReadTimeout("slow")) == 1
@@ -65,7 +65,7 @@ def test_a_class_may_be_named_where_it_is_exported_and_where_it_lives(module):
     )
 
 
-def test_the_nearest_class_decides_among_names(module):
+def test_nearest_class_decides_among_names(module):
     rules = from_config({"shop_errors.OutOfStock": "stock", "builtins.Exception": "any"})
     assert rules.classify(module.Gone()) == "stock"
     assert rules.classify(ValueError()) == "any"
@@ -76,7 +76,7 @@ class Outer:
         pass
 
 
-def test_a_class_inside_a_class_or_a_function_may_be_named():
+def test_class_nested_in_class_or_function_may_be_named():
     class Local(Exception):
         pass
 
@@ -85,7 +85,7 @@ def test_a_class_inside_a_class_or_a_function_may_be_named():
         assert from_config({name: 1}).classify(kind()) == 1
 
 
-def test_a_module_that_is_not_loaded_matches_nothing_yet(monkeypatch, module):
+def test_module_that_is_not_loaded_does_not_match(monkeypatch, module):
     rules = from_config({"shop_errors.OutOfStock": 1, "later.Error": 2}, default=0)
     assert rules.classify(ValueError()) == 0
     later = types.ModuleType("later")
@@ -94,7 +94,7 @@ def test_a_module_that_is_not_loaded_matches_nothing_yet(monkeypatch, module):
     assert rules.classify(later.Error()) == 2
 
 
-def test_nothing_is_imported():
+def test_classification_imports_nothing():
     script = """
 import sys
 from retrytemplate.classify.exceptions import ExceptionClassifier
@@ -107,7 +107,7 @@ assert rules.classify(wave.Error()) is True
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_a_module_that_loads_its_names_when_asked_is_not_asked(monkeypatch):
+def test_module_with_lazy_names_is_not_triggered(monkeypatch):
     lazy = types.ModuleType("lazy_errors")
     lazy.__getattr__ = lambda name: pytest.fail("asked")
     monkeypatch.setitem(sys.modules, "lazy_errors", lazy)
@@ -118,13 +118,13 @@ def test_a_module_that_loads_its_names_when_asked_is_not_asked(monkeypatch):
     "name",
     ["builtins.NoSuchError", "builtins.dict", "shop_errors.answer", "shop_errors.OutOfStock.Part"],
 )
-def test_a_name_that_is_no_exception_class_is_an_error_when_a_failure_is_classified(name, module):
+def test_name_of_no_exception_class_raises_when_classifying(name, module):
     rules = from_config({name: True})
     with pytest.raises(ValueError, match=f"'{name}' is no exception class"):
         rules.classify(ValueError())
 
 
-def test_the_error_does_not_show_what_a_name_stands_for(monkeypatch):
+def test_error_does_not_show_the_value_of_a_name(monkeypatch):
     settings = types.ModuleType("shop_settings")
     settings.PASSWORD = "hunter2"
     monkeypatch.setitem(sys.modules, "shop_settings", settings)
@@ -133,7 +133,7 @@ def test_the_error_does_not_show_what_a_name_stands_for(monkeypatch):
         rules.classify(ValueError())
 
 
-def test_a_part_of_a_package_that_is_not_loaded_may_come_yet(monkeypatch, module):
+def test_submodule_that_is_not_loaded_may_be_loaded_later(monkeypatch, module):
     assert from_config({"shop_errors.network.Broken": 1}).classify(ValueError()) is False
 
 
@@ -147,18 +147,18 @@ def test_a_part_of_a_package_that_is_not_loaded_may_come_yet(monkeypatch, module
         "email.errors.NoSuchError",
     ],
 )
-def test_validation_imports_and_refuses_at_once(name):
+def test_validation_imports_and_rejects_at_once(name):
     with pytest.raises(ValueError, match=f"rules: '{name}' "):
         from_config({name: True}, validate=True)
 
 
-def test_validation_imports_what_is_there(monkeypatch):
+def test_validation_imports_existing_modules(monkeypatch):
     monkeypatch.delitem(sys.modules, "wave", raising=False)
     rules = from_config({"wave.Error": True, "builtins.OSError": False}, validate=True)
     assert rules.classify(sys.modules["wave"].Error()) is True
 
 
-def test_a_validated_classifier_is_the_same_as_one_that_is_not():
+def test_validated_classifier_equals_one_that_is_not():
     rules = {"builtins.OSError": True}
     validated, other = from_config(rules, validate=True), from_config(rules)
     assert validated == other
@@ -172,7 +172,7 @@ def test_validation_finds_a_class_inside_a_class():
 
 
 @pytest.mark.parametrize("missing", ["no_such_module_at_all", "shop_of_no_such_parts"])
-def test_validation_says_what_kept_a_part_of_a_package_from_loading(monkeypatch, tmp_path, missing):
+def test_validation_names_the_cause_of_a_submodule_import_error(monkeypatch, tmp_path, missing):
     package = tmp_path / f"shop_of_{missing}"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -182,7 +182,7 @@ def test_validation_says_what_kept_a_part_of_a_package_from_loading(monkeypatch,
         from_config({f"shop_of_{missing}.part.Error": True}, validate=True)
 
 
-def test_validation_says_what_kept_a_module_from_loading(monkeypatch, tmp_path):
+def test_validation_names_the_cause_of_a_module_import_error(monkeypatch, tmp_path):
     (tmp_path / "broken_shop.py").write_text("import no_such_module_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"cannot be imported: .*no_such_module_at_all"):
@@ -200,7 +200,7 @@ def test_validation_says_what_kept_a_module_from_loading(monkeypatch, tmp_path):
         "builtins.\u200bOSError",
     ],
 )
-def test_what_is_no_name_of_a_class_in_a_module_is_refused_and_named(name, validate):
+def test_name_without_module_or_class_is_rejected_and_named(name, validate):
     says = f"with their module, like 'builtins.OSError', got {name!a}"
     with pytest.raises(ValueError, match=f"{re.escape(says)}$"):
         from_config({"builtins.OSError": True, name: True}, validate=validate)
@@ -209,7 +209,7 @@ def test_what_is_no_name_of_a_class_in_a_module_is_refused_and_named(name, valid
 LOOKALIKE = "builtins.OS\u0415rror"  # a Cyrillic E
 
 
-def test_a_name_that_only_looks_like_one_is_shown_as_it_is():
+def test_name_with_lookalike_letters_is_shown_escaped():
     says = re.escape(r"'builtins.OS\u0415rror' is no exception class")
     with pytest.raises(ValueError, match=says):
         from_config({LOOKALIKE: True}, validate=True)
@@ -218,7 +218,7 @@ def test_a_name_that_only_looks_like_one_is_shown_as_it_is():
 
 
 @pytest.mark.parametrize("source", ["1/0", "raise RuntimeError('no settings')", "def"])
-def test_validation_names_what_stands_for_a_module_that_raises(monkeypatch, tmp_path, source):
+def test_validation_names_a_module_that_raises_on_import(monkeypatch, tmp_path, source):
     (tmp_path / "raising_shop.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     says = r"rules: 'raising_shop\.Error' cannot be imported: "
@@ -227,7 +227,7 @@ def test_validation_names_what_stands_for_a_module_that_raises(monkeypatch, tmp_
     assert caught.value.__cause__ is not None
 
 
-def test_what_is_no_mapping_is_refused():
+def test_rules_that_are_no_mapping_are_rejected():
     with pytest.raises(TypeError, match="rules must map qualified names"):
         from_config(["builtins.OSError", 3])
 
@@ -239,12 +239,12 @@ STATUS = {"status": {"5xx": True, 429: True, "501": False}}
     ("status", "worth_it"),
     [(500, True), (503, True), (429, True), (501, False), (404, "other"), (302, "other")],
 )
-def test_an_http_status_decides_an_exact_code_before_its_class(status, worth_it):
+def test_exact_http_status_decides_before_its_class(status, worth_it):
     rules = from_config({"httpx.HTTPStatusError": STATUS}, default="other")
     assert rules.classify(http_error(status)) == worth_it
 
 
-def test_a_condition_is_the_rule_of_the_nearest_class_also_without_a_match():
+def test_status_condition_applies_also_without_a_match():
     rules = from_config(
         {"httpx.HTTPStatusError": STATUS, "httpx.HTTPError": "any"}, default="other"
     )
@@ -279,20 +279,20 @@ def urllib_error(status):
         ("urllib.error.HTTPError", urllib_error),
     ],
 )
-def test_the_status_of_each_library_is_found(name, error):
+def test_status_of_each_library_is_found(name, error):
     rules = from_config({name: STATUS}, default="other")
     answers = [rules.classify(error(status)) for status in (503, 501, 404)]
     assert answers == [True, False, "other"]
 
 
-def test_a_flag_called_status_is_none():
+def test_boolean_status_is_ignored():
     rules = from_config({"builtins.OSError": STATUS}, default="other")
     flagged = OSError()
     flagged.status, flagged.code = True, 503
     assert rules.classify(flagged) is True
 
 
-def test_an_error_that_raises_when_asked_for_a_status_is_asked_for_the_next():
+def test_status_attribute_that_raises_is_skipped():
     class Strange(OSError):
         code = 503
 
@@ -303,7 +303,7 @@ def test_an_error_that_raises_when_asked_for_a_status_is_asked_for_the_next():
     assert from_config({"builtins.OSError": STATUS}).classify(Strange()) is True
 
 
-def test_an_error_without_a_status_gets_the_default():
+def test_error_without_a_status_gets_the_default():
     rules = from_config({"builtins.OSError": STATUS, "requests.HTTPError": STATUS}, default="other")
     strange = OSError()
     strange.status = "503"
@@ -314,30 +314,30 @@ def test_an_error_without_a_status_gets_the_default():
 
 
 @pytest.mark.parametrize("key", ["6xx", "0xx", "99", 600, 5, "5x", "", "server", None, "٥٠٣"])
-def test_a_status_that_there_is_not_is_refused(key):
+def test_unknown_status_is_rejected(key):
     with pytest.raises(ValueError, match=r"a status of 'httpx.HTTPStatusError' must be 100 to 599"):
         from_config({"httpx.HTTPStatusError": {"status": {key: True}}})
 
 
-def test_every_status_that_there_is_may_be_named():
+def test_every_valid_status_is_accepted():
     rules = from_config({"httpx.HTTPStatusError": {"status": {100: "first", "599": "last"}}})
     assert rules.classify(http_error(100)) == "first"
     assert rules.classify(http_error(599)) == "last"
 
 
 @pytest.mark.parametrize("rule", [{}, {"code": {}}, {"status": 503}, {"status": {}, "x": 1}])
-def test_a_condition_of_another_form_is_refused(rule):
+def test_condition_of_another_form_is_rejected(rule):
     with pytest.raises(ValueError, match=r"the condition of 'httpx\.HTTPStatusError' must be"):
         from_config({"httpx.HTTPStatusError": rule})
 
 
-def test_the_configuration_given_is_left_as_it_was():
+def test_given_configuration_is_not_changed():
     given = {"httpx.HTTPStatusError": {"status": {"5xx": True}}}
     from_config(given)
     assert given == {"httpx.HTTPStatusError": {"status": {"5xx": True}}}
 
 
-def test_policies_take_such_a_classifier():
+def test_policies_accept_named_classifier():
     rules = from_config({"httpx.HTTPStatusError": STATUS, "builtins.OSError": True})
     for policy in (SimpleRetryPolicy(3, classifier=rules), PredicateRetryPolicy(rules.classify)):
         assert policy.allows(1, http_error(503))
@@ -346,7 +346,7 @@ def test_policies_take_such_a_classifier():
         assert not policy.allows(1, ExceptionGroup("g", [OSError(), http_error(404)]))
 
 
-def test_a_module_that_is_being_imported_may_still_get_the_class(tmp_path, monkeypatch):
+def test_class_of_module_being_imported_may_be_defined_later(tmp_path, monkeypatch):
     told = []
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "slow_errors.py").write_text(

@@ -32,14 +32,14 @@ def chain(*errors):
     return errors[0]
 
 
-def test_the_nearest_class_decides():
+def test_nearest_class_decides():
     rules = ExceptionClassifier({Base: "base", Leaf: "leaf", Exception: "any"})
     assert rules.classify(Leaf()) == "leaf"
     assert rules.classify(Middle()) == "base"
     assert rules.classify(ValueError()) == "any"
 
 
-def test_with_several_bases_the_order_of_inheritance_decides():
+def test_method_resolution_order_decides_among_bases():
     class Both(TimeoutError, ConnectionError):
         pass
 
@@ -48,7 +48,7 @@ def test_with_several_bases_the_order_of_inheritance_decides():
     assert ExceptionClassifier(rules | {TimeoutError: "time"}).classify(Both()) == "time"
 
 
-def test_the_order_of_the_rules_has_no_say():
+def test_order_of_rules_has_no_effect():
     rules = {Base: 1, Leaf: 2, Exception: 3}
     backwards = dict(reversed(rules.items()))
     for error in (Leaf(), Middle(), ValueError()):
@@ -56,7 +56,7 @@ def test_the_order_of_the_rules_has_no_say():
         assert len(answers) == 1
 
 
-def test_without_a_match_and_for_none_the_default_holds():
+def test_default_applies_without_a_match_and_for_none():
     assert ExceptionClassifier({Base: True}).classify(ValueError()) is False
     assert ExceptionClassifier({Base: 1}, default="other").classify(ValueError()) == "other"
     for traverse in (False, True):
@@ -64,18 +64,18 @@ def test_without_a_match_and_for_none_the_default_holds():
         assert rules.classify(None) == "other"
 
 
-def test_throwables_may_be_keys_here():
+def test_keys_may_be_base_exceptions():
     rules = ExceptionClassifier({BaseException: "any", Exception: "ordinary"})
     assert rules.classify(KeyboardInterrupt()) == "any"
     assert rules.classify(ValueError()) == "ordinary"
 
 
 @pytest.mark.parametrize("value", [0, "text", None, ("a", "tuple"), print])
-def test_values_may_be_anything(value):
+def test_values_may_be_of_any_type(value):
     assert ExceptionClassifier({Base: value}).classify(Leaf()) is value
 
 
-def test_a_virtual_subclass_is_none():
+def test_virtual_subclass_does_not_match():
     """What counts is what a class inherits, not what it was registered for."""
     from abc import ABCMeta
 
@@ -86,13 +86,13 @@ def test_a_virtual_subclass_is_none():
     assert ExceptionClassifier({Registering: True}).classify(ValueError()) is False
 
 
-def test_causes_are_looked_at_only_when_asked_for():
+def test_causes_are_read_only_with_traverse_causes():
     wrapped = chain(ValueError(), KeyError(), Leaf())
     assert ExceptionClassifier({Base: True}).classify(wrapped) is False
     assert ExceptionClassifier({Base: True}, traverse_causes=True).classify(wrapped) is True
 
 
-def test_the_first_match_from_the_outside_in_decides():
+def test_outermost_match_decides():
     rules = ExceptionClassifier(
         {Base: "base", KeyError: "key", OSError: "default"},
         default="default",
@@ -102,13 +102,13 @@ def test_the_first_match_from_the_outside_in_decides():
     assert rules.classify(chain(OSError(), Base())) == "default"
 
 
-def test_a_context_is_no_cause():
+def test_context_is_not_a_cause():
     error = ValueError()
     error.__context__ = Base()
     assert ExceptionClassifier({Base: True}, traverse_causes=True).classify(error) is False
 
 
-def test_a_cycle_of_causes_comes_to_an_end():
+def test_cycle_of_causes_ends():
     one, two = ValueError(), KeyError()
     chain(one, two, one)
     rules = ExceptionClassifier({Base: True}, traverse_causes=True)
@@ -116,7 +116,7 @@ def test_a_cycle_of_causes_comes_to_an_end():
     assert [*iter_causes(one)] == [one, two]
 
 
-def test_explicit_tells_a_match_from_the_default():
+def test_explicit_distinguishes_a_match_from_the_default():
     deep = ExceptionClassifier({Base: False}, traverse_causes=True)
     assert deep.explicit(chain(ValueError(), Leaf())) == (True, False)
     for rules in (deep, ExceptionClassifier({Base: False})):
@@ -125,31 +125,31 @@ def test_explicit_tells_a_match_from_the_default():
         assert rules.explicit(None) == (False, False)
 
 
-def test_a_group_has_the_value_that_all_its_leaves_have():
+def test_group_has_the_common_value_of_its_leaves():
     rules = ExceptionClassifier({Base: "base", KeyError: "key", ValueError: ""}, default="other")
     assert rules.classify(ExceptionGroup("g", [Base(), Leaf()])) == "base"
     assert rules.classify(ExceptionGroup("g", [OSError()])) == "other"
 
 
-def test_a_group_whose_leaves_differ_has_the_first_false_value_or_the_default():
+def test_group_with_mixed_leaves_has_first_false_value_or_default():
     rules = ExceptionClassifier({Base: "base", KeyError: "key", ValueError: ""}, default="other")
     assert rules.classify(ExceptionGroup("g", [Base(), KeyError(), ValueError()])) == ""
     assert rules.classify(ExceptionGroup("g", [Base(), KeyError()])) == "other"
 
 
-def test_a_group_is_judged_by_its_leaves_whatever_rule_its_bases_have():
+def test_group_is_classified_by_leaves_despite_rules_for_its_bases():
     rules = ExceptionClassifier({Exception: True, KeyError: False})
     assert rules.classify(ExceptionGroup("g", [OSError()])) is True
     assert rules.classify(ExceptionGroup("g", [OSError(), KeyError()])) is False
 
 
-def test_a_rule_for_a_group_class_decides_for_the_group():
+def test_rule_for_a_group_class_decides_for_the_group():
     rules = ExceptionClassifier({ExceptionGroup: "group", KeyError: "key"})
     assert rules.classify(ExceptionGroup("g", [KeyError()])) == "group"
     assert rules.classify(BaseExceptionGroup("g", [KeyboardInterrupt()])) is False
 
 
-def test_a_group_that_causes_its_own_leaf_says_nothing_about_it():
+def test_group_as_cause_of_its_leaf_does_not_decide_for_it():
     leaf = ValueError()
     group = chain(ExceptionGroup("g", [leaf]), KeyError())
     chain(leaf, group)
@@ -157,13 +157,13 @@ def test_a_group_that_causes_its_own_leaf_says_nothing_about_it():
     assert rules.explicit(group) == rules.explicit(leaf) == (True, False)
 
 
-def test_the_same_leaf_twice_counts_twice():
+def test_same_leaf_twice_counts_twice():
     leaf = Leaf()
     rules = ExceptionClassifier({Base: True}, traverse_causes=True)
     assert rules.classify(ExceptionGroup("g", [leaf, leaf])) is True
 
 
-def test_the_same_group_twice_is_judged_alike():
+def test_same_group_twice_has_one_value():
     inner = ExceptionGroup("i", [Leaf()])
     rules = ExceptionClassifier({Base: True}, traverse_causes=True)
     assert rules.classify(ExceptionGroup("g", [inner, chain(ValueError(), inner)])) is True
@@ -179,7 +179,7 @@ def nested(leaf):
     return leaf
 
 
-def test_a_group_may_be_nested_deeper_than_the_stack():
+def test_group_may_be_nested_deeper_than_the_stack():
     rules = ExceptionClassifier({OSError: True}, default="other")
     deep, unknown = nested(OSError()), nested(ValueError())
 
@@ -200,21 +200,21 @@ def test_groups_and_causes_may_alternate_deeper_than_the_stack():
     assert rules.classify(failure) is True
 
 
-def test_a_chain_of_causes_may_be_longer_than_the_stack():
+def test_chain_of_causes_may_be_longer_than_the_stack():
     failure = chain(*(ValueError() for _ in range(DEEP)), OSError())
 
     assert ExceptionClassifier({OSError: True}, traverse_causes=True).classify(failure) is True
     assert ExceptionClassifier({KeyError: True}, traverse_causes=True).classify(failure) is False
 
 
-def test_a_cycle_of_contexts_is_not_followed():
+def test_cycle_of_contexts_is_not_followed():
     first, second = ValueError(), OSError()
     first.__context__, second.__context__ = second, first
 
     assert ExceptionClassifier({OSError: True}, traverse_causes=True).classify(first) is False
 
 
-def test_a_rule_names_an_error_of_the_library_only_by_such_a_class():
+def test_names_is_true_only_for_a_rule_on_library_errors():
     rules = ExceptionClassifier({Rejected: False, Exception: True})
     assert rules.names(CircuitOpenError())
     assert not rules.names(RetryError())
@@ -222,14 +222,14 @@ def test_a_rule_names_an_error_of_the_library_only_by_such_a_class():
     assert not ExceptionClassifier({Exception: True}).names(CircuitOpenError())
 
 
-def test_leaves_come_in_order():
+def test_leaves_are_in_order():
     one, two, three = OSError(), KeyError(), ValueError()
     nested = ExceptionGroup("o", [one, ExceptionGroup("i", [two]), three])
     assert [*iter_leaf_exceptions(nested)] == [one, two, three]
     assert [*iter_leaf_exceptions(one)] == [one]
 
 
-def test_it_is_frozen_and_a_copy_of_the_rules_given():
+def test_classifier_is_frozen_and_copies_its_rules():
     given_rules = {Base: True}
     rules = ExceptionClassifier(given_rules)
     given_rules[Base] = False
@@ -241,18 +241,18 @@ def test_it_is_frozen_and_a_copy_of_the_rules_given():
 
 
 @pytest.mark.parametrize("key", ["ValueError", int, ValueError(), None])
-def test_what_is_no_exception_class_is_refused(key):
+def test_key_that_is_no_exception_class_is_rejected(key):
     with pytest.raises(TypeError, match="rules must map exception classes to values, got the key"):
         ExceptionClassifier({key: True})
 
 
 @pytest.mark.parametrize("rules", [7, [ValueError], ValueError])
-def test_what_is_no_mapping_is_refused(rules):
+def test_rules_that_are_no_mapping_are_rejected(rules):
     with pytest.raises(TypeError, match="rules must map exception classes to values, got"):
         ExceptionClassifier(rules)
 
 
-def test_traversal_is_yes_or_no():
+def test_traverse_causes_must_be_a_bool():
     with pytest.raises(TypeError, match="traverse_causes must be True or False, got 1"):
         ExceptionClassifier({}, traverse_causes=1)
 
@@ -263,7 +263,7 @@ chains = st.lists(st.sampled_from(KINDS), min_size=1, max_size=4)
 
 
 @given(rule_sets, st.booleans(), chains)
-def test_any_chain_goes_as_a_naive_reading_of_the_rules_says(rules, default, kinds):
+def test_chains_are_classified_as_by_a_naive_implementation(rules, default, kinds):
     def value(kind):
         while kind is not object:
             if kind in rules:
@@ -280,7 +280,7 @@ def test_any_chain_goes_as_a_naive_reading_of_the_rules_says(rules, default, kin
     assert ExceptionClassifier(rules, default, traverse_causes=True).classify(error) is deep
 
 
-def test_all_values_that_may_come_are_known():
+def test_values_lists_all_possible_values():
     assert ExceptionClassifier({OSError: 1, KeyError: 2}, default=3).values() == (1, 2, 3)
     named = {"builtins.OSError": 1, "builtins.KeyError": {"status": {503: 2, "4xx": 3}}}
     assert ExceptionClassifier.from_config(named, default=4).values() == (1, 2, 3, 4)

@@ -69,7 +69,7 @@ def shortened(trace: JSON, path: tuple[Any, ...]) -> JSON:
 
 
 @pytest.mark.parametrize("line", DIRECTED, ids=lambda line: line["id"])
-def test_a_trace_equals_itself_and_no_trace_with_one_value_altered(line: JSON) -> None:
+def test_trace_equals_itself_and_no_altered_trace(line: JSON) -> None:
     trace = line["trace"]
 
     assert differences(trace, trace) == []
@@ -79,7 +79,7 @@ def test_a_trace_equals_itself_and_no_trace_with_one_value_altered(line: JSON) -
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_no_altered_value_goes_unseen(data: st.DataObject) -> None:
+def test_altered_value_is_found(data: st.DataObject) -> None:
     trace = data.draw(st.sampled_from(LINES))["trace"]
     path = data.draw(st.sampled_from(list(places(trace))))
 
@@ -88,7 +88,7 @@ def test_no_altered_value_goes_unseen(data: st.DataObject) -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_no_missing_value_goes_unseen(data: st.DataObject) -> None:
+def test_missing_value_is_found(data: st.DataObject) -> None:
     trace = data.draw(st.sampled_from(LINES))["trace"]
     path = data.draw(st.sampled_from(list(places(trace))))
     assume(not (path[-1] == "max_attempts" and stopped_in_open(trace[path[0]])))
@@ -98,7 +98,7 @@ def test_no_missing_value_goes_unseen(data: st.DataObject) -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_no_extra_value_goes_unseen(data: st.DataObject) -> None:
+def test_extra_value_is_found(data: st.DataObject) -> None:
     trace = data.draw(st.sampled_from(LINES))["trace"]
     path = data.draw(st.sampled_from(list(places(trace))))
     assume(path[1:] != ("context",))
@@ -111,12 +111,12 @@ def test_true_is_not_one() -> None:
     assert differences([{"sync_leak": True}], [{"sync_leak": 1}])
 
 
-def test_numbers_may_differ_by_what_floats_lose() -> None:
+def test_numbers_may_differ_by_rounding_errors() -> None:
     assert not differences([{"clock": 3}], [{"clock": 3.0000000001}])
     assert differences([{"clock": 3}], [{"clock": 3.00000001}])
 
 
-def test_the_declared_attempts_may_be_missing_only_where_open_ended_the_call() -> None:
+def test_declared_attempts_may_be_missing_only_if_open_ended_the_call() -> None:
     told: JSON = {"events": [["open", 0, "veto"]], "context": {}}
     known: JSON = {"events": [["open", 0, "veto"]], "context": {"max_attempts": 3}}
 
@@ -126,9 +126,7 @@ def test_the_declared_attempts_may_be_missing_only_where_open_ended_the_call() -
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=lambda mode: mode.name.replace(" ", "-"))
-def test_of_several_scenarios_exactly_the_altered_one_fails(
-    mode: Mode, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_only_the_altered_scenario_fails(mode: Mode, loop: asyncio.AbstractEventLoop) -> None:
     lines = [line for line in DIRECTED if mode.serves(line["scenario"])]
     wrong = lines[len(lines) // 2]
 
@@ -164,7 +162,7 @@ def line_with(**parts: JSON) -> JSON:
     }
 
 
-def test_the_simplest_line_holds() -> None:
+def test_simplest_line_passes() -> None:
     assert check(line_with(), SYNC) == []
 
 
@@ -199,18 +197,18 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("parts", UNKNOWN.values(), ids=UNKNOWN)
-def test_an_unknown_word_in_a_scenario_is_refused(parts: JSON) -> None:
+def test_unknown_word_in_a_scenario_is_rejected(parts: JSON) -> None:
     with pytest.raises(UnknownFieldError):
         check(line_with(**parts), SYNC)
 
 
 @pytest.mark.parametrize("field", [{"colour": 1}, {"tags": ["odd"]}], ids=["field", "tag"])
-def test_an_unknown_word_on_a_line_is_refused(field: JSON) -> None:
+def test_unknown_word_on_a_line_is_rejected(field: JSON) -> None:
     with pytest.raises(UnknownFieldError):
         check(line_with() | field, SYNC)
 
 
-def test_an_object_must_be_one() -> None:
+def test_value_that_is_no_object_is_rejected() -> None:
     with pytest.raises(UnknownFieldError, match="policy: an object was expected"):
         check_known("policy", ["never"], "type")
 

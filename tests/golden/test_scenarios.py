@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     )
 
 
-def test_the_trace_of_the_original_holds(
+def test_trace_equals_that_of_the_original(
     line: JSON, kind: str, loop: asyncio.AbstractEventLoop
 ) -> None:
     found = [

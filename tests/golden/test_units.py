@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("unit", [pytest.param(line, id=line["id"]) for line in lines])
 
 
-def test_the_unit_gives_what_the_original_gave(unit):
+def test_unit_result_equals_that_of_the_original(unit):
     assert same(expected(unit), outcome(unit))
 
 
@@ -148,13 +148,13 @@ def altered(value: JSON) -> JSON:
 
 
 @pytest.mark.parametrize("line", one_of_each_kind(), ids=lambda line: line["kind"])
-def test_a_unit_with_one_value_altered_does_not_pass(line):
+def test_unit_with_an_altered_value_fails(line):
     wrong = line | {"out": altered(line["out"])}
     assert not same(expected(wrong), outcome(wrong))
 
 
 @pytest.mark.parametrize("line", one_of_each_kind(), ids=lambda line: line["kind"])
-def test_a_field_that_is_not_known_or_not_there_fails(line):
+def test_unknown_or_missing_field_fails(line):
     with pytest.raises(UnknownFieldError, match="unknown surprise"):
         outcome(line | {"surprise": 1})
     lacking = {field: value for field, value in line.items() if field != "out"}
@@ -162,10 +162,10 @@ def test_a_field_that_is_not_known_or_not_there_fails(line):
         outcome(lacking)
 
 
-def test_a_kind_that_is_not_known_fails():
+def test_unknown_kind_fails():
     with pytest.raises(UnknownFieldError, match="unknown kind 'weather'"):
         outcome({"id": "u", "kind": "weather", "out": True})
 
 
-def test_every_kind_that_the_file_has_is_among_those_altered():
+def test_every_kind_of_the_file_is_altered_in_a_test():
     assert {line["kind"] for line in one_of_each_kind()} == set(KINDS)

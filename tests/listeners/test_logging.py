@@ -63,7 +63,7 @@ def log(caplog):
 
 
 @pytest.mark.statement("S0-52")
-def test_each_retry_is_one_warning_with_attempt_exception_type_and_delay(log):
+def test_retry_record_has_attempt_exception_type_and_delay(log):
     template().execute(fails(2))
 
     assert [record.levelname for record in log] == ["WARNING", "WARNING"]
@@ -74,13 +74,13 @@ def test_each_retry_is_one_warning_with_attempt_exception_type_and_delay(log):
 
 
 @pytest.mark.statement("S0-52")
-def test_a_retry_without_a_wait_is_a_record_too(log):
+def test_retry_without_a_wait_has_a_record(log):
     template(backoff=FixedBackoff(0.0)).execute(fails(1))
 
     assert [(record.event, record.delay) for record in log] == [("retry", 0.0)]
 
 
-def test_a_retry_is_logged_before_its_wait(log):
+def test_retry_is_logged_before_its_wait(log):
     clock = VirtualClock(interrupt_at=1)
     slow = RetryTemplate(
         backoff=FixedBackoff(60.0), listeners=(LoggingListener(),), clock=clock, name="charge"
@@ -111,7 +111,7 @@ IN_PLACE = RetryState("order-17", rollback_for=())
 CALL = "charge (shop.pay_invoice)"
 
 
-def test_lines_of_retries_name_function_key_attempt_error_and_reason(log):
+def test_retry_line_names_function_key_attempt_error_and_reason(log):
     clock = VirtualClock()
     charge = RetryTemplate(
         SimpleRetryPolicy(2),
@@ -144,7 +144,7 @@ def test_line_without_template_name_has_the_function_alone(log):
     ]
 
 
-def test_line_of_last_stateful_failure_says_what_the_next_delivery_does(log):
+def test_line_of_last_stateful_failure_names_action_of_next_delivery(log):
     orders = template(policy=SimpleRetryPolicy(2))
     for recovery in (None, lambda context: None):
         with pytest.raises(ValueError):
@@ -266,7 +266,7 @@ def test_line_of_a_veto_says_that_no_attempt_was_made(log):
     ]
 
 
-def test_redelivery_that_is_too_early_writes_nothing(log):
+def test_early_redelivery_writes_no_record(log):
     state = RetryState("k", defer_backoff="raise")
     orders = template()
     for _ in range(2):
@@ -275,7 +275,7 @@ def test_redelivery_that_is_too_early_writes_nothing(log):
     assert [record.event for record in log] == ["retry"]
 
 
-def test_record_is_one_line_whatever_text_names_and_keys_hold(log):
+def test_record_is_one_line_for_any_names_and_keys(log):
     forged = "x\nWARNING forged \x1b[2J"
     function = raising(ConnectionError(forged))
     function.__qualname__ = forged
@@ -290,7 +290,7 @@ def test_record_is_one_line_whatever_text_names_and_keys_hold(log):
         assert all(text.isprintable() for text in [record.getMessage(), *fields])
 
 
-def test_fields_of_a_record_collide_with_no_attribute_of_it(log):
+def test_record_fields_collide_with_no_attribute_of_records(log):
     template().execute(fails(1))
 
     plain = vars(logging.makeLogRecord({}))
@@ -315,13 +315,13 @@ def test_fields_of_a_record_collide_with_no_attribute_of_it(log):
         (1234567.0, "1234567"),
     ],
 )
-def test_a_delay_is_written_in_plain_digits(log, delay, text):
+def test_delay_is_written_without_exponent(log, delay, text):
     template(backoff=FixedBackoff(delay)).execute(fails(1))
 
     assert log[0].getMessage().endswith(f"; next attempt in {text} s")
 
 
-def test_a_record_says_which_template_and_which_key(log):
+def test_record_names_template_and_key(log):
     policy = MaxAttemptsRetryPolicy(2)
     with pytest.raises(ConnectionError):
         template(policy=policy).execute(failing, state=RetryState(("order", 17)))
@@ -329,7 +329,7 @@ def test_a_record_says_which_template_and_which_key(log):
     assert (log[0].template, log[0].key) == ("charge", ("order", 17))
 
 
-def test_an_exception_is_named_with_its_module(log):
+def test_exception_is_named_with_its_module(log):
     class Busy(Exception):
         pass
 
@@ -338,13 +338,11 @@ def test_an_exception_is_named_with_its_module(log):
 
     template().outcome(busy, None)
 
-    assert log[0].exception_type.endswith(
-        "test_an_exception_is_named_with_its_module.<locals>.Busy"
-    )
+    assert log[0].exception_type.endswith("test_exception_is_named_with_its_module.<locals>.Busy")
     assert log[0].exception_type.startswith(f"{__name__}.")
 
 
-def test_an_exception_without_text_does_no_harm(log):
+def test_exception_without_text_is_logged(log):
     def mute(context):
         raise Mute
 
@@ -354,19 +352,19 @@ def test_an_exception_without_text_does_no_harm(log):
     assert [record.attempt for record in log] == [1, 2, 3]
 
 
-def test_nothing_is_logged_unless_a_listener_was_asked_for(log):
+def test_template_without_listener_logs_nothing(log):
     RetryTemplate(clock=VirtualClock()).outcome(failing, None)
 
     assert log == []
 
 
-def test_a_success_at_once_writes_nothing(log):
+def test_success_at_first_attempt_writes_no_record(log):
     template().call(lambda: "ok")
 
     assert log == []
 
 
-def test_giving_up_is_an_info_record_since_the_caller_gets_the_exception(log):
+def test_giving_up_is_an_info_record(log):
     with pytest.raises(ConnectionError):
         template().execute(failing)
 
@@ -375,7 +373,7 @@ def test_giving_up_is_an_info_record_since_the_caller_gets_the_exception(log):
     assert last.reason == "attempts_exhausted"
 
 
-def test_a_failure_not_worth_retrying_is_given_up_without_a_warning(log):
+def test_failure_that_is_not_retryable_is_given_up_without_a_warning(log):
     picky = SimpleRetryPolicy(3, retry_on=(TimeoutError,))
     with pytest.raises(ConnectionError):
         template(policy=picky).execute(failing)
@@ -383,14 +381,14 @@ def test_a_failure_not_worth_retrying_is_given_up_without_a_warning(log):
     assert [(record.event, record.attempt) for record in log] == [("given_up", 1)]
 
 
-def test_a_recovery_is_a_warning_since_nobody_else_sees_the_failure(log):
+def test_recovery_is_a_warning(log):
     template().execute(failing, recovery=lambda context: "instead")
 
     assert [record.event for record in log] == ["retry", "retry", "recovered"]
     assert (log[-1].levelname, log[-1].exception_type) == ("WARNING", "ConnectionError")
 
 
-def test_a_recovery_that_raises_is_given_up(log):
+def test_recovery_that_raises_is_given_up(log):
     def recovery(context):
         raise KeyError("no answer")
 
@@ -400,14 +398,14 @@ def test_a_recovery_that_raises_is_given_up(log):
     assert [record.event for record in log] == ["retry", "retry", "given_up"]
 
 
-def test_a_rethrow_for_a_later_delivery_is_not_given_up(log):
+def test_stateful_failure_with_attempts_left_is_not_given_up(log):
     with pytest.raises(ConnectionError):
         template().execute(failing, state=RetryState("k"))
 
     assert [record.event for record in log] == ["retry"]
 
 
-def test_a_delivery_that_finds_no_attempt_left_is_given_up_with_the_last_failure(log):
+def test_delivery_without_attempts_left_is_given_up_with_last_failure(log):
     stateful = template(policy=MaxAttemptsRetryPolicy(1))
     with pytest.raises(ConnectionError):
         stateful.execute(failing, state=RetryState("k"))
@@ -420,7 +418,7 @@ def test_a_delivery_that_finds_no_attempt_left_is_given_up_with_the_last_failure
     ]
 
 
-def test_a_cancellation_writes_nothing(log):
+def test_cancellation_writes_no_record(log):
     def stop(context):
         raise Stopped
 
@@ -430,7 +428,7 @@ def test_a_cancellation_writes_nothing(log):
     assert log == []
 
 
-def test_the_records_go_to_the_logger_that_was_given(log):
+def test_records_go_to_the_given_logger(log):
     listener = LoggingListener(logging.getLogger("shop.invoices"))
     template(listener).execute(fails(1))
     template(LoggingListener("shop.stock")).execute(fails(1))
@@ -447,7 +445,7 @@ def test_levels_can_be_chosen_and_switched_off(log):
     assert [record.levelno for record in log] == [10, 10, 35, 10, 10]
 
 
-def test_what_the_logger_does_not_want_costs_no_record(caplog):
+def test_disabled_logger_costs_no_record(caplog):
     caplog.set_level(logging.ERROR)
     template().execute(fails(1))
 
@@ -455,20 +453,20 @@ def test_what_the_logger_does_not_want_costs_no_record(caplog):
 
 
 @pytest.mark.parametrize("bad", [object(), 3])
-def test_a_logger_must_be_one(bad):
+def test_logger_of_wrong_type_is_rejected(bad):
     with pytest.raises(TypeError, match=r"logger must be a logging\.Logger, its name or None"):
         LoggingListener(bad)
 
 
 @pytest.mark.parametrize("field", ["level", "recovery_level", "failure_level"])
-def test_a_level_must_be_one(field):
+def test_level_of_wrong_type_is_rejected(field):
     with pytest.raises(ValueError, match=f"{field} must be .* got 'LOUD'"):
         LoggingListener(**{field: "LOUD"})
     with pytest.raises(TypeError, match=f"{field} must be .* got 1.5"):
         LoggingListener(**{field: 1.5})
 
 
-def test_nobody_imports_logging_who_does_not_log():
+def test_logging_is_imported_only_by_the_listener():
     code = "import sys, retrytemplate; assert 'logging' not in sys.modules, 'logging is loaded'"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -53,39 +53,39 @@ def counts(statistics, name="op"):
 # -- what counts as what ------------------------------------------------------------------------
 
 
-def test_a_success_is_started_and_complete(template, statistics):
+def test_success_is_started_and_complete(template, statistics):
     template.call(lambda: "ok")
 
     assert counts(statistics) == {"started": 1, "complete": 1}
 
 
-def test_a_stateless_execution_starts_as_often_as_it_attempts(template, statistics):
+def test_stateless_execution_starts_once_per_attempt(template, statistics):
     template.execute(fails(2))
 
     assert counts(statistics) == {"started": 3, "error": 2, "complete": 1}
 
 
-def test_an_exhausted_execution_is_an_abort(template, statistics):
+def test_exhausted_execution_is_an_abort(template, statistics):
     with pytest.raises(ConnectionError):
         template.execute(failing)
 
     assert counts(statistics) == {"started": 3, "error": 3, "abort": 1}
 
 
-def test_a_recovered_execution_is_a_recovery_and_no_abort(template, statistics):
+def test_recovered_execution_is_a_recovery_and_no_abort(template, statistics):
     template.execute(failing, recovery=lambda context: "instead")
 
     assert counts(statistics) == {"started": 3, "error": 3, "recovery": 1}
 
 
-def test_a_stateful_execution_starts_once_and_its_rethrow_is_no_end(template, statistics):
+def test_stateful_execution_starts_once_and_its_failure_is_no_end(template, statistics):
     with pytest.raises(ConnectionError):
         template.execute(failing, state=RetryState("k"))
 
     assert counts(statistics) == {"started": 1, "error": 1}
 
 
-def test_a_stateful_execution_that_only_recovers_is_not_started(template, statistics):
+def test_stateful_execution_that_only_recovers_is_not_started(template, statistics):
     for _ in range(3):
         with pytest.raises(ConnectionError):
             template.execute(failing, state=RetryState("k"))
@@ -94,7 +94,7 @@ def test_a_stateful_execution_that_only_recovers_is_not_started(template, statis
     assert counts(statistics) == {"started": 3, "error": 3, "recovery": 1}
 
 
-def test_an_untracked_execution_counts_as_a_stateless_one(template, statistics):
+def test_untracked_execution_counts_as_a_stateless_one(template, statistics):
     with pytest.raises(ConnectionError):
         template.execute(failing, state=RetryState.untracked())
 
@@ -117,25 +117,25 @@ def behind_a_breaker(statistics, clock):
     return call
 
 
-def test_what_a_breaker_refuses_is_started_too(statistics, behind_a_breaker):
+def test_execution_rejected_by_a_circuit_is_started(statistics, behind_a_breaker):
     behind_a_breaker(2)
 
     assert counts(statistics) == {"started": 2, "error": 1, "abort": 2}
 
 
-def test_what_a_breaker_shows_of_itself_is_copied(statistics, behind_a_breaker):
+def test_circuit_attributes_are_copied(statistics, behind_a_breaker):
     behind_a_breaker(3)
 
     assert statistics.find("op").attributes == {"circuit.open": True, "circuit.short_count": 3}
 
 
-def test_without_a_breaker_no_attributes_are_shown(template, statistics):
+def test_attributes_are_empty_without_a_circuit(template, statistics):
     template.call(lambda: "ok")
 
     assert statistics.find("op").attributes == {}
 
 
-def test_a_cancellation_ends_nothing(template, statistics):
+def test_cancellation_counts_no_end(template, statistics):
     def stop(context):
         raise Stopped
 
@@ -145,7 +145,7 @@ def test_a_cancellation_ends_nothing(template, statistics):
     assert counts(statistics) == {"started": 1}
 
 
-def test_a_vetoed_execution_counts_as_the_reference_counts_it(statistics, clock):
+def test_vetoed_execution_counts_as_in_the_reference(statistics, clock):
     class No(RetryListener):
         def open(self, context):
             return False
@@ -157,7 +157,7 @@ def test_a_vetoed_execution_counts_as_the_reference_counts_it(statistics, clock)
     assert counts(statistics) == {"started": 1, "complete": 1}
 
 
-def test_an_execution_without_a_name_is_not_counted(statistics, clock):
+def test_execution_without_a_name_is_not_counted(statistics, clock):
     template = RetryTemplate(listeners=(statistics,), clock=clock)
     with pytest.raises(ConnectionError):
         template.execute(failing)
@@ -165,7 +165,7 @@ def test_an_execution_without_a_name_is_not_counted(statistics, clock):
     assert statistics.find_all() == ()
 
 
-def test_a_name_given_under_way_counts_from_there(statistics, clock):
+def test_name_set_during_execution_counts_from_there(statistics, clock):
     template = RetryTemplate(listeners=(statistics,), clock=clock)
 
     def callback(context):
@@ -180,11 +180,11 @@ def test_a_name_given_under_way_counts_from_there(statistics, clock):
 # -- finding --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_found_under_a_name_that_never_came_up(statistics):
+def test_unknown_name_is_not_found(statistics):
     assert statistics.find("nobody") is None
 
 
-def test_each_name_has_numbers_of_its_own(template, statistics):
+def test_each_name_has_its_own_numbers(template, statistics):
     template.call(lambda: "ok")
     other = template.with_(name="other")
     other.execute(failing, recovery=lambda context: "instead")
@@ -193,7 +193,7 @@ def test_each_name_has_numbers_of_its_own(template, statistics):
     assert counts(statistics) == {"started": 1, "complete": 1}
 
 
-def test_a_snapshot_stays_as_it_was(template, statistics):
+def test_snapshot_does_not_change(template, statistics):
     template.call(lambda: "ok")
     before = statistics.snapshot()["op"]
     template.execute(failing, recovery=lambda context: "instead")
@@ -202,7 +202,7 @@ def test_a_snapshot_stays_as_it_was(template, statistics):
     assert before.rolled == {**dict.fromkeys(KINDS, 0), "started": 1, "complete": 1}
 
 
-def test_a_snapshot_says_what_the_running_numbers_say(template, statistics, clock):
+def test_snapshot_equals_the_running_numbers(template, statistics, clock):
     template.execute(fails(2))
     clock.advance(4.0)
     entry = statistics.find("op")
@@ -218,7 +218,7 @@ def test_a_snapshot_says_what_the_running_numbers_say(template, statistics, cloc
 # -- fading ---------------------------------------------------------------------------------------
 
 
-def test_a_rolled_count_loses_two_thirds_in_a_window(clock):
+def test_rolled_count_loses_two_thirds_in_a_window(clock):
     numbers = RollingStatistics(clock, window=10.0)
     for _ in range(100):
         numbers.increment("error")
@@ -228,7 +228,7 @@ def test_a_rolled_count_loses_two_thirds_in_a_window(clock):
     assert numbers.error == 100
 
 
-def test_a_half_is_rounded_up(clock):
+def test_rolled_count_rounds_half_up(clock):
     numbers = RollingStatistics(clock, window=1 / math.log(2))
     numbers.increment("error")
     clock.advance(1.0)  # one half is left
@@ -236,7 +236,7 @@ def test_a_half_is_rounded_up(clock):
     assert numbers.rolled("error") == 1
 
 
-def test_the_error_rate_is_the_share_of_aborts_and_recoveries(clock):
+def test_error_rate_is_ratio_of_aborts_and_recoveries(clock):
     numbers = RollingStatistics(clock)
     for kind in ("started", "started", "started", "started", "abort", "recovery", "error"):
         numbers.increment(kind)
@@ -244,7 +244,7 @@ def test_the_error_rate_is_the_share_of_aborts_and_recoveries(clock):
     assert numbers.error_rate == 0.5
 
 
-def test_the_error_rate_is_zero_when_the_starts_have_faded(clock):
+def test_error_rate_is_zero_when_the_starts_have_decayed(clock):
     numbers = RollingStatistics(clock, window=1.0)
     numbers.increment("started", "abort")
     assert numbers.error_rate == 1.0
@@ -254,7 +254,7 @@ def test_the_error_rate_is_zero_when_the_starts_have_faded(clock):
 
 
 @given(steps)
-def test_rolled_counts_are_what_each_event_has_left(sequence):
+def test_rolled_counts_are_sums_of_decayed_events(sequence):
     clock, window = VirtualClock(), 15.0
     numbers = RollingStatistics(clock, window)
     events = []
@@ -271,7 +271,7 @@ def test_rolled_counts_are_what_each_event_has_left(sequence):
         assert getattr(numbers, kind) == sum(each == kind for each, _ in events)
 
 
-def test_a_clock_that_two_threads_read_out_of_order_raises_no_count(clock):
+def test_clock_read_out_of_order_by_two_threads_raises_no_count(clock):
     late = RollingStatistics(clock, window=1.0)
     clock.advance(1000.0)
     late.increment("error")
@@ -283,7 +283,7 @@ def test_a_clock_that_two_threads_read_out_of_order_raises_no_count(clock):
 # -- threads and bad input ------------------------------------------------------------------------
 
 
-def test_no_count_is_lost_under_threads():
+def test_threads_lose_no_count():
     statistics = StatisticsListener()
     template = RetryTemplate(listeners=(statistics,), name="op")
 
@@ -292,7 +292,7 @@ def test_no_count_is_lost_under_threads():
     assert counts(statistics) == {"started": 1600, "error": 800, "complete": 800}
 
 
-def test_the_clock_is_not_read_under_the_lock():
+def test_clock_is_not_read_under_the_lock():
     class Nosy(VirtualClock):
         def monotonic(self):
             # Would wait for ever if the lock were held.
@@ -307,18 +307,18 @@ def test_the_clock_is_not_read_under_the_lock():
 
 @pytest.mark.parametrize("window", [0, -1.0, float("nan")])
 @pytest.mark.parametrize("made", [StatisticsListener, RollingStatistics])
-def test_a_window_must_be_above_zero(made, window):
+def test_window_must_be_above_zero(made, window):
     with pytest.raises(ValueError, match=r"window must be a number of seconds .* > 0"):
         made(window=window)
 
 
 @pytest.mark.parametrize("made", [StatisticsListener, RollingStatistics])
-def test_a_clock_must_tell_the_time(made):
+def test_clock_without_methods_is_rejected(made):
     with pytest.raises(TypeError, match="clock must be an object with the methods monotonic, time"):
         made(clock=object())
 
 
-def test_only_the_five_kinds_can_be_counted():
+def test_unknown_kind_cannot_be_counted():
     with pytest.raises(ValueError, match="kind must be one of started, complete"):
         RollingStatistics().increment("bogus")
     with pytest.raises(ValueError, match="kind must be one of started, complete"):
@@ -353,7 +353,7 @@ def test_rejection_is_counted_and_is_no_error(statistics, template, callback, se
     assert (found.error, found.complete, found.rejected) == (0, 0, 1)
 
 
-def test_statistics_show_their_counts_in_short(statistics, template):
+def test_statistics_have_a_short_representation(statistics, template):
     assert repr(statistics) == "<StatisticsListener of no executions>"
     template.call(int)
     found = statistics.find("op")

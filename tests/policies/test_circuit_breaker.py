@@ -33,14 +33,14 @@ def open_breaker(**times):
     return driven
 
 
-def test_it_is_closed_while_the_delegate_allows():
+def test_circuit_is_closed_while_the_delegate_allows():
     driven = breaker(2)
     assert driven.allowed()
     assert driven.fail(OSError()).allowed()
     assert driven.shown == {"circuit.open": False, "circuit.short_count": 0}
 
 
-def test_it_opens_when_the_delegate_refuses_and_counts_that_refusal():
+def test_circuit_opens_when_delegate_rejects_and_counts_the_rejection():
     driven = breaker(2).fail(OSError()).fail(OSError())
     assert not driven.allowed()
     assert driven.shown == {"circuit.open": True, "circuit.short_count": 1}
@@ -48,13 +48,13 @@ def test_it_opens_when_the_delegate_refuses_and_counts_that_refusal():
     assert driven.shown["circuit.short_count"] == 2
 
 
-def test_whether_it_is_open_is_unknown_before_it_is_asked():
+def test_circuit_state_is_unknown_before_the_first_check():
     driven = breaker()
     assert driven.shown == {"circuit.short_count": 0}
     assert "circuit.open" not in driven.fail(OSError()).shown
 
 
-def test_it_closes_after_the_reset_time_with_a_full_new_budget():
+def test_circuit_closes_after_reset_time_with_a_new_delegate_state():
     driven = open_breaker()
     assert not driven.allowed(after=20.0)
     assert driven.allowed(after=0.001)
@@ -62,7 +62,7 @@ def test_it_closes_after_the_reset_time_with_a_full_new_budget():
     assert count(driven) == 0
 
 
-def test_the_reset_time_runs_from_the_opening():
+def test_reset_time_runs_from_the_opening():
     driven = breaker(1).fail(OSError(), after=4.0)
     assert not driven.allowed()
     assert not driven.allowed(after=20.0)
@@ -70,21 +70,21 @@ def test_the_reset_time_runs_from_the_opening():
 
 
 @pytest.mark.parametrize("late", [5.0, 12.0, 20.0])
-def test_a_circuit_that_trips_late_resets_earlier(late):
+def test_circuit_that_opens_late_resets_earlier(late):
     driven = breaker(1).fail(OSError(), after=late)
     assert not driven.allowed()
     assert driven.shown["circuit.open"]
     assert driven.allowed(after=20.0 - late + 0.001)
 
 
-def test_refusals_while_it_is_open_do_not_move_the_reset():
+def test_rejections_while_open_do_not_move_the_reset():
     driven = open_breaker()
     for _ in range(4):
         assert not driven.allowed(after=5.0)
     assert driven.allowed(after=0.001)
 
 
-def test_failures_are_forgotten_when_the_window_has_passed_without_opening():
+def test_failures_are_discarded_after_a_window_without_opening():
     driven = breaker(2).fail(OSError())
     assert driven.allowed(after=5.0)
     assert count(driven) == 1
@@ -93,20 +93,20 @@ def test_failures_are_forgotten_when_the_window_has_passed_without_opening():
     assert driven.fail(OSError()).allowed()
 
 
-def test_a_success_forgets_nothing():
+def test_success_discards_no_failure():
     driven = breaker(2).fail(OSError())
     assert driven.allowed()
     assert driven.allowed()
     assert not driven.fail(OSError()).allowed()
 
 
-def test_a_failure_long_after_trips_a_circuit_that_was_not_asked_in_between():
+def test_late_failure_opens_a_circuit_that_was_not_checked_before():
     driven = breaker(1).fail(OSError(), after=100.0)
     assert driven.allowed()
     assert count(driven) == 0
 
 
-def test_a_delegate_that_refuses_from_the_start_opens_it_at_once():
+def test_delegate_that_rejects_from_the_start_opens_at_once():
     refuses = CircuitBreakerRetryPolicy(TimeoutRetryPolicy(0), open_timeout=5, reset_timeout=20)
     driven = Driven(refuses)
     assert driven.allowed()
@@ -114,7 +114,7 @@ def test_a_delegate_that_refuses_from_the_start_opens_it_at_once():
     assert driven.shown == {"circuit.open": True, "circuit.short_count": 1}
 
 
-def test_a_delegate_that_refuses_afresh_too_opens_it_again():
+def test_delegate_that_rejects_again_reopens_the_circuit():
     class Refusing(RetryPolicy):
         def allows(self, failures, failure):
             return False
@@ -127,7 +127,7 @@ def test_a_delegate_that_refuses_afresh_too_opens_it_again():
     assert driven.shown == {"circuit.open": True, "circuit.short_count": 1}
 
 
-def test_a_delegate_may_keep_state_of_its_own():
+def test_delegate_may_keep_state():
     timed = CircuitBreakerRetryPolicy(TimeoutRetryPolicy(1), open_timeout=50, reset_timeout=60)
     driven = Driven(timed)
     assert driven.allowed(after=1.0)
@@ -135,7 +135,7 @@ def test_a_delegate_may_keep_state_of_its_own():
     assert driven.allowed(after=60.5)
 
 
-def test_the_delegate_says_which_failures_count():
+def test_delegate_decides_which_failures_count():
     policy = CircuitBreakerRetryPolicy(
         ExceptionClassifierRetryPolicy({OSError: MaxAttemptsRetryPolicy(2)}, AlwaysRetryPolicy())
     )
@@ -147,21 +147,21 @@ def test_the_delegate_says_which_failures_count():
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_not_recoverable_inside_the_delegate_works(nested):
+def test_not_recoverable_of_the_delegate_applies(nested):
     strict = SimpleRetryPolicy(1, not_recoverable=KeyError)
     delegate = strict & TimeoutRetryPolicy(100) if nested else strict
     assert Driven(CircuitBreakerRetryPolicy(delegate)).fail(KeyError()).recovery_forbidden()
     assert not Driven(CircuitBreakerRetryPolicy(delegate)).fail(OSError()).recovery_forbidden()
 
 
-def test_it_keeps_its_context_and_declares_no_number():
+def test_circuit_keeps_its_context_and_declares_no_number():
     policy = CircuitBreakerRetryPolicy()
     assert policy.keeps_context
     assert policy.max_attempts is None
     assert policy.attempt_limit is None
 
 
-def test_its_defaults_are_those_of_the_reference():
+def test_defaults_equal_those_of_the_reference():
     policy = CircuitBreakerRetryPolicy()
     assert (policy.delegate, policy.open_timeout, policy.reset_timeout) == (
         SimpleRetryPolicy(3),
@@ -170,7 +170,7 @@ def test_its_defaults_are_those_of_the_reference():
     )
 
 
-def test_times_may_be_timedeltas_and_the_open_time_the_longer_one():
+def test_times_may_be_timedeltas_and_open_time_the_longer_one():
     policy = CircuitBreakerRetryPolicy(open_timeout=timedelta(minutes=1), reset_timeout=1)
     assert policy.open_timeout == 60.0
 
@@ -182,12 +182,12 @@ def test_rules_on_results_are_found_inside():
 
 @pytest.mark.statement("S0-66")
 @pytest.mark.parametrize("field", ["open_timeout", "reset_timeout"])
-def test_negative_times_are_refused(field):
+def test_negative_times_are_rejected(field):
     with pytest.raises(ValueError, match=f"{field} must be a number of seconds .* >= 0, got -1"):
         CircuitBreakerRetryPolicy(**{field: -1})
 
 
-def test_a_delegate_that_is_no_policy_is_refused():
+def test_delegate_that_is_no_policy_is_rejected():
     with pytest.raises(TypeError, match="delegate must be a RetryPolicy, got 3"):
         CircuitBreakerRetryPolicy(3)
 
@@ -229,7 +229,7 @@ steps = st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=40)
 
 
 @given(st.integers(1, 3), st.integers(0, 9), st.integers(0, 9), steps)
-def test_every_history_goes_as_the_description_says(limit, window, reset, history):
+def test_every_history_matches_the_description(limit, window, reset, history):
     driven = breaker(limit, open_timeout=window, reset_timeout=reset)
     reference = Reference(limit, window, reset)
     for fails, passing in history:

@@ -21,36 +21,36 @@ def chooser(**settings):
 
 
 @pytest.mark.statement("S2-25")
-def test_one_kind_of_failure_gets_more_attempts_than_another():
+def test_classes_have_different_numbers_of_attempts():
     assert attempts(chooser(), TimeoutError()) == 5
     assert attempts(chooser(), ConnectionError()) == 2
 
 
 @pytest.mark.statement("S2-25")
-def test_each_policy_counts_only_the_failures_that_it_was_chosen_for():
+def test_policy_counts_only_the_failures_it_was_selected_for():
     mixed = [TimeoutError(), OSError(), TimeoutError(), TimeoutError(), TimeoutError()]
     assert attempts(chooser(), *mixed, TimeoutError()) == 6
     assert attempts(chooser(), *mixed, OSError()) == 6
     assert attempts(chooser(), *mixed[:3], OSError()) == 4
 
 
-def test_what_no_class_matches_is_not_retried_unless_the_default_says_so():
+def test_class_without_a_match_is_retried_only_by_the_default():
     assert attempts(chooser(), ValueError()) == 1
     assert attempts(chooser(default=MaxAttemptsRetryPolicy(3)), ValueError()) == 3
 
 
-def test_the_first_attempt_is_always_allowed():
+def test_first_attempt_is_always_allowed():
     assert Driven(ExceptionClassifierRetryPolicy({})).allowed()
     assert attempts(ExceptionClassifierRetryPolicy({}), OSError()) == 1
 
 
-def test_the_latest_failure_chooses():
+def test_latest_failure_selects_the_policy():
     driven = Driven(chooser()).fail(OSError()).fail(OSError())
     assert not driven.allowed()
     assert driven.fail(TimeoutError()).allowed()
 
 
-def test_a_clock_starts_when_its_policy_is_first_chosen():
+def test_time_of_a_policy_starts_when_it_is_first_selected():
     timed = ExceptionClassifierRetryPolicy(
         {OSError: TimeoutRetryPolicy(10), KeyError: AlwaysRetryPolicy()}
     )
@@ -60,7 +60,7 @@ def test_a_clock_starts_when_its_policy_is_first_chosen():
     assert not driven.fail(OSError()).allowed()
 
 
-def test_only_the_chosen_policy_is_asked():
+def test_only_the_selected_policy_decides():
     asked = []
 
     class Telling(RetryPolicy):
@@ -77,32 +77,32 @@ def test_only_the_chosen_policy_is_asked():
     assert asked == [None, failure]
 
 
-def test_one_policy_object_that_stands_twice_counts_for_both():
+def test_policy_object_used_for_two_classes_counts_for_both():
     shared = MaxAttemptsRetryPolicy(3)
     policy = ExceptionClassifierRetryPolicy({OSError: shared, KeyError: shared}, default=shared)
     assert attempts(policy, OSError(), KeyError(), ValueError()) == 3
 
 
-def test_two_equal_policies_count_apart():
+def test_two_equal_policies_count_separately():
     policy = ExceptionClassifierRetryPolicy(
         {OSError: MaxAttemptsRetryPolicy(2), KeyError: MaxAttemptsRetryPolicy(2)}
     )
     assert attempts(policy, OSError(), KeyError()) == 3
 
 
-def test_causes_choose_only_when_asked_to():
+def test_causes_select_a_policy_only_with_traverse_causes():
     wrapped = ValueError()
     wrapped.__cause__ = TimeoutError()
     assert attempts(chooser(), wrapped) == 1
     assert attempts(chooser(traverse_causes=True), wrapped) == 5
 
 
-def test_how_many_attempts_there_will_be_nobody_knows():
+def test_number_of_attempts_is_unknown():
     assert chooser().max_attempts is None
     assert chooser().attempt_limit is None
 
 
-def test_not_recoverable_of_the_chosen_policy_forbids_recovery():
+def test_not_recoverable_of_the_selected_policy_forbids_recovery():
     policy = ExceptionClassifierRetryPolicy(
         {
             OSError: SimpleRetryPolicy(1, not_recoverable=OSError),
@@ -120,7 +120,7 @@ def test_rules_on_results_are_found_inside():
     assert policy.result_rules() == (rule,)
 
 
-def test_a_classifier_may_choose():
+def test_classifier_may_select_the_policy():
     patient = SimpleRetryPolicy(4)
     rules = ExceptionClassifier({OSError: patient, TimeoutError: False}, default=patient)
     policy = ExceptionClassifierRetryPolicy(rules)
@@ -128,7 +128,7 @@ def test_a_classifier_may_choose():
     assert attempts(policy, OSError(), TimeoutError()) == 2
 
 
-def test_the_values_of_a_classifier_must_be_policies():
+def test_values_of_a_classifier_must_be_policies():
     message = "policies must map to RetryPolicy objects or False, got True as a value of "
     with pytest.raises(TypeError, match=message):
         ExceptionClassifierRetryPolicy(ExceptionClassifier({OSError: True}))
@@ -137,7 +137,7 @@ def test_the_values_of_a_classifier_must_be_policies():
             ExceptionClassifierRetryPolicy(ExceptionClassifier({}), **settings)
 
 
-def test_a_value_that_a_classifier_did_not_name_is_told():
+def test_value_missing_in_values_of_a_classifier_raises():
     class Hides(ExceptionClassifier):
         def values(self):
             return ()
@@ -147,7 +147,7 @@ def test_a_value_that_a_classifier_did_not_name_is_told():
         policy.record(policy.start(0.0), OSError(), 0.0)
 
 
-def test_what_is_no_policy_is_refused():
+def test_value_that_is_no_policy_is_rejected():
     with pytest.raises(TypeError, match=r"policies must map to RetryPolicy objects, got 3 for "):
         ExceptionClassifierRetryPolicy({OSError: 3})
     with pytest.raises(TypeError, match="map exception classes to policies, got the key 'OSError'"):

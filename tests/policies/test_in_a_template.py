@@ -41,7 +41,7 @@ def failing(*failures, result="done"):
 
 
 @pytest.mark.statement("S2-20")
-def test_the_policy_makes_the_state_hears_of_failures_and_decides():
+def test_policy_creates_state_records_failures_and_decides():
     told = []
 
     class Telling(StatefulRetryPolicy):
@@ -65,7 +65,7 @@ def test_the_policy_makes_the_state_hears_of_failures_and_decides():
 
 
 @pytest.mark.statement("S2-26")
-def test_a_policy_of_ones_own_is_one_small_class():
+def test_custom_policy_is_one_small_class():
     class Twice(RetryPolicy):
         def allows(self, failures, failure):
             return failures < 2
@@ -90,7 +90,7 @@ def test_a_policy_of_ones_own_is_one_small_class():
     "stop",
     [asyncio.CancelledError, concurrent.futures.CancelledError, KeyboardInterrupt, SystemExit],
 )
-def test_a_cancellation_is_never_retried_whatever_the_policy_says(policy, stop):
+def test_cancellation_is_never_retried_by_any_policy(policy, stop):
     function = failing(stop())
     with pytest.raises(stop):
         RetryTemplate(policy, FixedBackoff(1), clock=VirtualClock()).call(function)
@@ -98,7 +98,7 @@ def test_a_cancellation_is_never_retried_whatever_the_policy_says(policy, stop):
 
 
 @pytest.mark.statement("S0-31")
-def test_a_type_and_a_predicate_must_both_agree_and_attempts_be_left():
+def test_type_predicate_and_count_must_all_allow():
     policy = SimpleRetryPolicy(2, OSError) & PredicateRetryPolicy(lambda e: "busy" in str(e))
     template = RetryTemplate(policy)
     assert template.call(failing(OSError("busy"))) == "done"
@@ -110,7 +110,7 @@ def test_a_type_and_a_predicate_must_both_agree_and_attempts_be_left():
 
 
 @pytest.mark.statement("S2-25")
-def test_within_one_call_one_kind_of_failure_gets_more_attempts_than_another():
+def test_classes_have_different_numbers_of_attempts_in_one_call():
     policy = ExceptionClassifierRetryPolicy(
         {TimeoutError: SimpleRetryPolicy(4), OSError: SimpleRetryPolicy(2)}
     )
@@ -121,7 +121,7 @@ def test_within_one_call_one_kind_of_failure_gets_more_attempts_than_another():
 
 
 @pytest.mark.statement("S2-28")
-def test_one_policy_and_one_backoff_serve_many_executions_at_once():
+def test_one_policy_and_one_backoff_serve_concurrent_executions():
     clock = VirtualClock()
     template = RetryTemplate(SimpleRetryPolicy(3), ExponentialBackoff(1, 2), clock=clock)
 
@@ -135,7 +135,7 @@ def test_one_policy_and_one_backoff_serve_many_executions_at_once():
     assert clock.sleeps == [1, 2, 1, 1, 2, 2, 1, 2]
 
 
-def test_the_wait_may_depend_on_the_failure():
+def test_delay_may_depend_on_the_failure():
     """Back off where the service is throttling, go on at once where a connection was dropped."""
     clock = VirtualClock()
     backoff = FixedBackoff(lambda failures, error: 0 if isinstance(error, OSError) else 30)
@@ -144,7 +144,7 @@ def test_the_wait_may_depend_on_the_failure():
     assert sum(clock.sleeps) == 30
 
 
-def test_numbers_known_only_at_run_time_are_read_for_each_execution():
+def test_run_time_numbers_are_read_for_each_execution():
     limit, delay = 2, 1
     clock = VirtualClock()
     template = RetryTemplate(
@@ -163,7 +163,7 @@ def test_numbers_known_only_at_run_time_are_read_for_each_execution():
     assert clock.sleeps == [1, 5, 5, 5]
 
 
-def test_a_changed_number_has_no_say_in_an_execution_that_runs():
+def test_changed_number_does_not_affect_a_running_execution():
     limits = iter([3, 1, 1, 1])
     function = failing(*[OSError()] * 9)
     with pytest.raises(OSError):
@@ -185,7 +185,7 @@ def test_full_jitter_in_a_template():
     assert clock.sleeps == pytest.approx([0.5 * 0.2, 0.25 * 0.4, 0.75 * 0.8, 0.5 * 1.0])
 
 
-def test_a_backoff_that_gives_up_ends_the_attempts():
+def test_backoff_that_gives_up_ends_the_attempts():
     class Enough(NoBackoff):
         never_waits = False
 
@@ -198,7 +198,7 @@ def test_a_backoff_that_gives_up_ends_the_attempts():
     assert function.calls == 1
 
 
-def test_never_means_one_call():
+def test_never_policy_makes_one_call():
     function = failing(OSError())
     with pytest.raises(OSError):
         RetryTemplate(NeverRetryPolicy()).call(function)
@@ -213,14 +213,14 @@ def test_never_means_one_call():
         CircuitBreakerRetryPolicy(SimpleRetryPolicy(3)),
     ],
 )
-def test_an_error_of_this_library_that_others_raised_is_retried_only_where_a_rule_names_it(policy):
+def test_library_error_raised_by_others_is_retried_only_by_name(policy):
     refused = failing(*[CircuitOpenError("open")] * 9)
     with pytest.raises(CircuitOpenError):
         RetryTemplate(policy, clock=VirtualClock()).call(refused)
     assert refused.calls == 1
 
 
-def test_a_circuit_can_be_closed_by_a_fresh_start():
+def test_force_refresh_closes_a_circuit():
     template = RetryTemplate(
         CircuitBreakerRetryPolicy(SimpleRetryPolicy(1)), name="fresh", clock=VirtualClock()
     )
@@ -234,7 +234,7 @@ def test_a_circuit_can_be_closed_by_a_fresh_start():
     assert template.bind(state=RetryState("circuit")).call(mended) == "done"
 
 
-def test_behind_a_breaker_too_the_recovery_gets_the_exception_itself():
+def test_recovery_with_a_circuit_gets_the_exception_itself():
     failure = OSError("live")
     template = RetryTemplate(
         CircuitBreakerRetryPolicy(SimpleRetryPolicy(3)), name="live", clock=VirtualClock()

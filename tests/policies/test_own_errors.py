@@ -35,7 +35,7 @@ def by_name(error):
 
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
-def test_they_count_and_no_rule_on_other_classes_is_asked(error):
+def test_count_only_errors_count_without_rules_on_other_classes(error):
     strict = SimpleRetryPolicy(3, retry_on=OSError, not_on=(Exception,))
     traversing = SimpleRetryPolicy(3, retry_on=OSError, traverse_causes=True)
     denying = SimpleRetryPolicy(3, classifier=ExceptionClassifier({Exception: False}))
@@ -43,7 +43,7 @@ def test_they_count_and_no_rule_on_other_classes_is_asked(error):
 
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
-def test_no_predicate_is_asked(error):
+def test_predicate_is_not_called(error):
     asked = []
     assert PredicateRetryPolicy(asked.append).allows(1, error)
     assert SimpleRetryPolicy(3, retry_on=asked.append).allows(1, error)
@@ -51,7 +51,7 @@ def test_no_predicate_is_asked(error):
 
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
-def test_a_classifier_from_a_configuration_is_not_asked(error):
+def test_classifier_from_a_configuration_is_not_called(error):
     rules = ExceptionClassifier.from_config({"builtins.Exception": False})
     assert SimpleRetryPolicy(3, classifier=rules).allows(1, error)
     assert PredicateRetryPolicy(rules.classify).allows(1, error)
@@ -59,7 +59,7 @@ def test_a_classifier_from_a_configuration_is_not_asked(error):
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_rule_that_names_one_is_asked(error, level):
+def test_rule_that_names_the_error_decides(error, level):
     kind = type(error).__mro__[level]
     assert attempts(SimpleRetryPolicy(3, retry_on=Exception, not_on=kind), error) == 1
     assert attempts(SimpleRetryPolicy(3, retry_on=kind), error) == 3
@@ -67,24 +67,24 @@ def test_a_rule_that_names_one_is_asked(error, level):
     assert attempts(PredicateRetryPolicy(rules.classify), error) == 1
 
 
-def test_a_configuration_may_name_one():
+def test_configuration_may_name_the_error():
     rules = ExceptionClassifier.from_config(
         {"retrytemplate.errors.AttemptLostError": False}, default=True
     )
     assert attempts(SimpleRetryPolicy(3, classifier=rules), AttemptLostError("lost")) == 1
 
 
-def test_never_is_never_after_a_lost_attempt_too():
+def test_never_policy_rejects_after_a_lost_attempt_too():
     assert attempts(NeverRetryPolicy(), AttemptLostError("lost")) == 1
 
 
 @pytest.mark.parametrize("error", COUNTED, ids=by_name)
-def test_recovery_is_forbidden_only_by_a_rule_that_names_them(error):
+def test_recovery_is_forbidden_only_by_a_rule_that_names_the_error(error):
     assert not SimpleRetryPolicy(1, not_recoverable=Exception).forbids_recovery(1, error)
     assert SimpleRetryPolicy(1, not_recoverable=type(error)).forbids_recovery(1, error)
 
 
-def test_a_timeout_of_one_attempt_is_a_timeout_like_any_other():
+def test_attempt_timeout_is_a_timeout_error():
     assert attempts(SimpleRetryPolicy(3, retry_on=TimeoutError), AttemptTimeoutError()) == 3
     assert attempts(SimpleRetryPolicy(3, retry_on=ConnectionError), AttemptTimeoutError()) == 1
 
@@ -107,7 +107,7 @@ def test_a_timeout_of_one_attempt_is_a_timeout_like_any_other():
         (CircuitBreakerRetryPolicy(SimpleRetryPolicy(retry_on=Rejected)), Rejected()),
     ],
 )
-def test_a_rule_names_an_error_by_its_class_or_a_base_of_the_library(policy, error):
+def test_rule_names_an_error_by_its_class_or_a_base_of_the_library(policy, error):
     assert policy.matches_library_error(error)
 
 
@@ -122,11 +122,11 @@ def test_a_rule_names_an_error_by_its_class_or_a_base_of_the_library(policy, err
         (ExceptionClassifierRetryPolicy({Exception: SimpleRetryPolicy(5)}), Rejected()),
     ],
 )
-def test_a_rule_on_a_builtin_base_names_nothing(policy, error):
+def test_rule_on_a_builtin_base_does_not_name_the_error(policy, error):
     assert not policy.matches_library_error(error)
 
 
-def test_a_lost_attempt_counts_with_every_policy_of_a_chooser():
+def test_lost_attempt_counts_with_every_member_policy():
     chooser = ExceptionClassifierRetryPolicy(
         {TimeoutError: SimpleRetryPolicy(4), OSError: SimpleRetryPolicy(2)}
     )
@@ -135,7 +135,7 @@ def test_a_lost_attempt_counts_with_every_policy_of_a_chooser():
     assert attempts(chooser, AttemptLostError("lost"), OSError()) == 2
 
 
-def test_lost_attempts_alone_forbid_recovery_only_by_a_rule_that_names_them():
+def test_lost_attempts_alone_forbid_recovery_only_by_name():
     def lost_twice(kind):
         strict = SimpleRetryPolicy(2, not_recoverable=kind)
         driven = Driven(ExceptionClassifierRetryPolicy({OSError: strict}))
@@ -145,7 +145,7 @@ def test_lost_attempts_alone_forbid_recovery_only_by_a_rule_that_names_them():
     assert lost_twice(AttemptLostError).recovery_forbidden()
 
 
-def test_a_lost_attempt_leaves_the_choice_as_it_was():
+def test_lost_attempt_does_not_change_the_selected_policy():
     chooser = ExceptionClassifierRetryPolicy(
         {TimeoutError: SimpleRetryPolicy(4), OSError: SimpleRetryPolicy(3)}
     )
@@ -154,14 +154,14 @@ def test_a_lost_attempt_leaves_the_choice_as_it_was():
     assert not driven.fail(AttemptLostError("lost")).allowed()
 
 
-def test_a_chooser_whose_map_names_lost_attempts_chooses_for_them():
+def test_policy_for_lost_attempts_is_selected_by_name():
     chooser = ExceptionClassifierRetryPolicy(
         {AttemptLostError: MaxAttemptsRetryPolicy(2), Exception: MaxAttemptsRetryPolicy(9)}
     )
     assert attempts(chooser, AttemptLostError("lost")) == 2
 
 
-def test_a_lost_attempt_starts_no_clock_anew():
+def test_lost_attempt_does_not_restart_the_time():
     timed = ExceptionClassifierRetryPolicy({OSError: TimeoutRetryPolicy(10)})
     driven = Driven(timed).fail(OSError()).fail(AttemptLostError("lost"), after=9.0)
     assert driven.allowed(after=1.0)

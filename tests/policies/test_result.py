@@ -16,24 +16,24 @@ from tests.policies.driving import Driven, attempts
 REFUSED = UnacceptableResultError("no good", 17)
 
 
-def test_exceptions_are_left_to_the_inner_policy():
+def test_inner_policy_decides_about_exceptions():
     policy = ResultRetryPolicy(bool, SimpleRetryPolicy(4, OSError))
     assert attempts(policy, OSError()) == 4
     assert attempts(policy, KeyError()) == 1
     assert policy.max_attempts == policy.attempt_limit == 4
 
 
-def test_a_refused_result_counts_whatever_classes_the_inner_policy_retries():
+def test_rejected_result_counts_for_any_classes_of_the_inner_policy():
     policy = ResultRetryPolicy(bool, SimpleRetryPolicy(4, OSError))
     assert attempts(policy, REFUSED) == 4
     assert attempts(policy, OSError(), REFUSED, OSError()) == 4
 
 
-def test_by_default_three_attempts():
+def test_default_is_three_attempts():
     assert attempts(ResultRetryPolicy(bool), REFUSED) == 3
 
 
-def test_it_keeps_state_only_where_the_inner_policy_does():
+def test_policy_keeps_state_only_if_the_inner_policy_does():
     assert not ResultRetryPolicy(bool).needs_state
     timed = ResultRetryPolicy(bool, TimeoutRetryPolicy(10))
     assert timed.needs_state
@@ -41,14 +41,14 @@ def test_it_keeps_state_only_where_the_inner_policy_does():
     assert not Driven(timed).fail(REFUSED).allowed(after=10.5)
 
 
-def test_not_recoverable_of_the_inner_policy_is_heard():
+def test_not_recoverable_of_the_inner_policy_applies():
     strict = SimpleRetryPolicy(1, not_recoverable=KeyError)
     for inner in (strict, strict & TimeoutRetryPolicy(10)):
         assert Driven(ResultRetryPolicy(bool, inner)).fail(KeyError()).recovery_forbidden()
         assert not Driven(ResultRetryPolicy(bool, inner)).fail(OSError()).recovery_forbidden()
 
 
-def test_over_a_breaker_it_keeps_the_context_as_the_breaker_does():
+def test_result_policy_over_circuit_keeps_its_context():
     policy = ResultRetryPolicy(bool, CircuitBreakerRetryPolicy(MaxAttemptsRetryPolicy(1)))
     assert policy.keeps_context
     driven = Driven(policy).fail(REFUSED)
@@ -63,19 +63,19 @@ def test_pickled_result_policy_over_circuit_keeps_its_context():
     assert pickle.loads(pickle.dumps(policy)).keeps_context  # noqa: S301  # our own
 
 
-def test_rules_inside_one_another_are_all_found():
+def test_nested_rules_are_all_found():
     inner = ResultRetryPolicy(callable)
     outer = ResultRetryPolicy(bool, inner & MaxAttemptsRetryPolicy(2), when_exhausted="return")
     assert outer.result_rules() == (outer, inner)
     assert (outer.when_exhausted, inner.when_exhausted) == ("return", "raise")
 
 
-def test_a_rule_that_names_refused_results_decides_about_them():
+def test_rule_that_names_rejected_results_decides_about_them():
     rules = ExceptionClassifier({UnacceptableResultError: False}, default=True)
     assert attempts(ResultRetryPolicy(bool, SimpleRetryPolicy(classifier=rules)), REFUSED) == 1
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_settings_are_rejected():
     with pytest.raises(ValueError, match="when_exhausted must be 'raise' or 'return', got 'stop'"):
         ResultRetryPolicy(bool, when_exhausted="stop")
     with pytest.raises(TypeError, match="policy must be a RetryPolicy, got 3"):
@@ -84,7 +84,7 @@ def test_what_makes_no_sense_is_refused():
         ResultRetryPolicy(True)
 
 
-def test_a_coroutine_function_is_no_rule():
+def test_coroutine_function_as_rule_is_rejected():
     async def later(result):
         return True
 

@@ -38,13 +38,13 @@ def numbers(*values):
 
 
 @pytest.mark.parametrize("policy", STEADY, ids=lambda policy: type(policy).__name__)
-def test_a_policy_without_any_resolves_to_itself(policy):
+def test_policy_without_callables_resolves_to_itself(policy):
     assert not policy.dynamic
     assert policy.resolved() is policy
 
 
 @pytest.mark.parametrize("kind", [SimpleRetryPolicy, MaxAttemptsRetryPolicy])
-def test_a_number_of_attempts_is_read_once_for_an_execution(kind):
+def test_number_of_attempts_is_read_once_per_execution(kind):
     policy = kind(numbers(2, 4))
     assert policy.dynamic
     assert policy.max_attempts is None
@@ -54,7 +54,7 @@ def test_a_number_of_attempts_is_read_once_for_an_execution(kind):
 
 
 @pytest.mark.parametrize("kind", [SimpleRetryPolicy, MaxAttemptsRetryPolicy])
-def test_unresolved_it_is_read_whenever_asked(kind):
+def test_unresolved_number_is_read_for_each_decision(kind):
     limit = 2
     policy = kind(lambda: limit)
     assert not policy.allows(3, OSError())
@@ -62,19 +62,19 @@ def test_unresolved_it_is_read_whenever_asked(kind):
     assert policy.allows(3, OSError())
 
 
-def test_the_other_settings_stay():
+def test_other_settings_are_kept():
     policy = SimpleRetryPolicy(lambda: 2, OSError, KeyError, ValueError)
     assert policy.resolved() == SimpleRetryPolicy(2, OSError, KeyError, ValueError)
 
 
-def test_a_timeout_is_read():
+def test_timeout_is_read():
     policy = TimeoutRetryPolicy(numbers(10, timedelta(seconds=20), 30))
     assert policy.resolved() == TimeoutRetryPolicy(10)
     assert policy.resolved() == TimeoutRetryPolicy(20.0)
     assert Driven(policy).allowed(after=30.0)
 
 
-def test_the_times_of_a_breaker_are_read():
+def test_times_of_a_circuit_are_read():
     policy = CircuitBreakerRetryPolicy(
         SimpleRetryPolicy(lambda: 2), open_timeout=lambda: 1, reset_timeout=lambda: 2
     )
@@ -94,19 +94,19 @@ def test_members_of_composites_are_read_recursively():
     assert resolved.policies[0] is steady
 
 
-def test_the_policies_of_a_chooser_are_read_and_a_shared_one_stays_shared():
+def test_member_policies_are_read_and_a_shared_one_stays_shared():
     shared = MaxAttemptsRetryPolicy(numbers(3))
     policy = ExceptionClassifierRetryPolicy({OSError: shared, KeyError: shared}, default=shared)
     assert policy.dynamic
     assert attempts(policy.resolved(), OSError(), KeyError(), ValueError()) == 3
 
 
-def test_one_policy_of_a_chooser_to_read_is_enough():
+def test_one_member_with_a_callable_is_enough():
     policy = ExceptionClassifierRetryPolicy({OSError: MaxAttemptsRetryPolicy(lambda: 3)})
     assert policy.resolved() == ExceptionClassifierRetryPolicy({OSError: MaxAttemptsRetryPolicy(3)})
 
 
-def test_a_policy_of_ones_own_that_resolves_is_known_by_it():
+def test_custom_policy_with_resolved_is_dynamic():
     class Own(RetryPolicy):
         def resolved(self):
             return NeverRetryPolicy()
@@ -126,12 +126,12 @@ def test_a_policy_of_ones_own_that_resolves_is_known_by_it():
         (SimpleRetryPolicy(3) & SimpleRetryPolicy(lambda: 0), "max_attempts must be .* got 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused_as_at_construction(policy, message):
+def test_invalid_number_is_rejected_as_at_construction(policy, message):
     with pytest.raises(ValueError, match=message):
         policy.resolved()
 
 
 @pytest.mark.parametrize("value", [None, "3", 2.5, True, lambda: 3])
-def test_what_is_no_number_is_refused(value):
+def test_number_of_wrong_type_is_rejected(value):
     with pytest.raises(TypeError, match="max_attempts must be an int >= 1, got"):
         SimpleRetryPolicy(lambda: value).resolved()

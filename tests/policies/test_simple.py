@@ -35,7 +35,7 @@ def test_max_attempts_counts_the_first_one(number):
 
 
 @pytest.mark.statement("S2-27")
-def test_by_default_three_attempts_for_every_exception_and_for_nothing_else():
+def test_default_is_three_attempts_for_every_exception_only():
     policy = SimpleRetryPolicy()
     assert policy.max_attempts == policy.attempt_limit == 3
     assert attempts(policy, Exception()) == attempts(policy, Poison()) == 3
@@ -44,50 +44,50 @@ def test_by_default_three_attempts_for_every_exception_and_for_nothing_else():
 
 
 @pytest.mark.statement("S0-30")
-def test_what_is_not_listed_is_not_retried():
+def test_unlisted_exception_is_not_retried():
     policy = SimpleRetryPolicy(3, retry_on=(ConnectionError, TimeoutError))
     assert attempts(policy, ConnectionResetError()) == 3
     assert attempts(policy, ValueError()) == attempts(policy, OSError()) == 1
 
 
 @pytest.mark.statement("S0-30")
-def test_everything_but_some_is_spelled_out():
+def test_all_but_some_classes_needs_not_on():
     policy = SimpleRetryPolicy(3, retry_on=Exception, not_on=Fatal)
     assert attempts(policy, ValueError()) == attempts(policy, Base()) == 3
     assert attempts(policy, Fatal()) == 1
 
 
 @pytest.mark.statement("S2-24")
-def test_a_fatal_class_wins_over_a_retried_base_subclasses_included():
+def test_fatal_class_and_its_subclasses_win_over_a_retried_base():
     policy = SimpleRetryPolicy(3, retry_on=Base, not_on=Fatal)
     assert attempts(policy, Base()) == 3
     assert attempts(policy, Fatal()) == attempts(policy, Poison()) == 1
 
 
 @pytest.mark.statement("S2-24")
-def test_a_class_that_is_in_both_lists_is_fatal():
+def test_class_in_both_lists_is_fatal():
     assert attempts(SimpleRetryPolicy(3, retry_on=(Base, Fatal), not_on=Fatal), Fatal()) == 1
     assert attempts(SimpleRetryPolicy(3, retry_on=Fatal, not_on=(Fatal,)), Poison()) == 1
 
 
 @pytest.mark.statement("S2-24")
-def test_a_subclass_of_a_fatal_class_that_is_retried_by_name_is_retried():
+def test_retried_subclass_of_a_fatal_class_is_retried():
     policy = SimpleRetryPolicy(3, retry_on=(Base, Curable), not_on=Fatal)
     assert attempts(policy, Curable()) == 3
     assert attempts(policy, Poison()) == 1
 
 
-def test_one_class_may_stand_without_a_tuple():
+def test_single_class_needs_no_tuple():
     assert SimpleRetryPolicy(retry_on=OSError) == SimpleRetryPolicy(retry_on=(OSError,))
 
 
-def test_a_predicate_may_take_the_place_of_the_classes():
+def test_predicate_may_replace_the_classes():
     policy = SimpleRetryPolicy(3, retry_on=lambda error: "again" in str(error))
     assert attempts(policy, ValueError("again")) == 3
     assert attempts(policy, ValueError("no")) == 1
 
 
-def test_a_fatal_class_is_not_put_before_the_predicate():
+def test_fatal_class_wins_over_the_predicate():
     asked = []
     policy = SimpleRetryPolicy(3, retry_on=lambda error: not asked.append(error), not_on=Fatal)
     assert attempts(policy, Poison()) == 1
@@ -95,57 +95,57 @@ def test_a_fatal_class_is_not_put_before_the_predicate():
 
 
 @pytest.mark.statement("S0-31")
-def test_a_type_and_a_predicate_must_both_agree_and_attempts_be_left():
+def test_type_predicate_and_count_must_all_allow():
     policy = SimpleRetryPolicy(3, OSError) & PredicateRetryPolicy(lambda e: "busy" in str(e))
     assert attempts(policy, OSError("busy")) == 3
     assert attempts(policy, OSError("gone")) == 1
     assert attempts(policy, ValueError("busy")) == 1
 
 
-def test_causes_are_looked_at_only_when_asked_for():
+def test_causes_are_read_only_with_traverse_causes():
     wrapped = caused(ValueError(), caused(LookupError(), ConnectionError()))
     assert attempts(SimpleRetryPolicy(3, ConnectionError), wrapped) == 1
     assert attempts(SimpleRetryPolicy(3, ConnectionError, traverse_causes=True), wrapped) == 3
 
 
-def test_the_first_match_from_the_outside_in_decides():
+def test_outermost_match_decides():
     policy = SimpleRetryPolicy(3, ConnectionError, not_on=Fatal, traverse_causes=True)
     assert attempts(policy, caused(Poison(), ConnectionError())) == 1
     assert attempts(policy, caused(ConnectionError(), Poison())) == 3
 
 
-def test_a_classifier_may_take_the_place_of_both_lists():
+def test_classifier_may_replace_both_lists():
     rules = ExceptionClassifier({Base: True, Fatal: False}, default=True)
     policy = SimpleRetryPolicy(2, classifier=rules)
     assert attempts(policy, Base()) == attempts(policy, ValueError()) == 2
     assert attempts(policy, Poison()) == 1
 
 
-def test_the_verdict_of_a_classifier_may_be_anything_true_or_false():
+def test_classifier_values_may_be_of_any_type():
     policy = SimpleRetryPolicy(2, classifier=ExceptionClassifier({Base: "slow", Fatal: ""}))
     assert policy.allows(1, Base()) is True
     assert policy.allows(1, Fatal()) is False
 
 
 @pytest.mark.parametrize("default", ["slow", 7])
-def test_a_classifier_that_finds_everything_worth_it_by_names_is_refused(default):
+def test_classifier_without_a_false_value_is_rejected(default):
     with pytest.raises(ValueError, match=f"a false value .* got the values 'fast', {default!r}"):
         SimpleRetryPolicy(2, classifier=ExceptionClassifier({Base: "fast"}, default))
 
 
-def test_a_classifier_that_says_true_of_everything_is_taken():
+def test_classifier_that_is_true_for_everything_is_accepted():
     policy = SimpleRetryPolicy(2, classifier=ExceptionClassifier({Base: True}, default=True))
     assert policy.allows(1, OSError())
 
 
-def test_a_classifier_in_the_place_of_classes_is_told_where_it_belongs():
+def test_classifier_as_retry_on_is_rejected_with_the_right_argument():
     with pytest.raises(
         TypeError, match=r"retry_on must be exception classes .* use SimpleRetryPolicy\(classifier="
     ):
         SimpleRetryPolicy(retry_on=ExceptionClassifier({OSError: True}))
 
 
-def test_a_classifier_subclass_is_asked():
+def test_classifier_subclass_is_used():
     class Moody(ExceptionClassifier):
         def explicit(self, exc):
             return True, str(exc) == "again"
@@ -155,7 +155,7 @@ def test_a_classifier_subclass_is_asked():
     assert attempts(policy, ValueError("no")) == 1
 
 
-def test_not_recoverable_forbids_recovery_by_the_failure_or_a_cause_of_it():
+def test_not_recoverable_forbids_recovery_by_failure_or_cause():
     policy = SimpleRetryPolicy(2, not_recoverable=(Fatal,))
     wrapped = caused(ValueError(), Poison())
     assert Driven(policy).fail(ValueError()).fail(Poison()).recovery_forbidden()
@@ -175,13 +175,13 @@ def test_not_recoverable_forbids_recovery_by_the_failure_or_a_cause_of_it():
         SystemExit,
     ],
 )
-def test_a_class_that_is_never_retried_is_refused(kind):
+def test_class_that_is_never_retried_is_rejected(kind):
     with pytest.raises(ValueError, match=f"retry_on .*{kind.__name__}, which is never retried"):
         SimpleRetryPolicy(retry_on=(ValueError, kind))
 
 
 @pytest.mark.statement("S0-22")
-def test_a_subclass_of_a_cancellation_is_refused_too():
+def test_subclass_of_a_cancellation_is_rejected():
     class Stop(concurrent.futures.CancelledError):
         pass
 
@@ -189,7 +189,7 @@ def test_a_subclass_of_a_cancellation_is_refused_too():
         SimpleRetryPolicy(retry_on=Stop)
 
 
-def test_another_class_of_that_name_or_that_module_is_not_refused():
+def test_other_class_of_that_name_or_module_is_accepted():
     class CancelledError(Exception):
         pass
 
@@ -197,27 +197,27 @@ def test_another_class_of_that_name_or_that_module_is_not_refused():
         assert attempts(SimpleRetryPolicy(3, retry_on=kind), kind()) == 3
 
 
-def test_what_is_never_retried_may_be_named_as_such():
+def test_class_that_is_never_retried_is_accepted_in_not_on():
     assert attempts(SimpleRetryPolicy(2, not_on=(KeyboardInterrupt,)), KeyboardInterrupt()) == 1
 
 
 @pytest.mark.statement("S0-66")
 @pytest.mark.statement("S3-14")
 @pytest.mark.parametrize("number", [0, -1])
-def test_fewer_than_one_attempt_is_refused(number):
+def test_max_attempts_below_one_is_rejected(number):
     with pytest.raises(ValueError, match=f"max_attempts must be an int >= 1, got {number}"):
         SimpleRetryPolicy(number)
 
 
 @pytest.mark.parametrize("number", [2.0, "3", None, True])
-def test_a_number_of_attempts_that_is_no_int_is_refused(number):
+def test_max_attempts_that_is_no_int_is_rejected(number):
     with pytest.raises(TypeError, match=r"max_attempts must be an int >= 1, got "):
         SimpleRetryPolicy(number)
 
 
 @pytest.mark.parametrize("field", ["retry_on", "not_on", "not_recoverable"])
 @pytest.mark.parametrize("value", [(int,), (ValueError, "OSError"), [ValueError], 7])
-def test_what_is_no_exception_class_is_refused(field, value):
+def test_value_that_is_no_exception_class_is_rejected(field, value):
     with pytest.raises(TypeError, match=f"{field} must be an exception class or a tuple"):
         SimpleRetryPolicy(**{field: value})
 
@@ -227,24 +227,24 @@ def test_what_is_no_exception_class_is_refused(field, value):
     [{"retry_on": OSError}, {"not_on": OSError}, {"traverse_causes": True}],
     ids=lambda settings: next(iter(settings)),
 )
-def test_a_classifier_beside_other_rules_is_refused(settings):
+def test_classifier_with_other_rules_is_rejected(settings):
     with pytest.raises(ValueError, match="classifier must be given without"):
         SimpleRetryPolicy(classifier=ExceptionClassifier({}), **settings)
 
 
-def test_traversal_with_a_predicate_is_refused():
+def test_traverse_causes_with_a_predicate_is_rejected():
     with pytest.raises(ValueError, match="traverse_causes must be False with a predicate"):
         SimpleRetryPolicy(retry_on=lambda error: True, traverse_causes=True)
 
 
-def test_settings_of_the_wrong_type_are_refused():
+def test_settings_of_wrong_type_are_rejected():
     with pytest.raises(TypeError, match="traverse_causes must be True or False, got 'yes'"):
         SimpleRetryPolicy(traverse_causes="yes")
     with pytest.raises(TypeError, match="classifier must be an ExceptionClassifier or None"):
         SimpleRetryPolicy(classifier={ValueError: True})
 
 
-def test_a_coroutine_function_is_no_predicate():
+def test_coroutine_function_as_predicate_is_rejected():
     async def later(error):
         return True
 

@@ -147,7 +147,7 @@ histories = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 4)), max_s
 
 
 @given(trees, histories, st.integers(0, 4))
-def test_the_verdict_of_any_tree_is_that_of_the_model(tree, history, pause):
+def test_decision_of_any_tree_equals_that_of_the_model(tree, history, pause):
     driven = Driven(tree.policy, now=100)
     failures: list[Failure] = []
     assert driven.allowed() == tree.model(failures, 100, driven.now)
@@ -159,7 +159,7 @@ def test_the_verdict_of_any_tree_is_that_of_the_model(tree, history, pause):
 
 
 @given(trees, trees, histories)
-def test_the_operators_are_and_and_or(left, right, history):
+def test_operators_combine_by_and_and_or(left, right, history):
     both, either = Driven(left.policy & right.policy), Driven(left.policy | right.policy)
     failures: list[Failure] = []
     for kind, passing in history:
@@ -172,7 +172,7 @@ def test_the_operators_are_and_and_or(left, right, history):
 
 
 @given(trees, histories)
-def test_no_attempt_comes_after_the_limit_that_a_tree_knows(tree, history):
+def test_attempt_limit_of_a_tree_is_never_exceeded(tree, history):
     limit = tree.policy.attempt_limit
     driven = Driven(tree.policy)
     for kind, passing in history:
@@ -182,7 +182,7 @@ def test_no_attempt_comes_after_the_limit_that_a_tree_knows(tree, history):
 
 @pytest.mark.statement("S2-28")
 @given(trees, histories)
-def test_one_tree_serves_two_executions_at_once(tree, history):
+def test_one_tree_serves_two_concurrent_executions(tree, history):
     """Nothing of one shows in the other: the objects keep nothing."""
     alone, first, second = Driven(tree.policy), Driven(tree.policy), Driven(tree.policy)
     for kind, passing in history:

@@ -50,7 +50,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_two_made_alike_are_equal_and_are_told_apart_from_all_others(make):
+def test_equal_settings_make_equal_policies_unlike_all_others(make):
     one, two = make(), make()
     assert one == two
     assert hash(one) == hash(two)
@@ -68,7 +68,7 @@ every_way = pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
 
 @every_way
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_copy_is_as_good(make, way):
+def test_copy_equals_the_original(make, way):
     one = make()
     again = way(one)
     assert (type(again), again, hash(again)) == (type(one), one, hash(one))
@@ -76,7 +76,7 @@ def test_a_copy_is_as_good(make, way):
 
 
 @every_way
-def test_a_copy_decides_as_the_policy_does(way):
+def test_copy_decides_as_the_original(way):
     worth = ExceptionClassifier.from_config({"builtins.OSError": True})
     policy = way(SimpleRetryPolicy(4, not_on=KeyError) & PredicateRetryPolicy(worth.classify))
     assert policy.allows(1, OSError())
@@ -85,7 +85,7 @@ def test_a_copy_decides_as_the_policy_does(way):
 
 
 @every_way
-def test_a_policy_that_stands_twice_counts_once_in_a_copy_too(way):
+def test_policy_used_twice_counts_once_also_in_a_copy(way):
     both = MaxAttemptsRetryPolicy(3)
     policy = way(ExceptionClassifierRetryPolicy({OSError: both, KeyError: both}))
     state = policy.start(0.0)
@@ -94,21 +94,21 @@ def test_a_policy_that_stands_twice_counts_once_in_a_copy_too(way):
         assert policy.decide(state, 0.0)[0] is allowed
 
 
-def test_a_setting_that_is_the_default_is_not_shown_wherever_it_comes_from():
+def test_default_setting_is_not_shown():
     assert repr(ExponentialBackoff(maximum=float("30"), multiplier=float("3"))) == (
         "ExponentialBackoff(multiplier=3.0)"
     )
     assert repr(ExceptionClassifier({}, default=0)) == "ExceptionClassifier(rules={}, default=0)"
 
 
-def test_settings_that_differ_make_them_differ():
+def test_different_settings_make_unequal_policies():
     assert SimpleRetryPolicy(2) != SimpleRetryPolicy(3)
     assert ExponentialBackoff(jitter="full") != ExponentialBackoff(jitter="equal")
     from_config = ExceptionClassifier.from_config
     assert from_config({"builtins.OSError": True}) != from_config({"builtins.OSError": False})
 
 
-def test_they_show_what_was_set():
+def test_representation_shows_the_settings():
     policy = SimpleRetryPolicy(5, OSError) & TimeoutRetryPolicy(30.0)
     assert repr(policy) == (
         "CompositeRetryPolicy(policies=(SimpleRetryPolicy(max_attempts=5, "
@@ -117,7 +117,7 @@ def test_they_show_what_was_set():
     assert repr(ExponentialBackoff(jitter="full")) == "ExponentialBackoff(jitter='full')"
 
 
-def test_a_policy_of_ones_own_is_equal_to_itself_alone():
+def test_custom_policy_is_equal_to_itself_alone():
     class Own(RetryPolicy):
         pass
 
@@ -146,5 +146,5 @@ def test_a_policy_of_ones_own_is_equal_to_itself_alone():
         (SimpleRetryPolicy(), False),
     ],
 )
-def test_a_policy_knows_whether_it_never_ends(policy, endless):
+def test_never_ends_is_known(policy, endless):
     assert policy.never_ends is endless
