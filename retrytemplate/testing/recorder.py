@@ -1,13 +1,16 @@
-"""Listeners that write down what they are told."""
+"""Listeners that record the calls of their hooks."""
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrytemplate.listeners.base import RetryListener
 from retrytemplate.testing.clock import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from retrytemplate._engine.context import RetryContext
 
 __all__ = ["AsyncRecorder", "Event", "Recorder"]
@@ -113,41 +116,26 @@ Event(hook='close', attempt=1, value=None)]
         self._note("close", context, exception)
 
 
+def _after_checkpoint(hook: Callable[..., Any]) -> Any:
+    """The hook as a coroutine function that first lets other tasks run."""
+
+    @wraps(hook)
+    async def hook_async(*args: Any) -> None:
+        await checkpoint()
+        hook(*args)
+
+    return hook_async
+
+
 class AsyncRecorder(Recorder):
     """A ``Recorder`` whose hooks are coroutine functions and let other tasks run."""
 
-    async def open(self, context: RetryContext) -> Any:
-        await checkpoint()
-        super().open(context)
-
-    async def before_attempt(self, context: RetryContext) -> Any:
-        await checkpoint()
-        super().before_attempt(context)
-
-    async def on_overrun(self, context: RetryContext, limit: float, elapsed: float) -> Any:
-        await checkpoint()
-        super().on_overrun(context, limit, elapsed)
-
-    async def on_success(self, context: RetryContext, result: Any) -> Any:
-        await checkpoint()
-        super().on_success(context, result)
-
-    async def on_error(self, context: RetryContext, exception: BaseException) -> Any:
-        await checkpoint()
-        super().on_error(context, exception)
-
-    async def on_backoff(self, context: RetryContext, delay: float) -> Any:
-        await checkpoint()
-        super().on_backoff(context, delay)
-
-    async def on_recovery(self, context: RetryContext, result: Any) -> Any:
-        await checkpoint()
-        super().on_recovery(context, result)
-
-    async def on_store_error(self, context: RetryContext, exception: BaseException) -> Any:
-        await checkpoint()
-        super().on_store_error(context, exception)
-
-    async def close(self, context: RetryContext, exception: BaseException | None) -> Any:
-        await checkpoint()
-        super().close(context, exception)
+    open = _after_checkpoint(Recorder.open)
+    before_attempt = _after_checkpoint(Recorder.before_attempt)
+    on_overrun = _after_checkpoint(Recorder.on_overrun)
+    on_success = _after_checkpoint(Recorder.on_success)
+    on_error = _after_checkpoint(Recorder.on_error)
+    on_backoff = _after_checkpoint(Recorder.on_backoff)
+    on_recovery = _after_checkpoint(Recorder.on_recovery)
+    on_store_error = _after_checkpoint(Recorder.on_store_error)
+    close = _after_checkpoint(Recorder.close)

@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from retrytemplate.backoff.base import Backoff
 from retrytemplate.testing.conformance.base import (
-    Conformance,
+    FrozenConformance,
     as_json,
-    check_frozen,
-    check_releases_exception,
     check_same,
-    in_threads,
     json_round_trip,
-    unchanged,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +63,7 @@ def delays(
         yield delay
 
 
-class BackoffConformance(Conformance):
+class BackoffConformance(FrozenConformance):
     """Tests for a ``Backoff``: delays that can be slept, from state that can travel.
 
     >>> from retrytemplate import Backoff
@@ -162,31 +158,10 @@ class BackoffConformance(Conformance):
         together = zip(*(zip(*under_way, strict=True)), strict=True)
         check_same(list(map(list, together)), alone, "one execution's delays depend on another's")
 
-    def test_it_is_frozen(self) -> None:
-        check_frozen(self.make())
+    _results = all_delays
 
-    def test_use_leaves_it_as_it_was(self) -> None:
-        backoff = self.make()
-        with unchanged(backoff):
-            self.all_delays(backoff)
-
-    def test_threads_share_it(self) -> None:
-        backoff = self.make()
-        alone = self.all_delays(self.make())
-
-        def walk_all(thread: int) -> list[list[list[Delay]]]:
-            return [self.all_delays(backoff) for _ in range(5)]
-
-        for together in in_threads(walk_all):
-            check_same(together, [alone] * 5, "under threads the delays differ")
-
-    def test_it_lets_go_of_failures(self) -> None:
-        backoff = self.make()
-
-        def use(failure: BaseException) -> Any:
-            return backoff.next(backoff.start(), failure, CyclingRandom())
-
-        check_releases_exception(use, type(backoff).__name__)
+    def _use(self, backoff: Backoff, failure: BaseException) -> Any:
+        return backoff.next(backoff.start(), failure, CyclingRandom())
 
     def test_one_that_never_waits_has_no_delays(self) -> None:
         backoff = self.make().resolved()

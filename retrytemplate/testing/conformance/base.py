@@ -11,6 +11,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from retrytemplate.errors import AttemptLostError, UnacceptableResultError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conformance",
+    "FrozenConformance",
     "Probe",
     "as_json",
     "check_frozen",
@@ -29,6 +31,8 @@ __all__ = [
     "json_round_trip",
     "unchanged",
 ]
+
+THREAD_REPETITIONS = 5
 
 JOIN_TIMEOUT = 30.0
 """Real seconds after which a thread that has not come back is taken for stuck."""
@@ -198,3 +202,37 @@ def check_releases_exception(use: Callable[[BaseException], Any], who: str) -> N
     gc.collect()
     assert seen() is None, f"{who} keeps the exception alive, and with it the frames it came from"
     del kept
+
+
+class FrozenConformance(Conformance):
+    """The tests of a frozen object that all threads share."""
+
+    @abstractmethod
+    def _results(self, piece: Any, /) -> Any:
+        """All results of the object that the kit compares."""
+
+    @abstractmethod
+    def _use(self, piece: Any, failure: BaseException, /) -> Any:
+        """Pass one failure to the object; the result."""
+
+    def test_it_is_frozen(self) -> None:
+        check_frozen(self.make())
+
+    def test_use_leaves_it_as_it_was(self) -> None:
+        piece = self.make()
+        with unchanged(piece):
+            self._results(piece)
+
+    def test_threads_share_it(self) -> None:
+        piece = self.make()
+        expected = [self._results(self.make())] * THREAD_REPETITIONS
+
+        def work(thread: int) -> list[Any]:
+            return [self._results(piece) for _ in range(THREAD_REPETITIONS)]
+
+        for results in in_threads(work):
+            check_same(results, expected, "the results differ between threads")
+
+    def test_it_lets_go_of_failures(self) -> None:
+        piece = self.make()
+        check_releases_exception(partial(self._use, piece), type(piece).__name__)

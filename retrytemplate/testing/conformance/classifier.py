@@ -6,13 +6,9 @@ from abc import abstractmethod
 from typing import Any, Protocol
 
 from retrytemplate.testing.conformance.base import (
-    Conformance,
+    FrozenConformance,
     Probe,
-    check_frozen,
-    check_releases_exception,
     check_same,
-    in_threads,
-    unchanged,
 )
 
 __all__ = ["ClassifierConformance"]
@@ -48,7 +44,7 @@ class Unspeakable(Exception):
     __repr__ = __str__
 
 
-class ClassifierConformance(Conformance):
+class ClassifierConformance(FrozenConformance):
     """Tests for a classifier: whatever goes wrong, it answers, and the answer does not drift.
 
     >>> from retrytemplate import ExceptionClassifier
@@ -110,20 +106,7 @@ class ClassifierConformance(Conformance):
     def _look(self, failure: BaseException) -> tuple[Any, ...]:
         return failure.args, failure.__cause__, failure.__context__, dict(vars(failure))
 
-    def test_it_is_frozen(self) -> None:
-        check_frozen(self.make())
+    _results = answers
 
-    def test_use_leaves_it_as_it_was(self) -> None:
-        classifier = self.make()
-        with unchanged(classifier):
-            self.answers(classifier)
-
-    def test_threads_share_it(self) -> None:
-        classifier = self.make()
-        alone = self.answers(self.make())
-        for together in in_threads(lambda _: [self.answers(classifier) for _ in range(20)]):
-            check_same(together, [alone] * 20, "under threads the values differ")
-
-    def test_it_lets_go_of_failures(self) -> None:
-        classifier = self.make()
-        check_releases_exception(classifier.classify, type(classifier).__name__)
+    def _use(self, classifier: Classifier, failure: BaseException) -> Any:
+        return classifier.classify(failure)
